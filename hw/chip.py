@@ -5,19 +5,18 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out, connect
 
 from hw.bus.axi import AxiMaster, drive_pins, pin_members
-from hw.bus.axilite import join_lite_pins, lite_pins
-from hw.bus.read_arbiter import ReadArbiter
-from hw.bus.write_arbiter import WriteArbiter
+from hw.bus.axi_arbiter import ReadArbiter, WriteArbiter
+from hw.bus.axi_lite import join_lite_pins, lite_pins
 from hw.config import MlaConfig
-from hw.counters.meter import Meter
+from hw.control.control import Control
+from hw.counters.event_router import EventRouter
 from hw.datapath import MATRIX_STATE, Datapath
 from hw.isa.enums import Unit
-from hw.registers import domain_of
-from hw.sequencer.control import Control
+from hw.layouts import limit_ports
+from hw.lib.pipeline import pipeline_domain
 from hw.sequencer.core import PULSES, Core
-from hw.sequencer.layouts import limit_ports
 from hw.sequencer.semaphores import Semaphores
-from hw.units.queue import CommandQueue
+from hw.units.command_queue import CommandQueue
 
 Queues = list[CommandQueue]
 
@@ -28,14 +27,14 @@ class Chip(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes of everything.
+        Configuration of the machine.
 
     Members
     -------
     m_axi_* : Out, In
         AXI4 master: DRAM. The data bus is n bytes wide.
     s_axil_* : In, Out
-        AXI4-Lite slave: hw.regs.
+        AXI4-Lite slave: hw.bus.register_map.
     irq : Out
         Interrupt, a level.
     """
@@ -50,7 +49,7 @@ class Chip(wiring.Component):
         m.submodules.core = core = Core(self._config)
         m.submodules.datapath = datapath = Datapath(self._config)
         m.submodules.semaphores = semaphores = Semaphores(pipelined=self._config.pipelined)
-        m.submodules.meter = meter = Meter(self._config)
+        m.submodules.meter = meter = EventRouter(self._config)
         queues = [CommandQueue(unit, self._config) for unit in Unit]
         for unit, queue in zip(Unit, queues, strict=True):
             m.submodules[f"{unit.name.lower()}_queue"] = queue
@@ -73,7 +72,7 @@ class Chip(wiring.Component):
         datapath: Datapath,
         semaphores: Semaphores,
         control: Control,
-        meter: Meter,
+        meter: EventRouter,
     ) -> None:
         """A unit's queue between sequencer and unit."""
         name = unit.name.lower()
@@ -98,12 +97,18 @@ class Chip(wiring.Component):
             ]
 
     def _program(
-        self, m: Module, control: Control, core: Core, semaphores: Semaphores, queues: Queues, meter: Meter
+        self,
+        m: Module,
+        control: Control,
+        core: Core,
+        semaphores: Semaphores,
+        queues: Queues,
+        meter: EventRouter,
     ) -> None:
         """Programs from the control side to the core."""
         may_start = Signal()
         fits = meter.ready & (~meter.seq_hold | (control.start.payload.tag == core.tag))
-        late = domain_of(m, self._config.pipelined)
+        late = pipeline_domain(m, self._config.pipelined)
         late += may_start.eq(fits & control.start.valid if self._config.pipelined else fits)
         m.d.comb += [
             core.start.payload.eq(control.start.payload),
@@ -125,7 +130,7 @@ class Chip(wiring.Component):
             semaphores.clear.eq(control.flush),
             semaphores.seq_take.eq(core.seq_take),
         ]
-        late = domain_of(m, self._config.pipelined)
+        late = pipeline_domain(m, self._config.pipelined)
         # An instruction comes late enough after the one before to see what that took or issued.
         late += [
             core.seq_tokens.eq(semaphores.seq_tokens),
@@ -138,8 +143,8 @@ class Chip(wiring.Component):
             control.retired.eq(Cat(queue.retired for queue in queues)),
             datapath.abort.eq(control.abort),
         ]
-        # What tells that the machine stands still must hold for a while anyway.
-        late = domain_of(m, self._config.pipelined)
+        # Deadlock conditions must hold for several cycles anyway.
+        late = pipeline_domain(m, self._config.pipelined)
         late += [
             control.idle.eq(Cat(queue.idle for queue in queues)),
             control.stuck.eq(Cat(queue.stuck for queue in queues)),
@@ -185,7 +190,7 @@ class Chip(wiring.Component):
         drive_pins(m, self._config, self, bus)
 
     def _counters(
-        self, m: Module, control: Control, core: Core, datapath: Datapath, queues: Queues, meter: Meter
+        self, m: Module, control: Control, core: Core, datapath: Datapath, queues: Queues, meter: EventRouter
     ) -> None:
         for unit, queue in zip(Unit, queues, strict=True):
             name, state = unit.name.lower(), meter.units[unit]
@@ -208,7 +213,7 @@ class Chip(wiring.Component):
             datapath.tag_busy.eq(meter.dma_busy),
         ]
         # With `pipelined` what the array does or waits for is known a cycle later.
-        late = domain_of(m, self._config.pipelined)
+        late = pipeline_domain(m, self._config.pipelined)
         late += [
             *(state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE),
             state.head_queued.eq(matrix_queue.queued != 0),
@@ -237,7 +242,7 @@ class Chip(wiring.Component):
             with m.Case(1):
                 m.d.comb += control.maximum_value.eq(datapath.latency_max)
 
-    def _dispatches(self, m: Module, control: Control, core: Core, meter: Meter) -> None:
+    def _dispatches(self, m: Module, control: Control, core: Core, meter: EventRouter) -> None:
         """A dispatch counts in the cycle in which the program's tag is the sequencer's."""
         first, other, begun = Signal(), Signal(), Signal()
         m.d.sync += [

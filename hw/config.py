@@ -1,5 +1,6 @@
 """The machine's configuration: everything that sizes it, checked on construction."""
 
+import re
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -41,7 +42,7 @@ class MlaConfig:
     fuse_rate : int
         Cycles the FUSE pipeline takes for one row: 1, or 2, 4 or 8 (at most n) with that many times fewer lanes of it.
     tags : int
-        Tags the counters are kept for.
+        Number of tags, each with its own set of counters.
     loop_depth, call_depth : int
         Nesting of hardware loops and calls.
     max_burst : int
@@ -134,8 +135,25 @@ class MlaConfig:
         return self.acc_bytes // (4 * self.n)
 
 
+def target_names() -> list[str]:
+    """Names of the targets: the TOML files in `TARGETS`, numbers in names compared as numbers."""
+    names = [path.stem for path in TARGETS.glob("*.toml")]
+    return sorted(names, key=lambda name: [part.zfill(8) for part in re.split(r"(\d+)", name)])
+
+
+def targets_by_lanes() -> dict[int, str]:
+    """The targets that are named "n" and their number of lanes, by that number, in ascending order."""
+    lanes = {load_target(name).n: name for name in target_names() if re.fullmatch(r"n\d+", name)}
+    return dict(sorted(lanes.items()))
+
+
 def load_target(name: str) -> MlaConfig:
-    """Configuration of a named target (`n4 n8 n16 n32 ulx3s-85f`) or of a TOML file of the same fields.
+    """Configuration of a target in `TARGETS`, or of a TOML file of the same fields.
+
+    Parameters
+    ----------
+    name : str
+        One of `target_names()`, or the path of a .toml file.
 
     Raises
     ------
@@ -166,8 +184,9 @@ def _target_file(name: str) -> Path:
             return path
     except (OSError, ValueError):  # no file can have such a name
         pass
-    known = " ".join(sorted(p.stem for p in TARGETS.glob("*.toml")))
-    raise InputError(f"target must be one of {known} or an existing .toml file, not {shown(name)}")
+    raise InputError(
+        f"target must be one of {' '.join(target_names())} or an existing .toml file, not {shown(name)}"
+    )
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the language model owes to what it is told and taught: the same training without one thing at a time.
+"""Ablations of the language model: the same training without one part of prompts or data at a time.
 
 `python -m scripts.llm_ablations --steps 900 --then 300 --folder build/llm_ablations` trains a model for each of
 VARIANTS, all from the same beginning, with as many steps, then measures single answers of each about the same layers,
@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compiler.cli.output import atomic_output
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.journal import read
-from compiler.llm.sampled import TOGETHER
-from compiler.llm.training.train import Plan, plan_of, train
-from compiler.llm.weights import grown, save
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.journal import read
+from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.model.weights import grown, save
+from compiler.llm.training.pretrain import Plan, plan_of, train
+from compiler.util.files import atomic_output
 from hw.errors import MlaError
-from scripts.judged import judged
+from scripts.eval_lm import judged
 from scripts.reports import write_report
 
 #: What is left out, by what the variant is called.

@@ -1,4 +1,4 @@
-"""Measures small networks on the RTL, under schedules and edits: what the language model is trained with.
+"""Measures small networks on the RTL under schedules and edits, as training data of the language model.
 
 `python -m scripts.llm_corpus --seconds 3000` goes on where the last call ended: everything measured is in a journal in
 the cache. Networks of the corpus of which no edits are known yet come first. At the end all of it is packed into
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from compiler.llm.corpus.collect import measure, places, with_edits
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.journal import Journal, pack, read
-from compiler.llm.corpus.rig import Devices
-from compiler.llm.corpus.walk import Walk
+from compiler.llm.data.collect import measure, places, with_edits
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.journal import CorpusJournal, pack, read
+from compiler.llm.data.measure_harness import Devices
+from compiler.llm.data.trajectories import Trajectory
 from cosim.rtl.cache import cache_folder
 
 _SAY = 30.0
@@ -50,7 +50,7 @@ def main() -> int:
     return max(lane.exitcode or 0 for lane in lanes)
 
 
-def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Walk]:
+def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Trajectory]:
     """All that was measured; what is in a journal is newer than what is packed."""
     files = [*([packed] if packed.exists() else []), *sorted(folder.glob("*.jsonl"))]
     return {(walk.machine, walk.index): walk for file in files for walk in read(file)}
@@ -59,7 +59,7 @@ def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Walk]:
 def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds: float) -> None:
     """Measure every so many-th network; the process that asked for it may die meanwhile."""
     parent, known = os.getppid(), _known(packed, folder)
-    journal, devices = Journal(folder / f"{seed}.{lane}.jsonl"), Devices()
+    journal, devices = CorpusJournal(folder / f"{seed}.{lane}.jsonl"), Devices()
     end, told, found = monotonic() + seconds, monotonic(), 0
     try:
         for walk in _walks(known, journal, devices, seed, lane, lanes):
@@ -76,8 +76,13 @@ def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds:
 
 
 def _walks(
-    known: dict[tuple[str, int], Walk], journal: Journal, devices: Devices, seed: int, lane: int, lanes: int
-) -> Iterator[Walk | None]:
+    known: dict[tuple[str, int], Trajectory],
+    journal: CorpusJournal,
+    devices: Devices,
+    seed: int,
+    lane: int,
+    lanes: int,
+) -> Iterator[Trajectory | None]:
     """Of networks without edits those that are measured now, then of new networks, without end."""
     for key, walk in sorted(known.items(), key=lambda each: each[1].index):
         if walk.index % lanes == lane and walk.edited is None and key not in journal.done:

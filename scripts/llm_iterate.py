@@ -1,4 +1,4 @@
-"""Lets the language model learn from its own answers, round after round.
+"""Self-training of the language model on its own measured answers, in rounds.
 
 `python -m scripts.llm_iterate --rounds 3 --networks 400 --answers 8 --steps 400 --folder build/llm_rounds`: in each
 round the model is asked about other networks of the corpus, what it answers is measured on the RTL, it is trained with
@@ -15,18 +15,18 @@ import random
 import sys
 from pathlib import Path
 
-from compiler.cli.output import atomic_output
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.journal import Journal, pack, read
-from compiler.llm.corpus.own import Asking, chosen, enlarged
-from compiler.llm.corpus.rig import Devices
-from compiler.llm.corpus.walk import Walk
-from compiler.llm.sampled import TOGETHER
-from compiler.llm.training.improve import further_of, improve
-from compiler.llm.weights import load, save
-from compiler.llm.writer import SHIPPED
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.journal import CorpusJournal, pack, read
+from compiler.llm.data.measure_harness import Devices
+from compiler.llm.data.self_training import Asking, chosen, enlarged
+from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.model.weights import load, save
+from compiler.llm.training.fine_tune import further_of, improve
+from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 Key = tuple[str, int]
 _SAY = 10
@@ -92,23 +92,33 @@ def _iterate(args: argparse.Namespace) -> None:
         asked |= known.keys()
         if not model.exists():
             better = improve(
-                load(before)[0], list(walks.values()), asked, further_of(args.steps, args.seed + number),
-                args.folder / str(number), say,
-            )  # fmt: skip
+                load(before)[0],
+                list(walks.values()),
+                asked,
+                further_of(args.steps, args.seed + number),
+                args.folder / str(number),
+                say,
+            )
             with atomic_output(model) as path:
                 save(better.model, path, better.about)
         new = {key: found[key].steps[known[key] :] for key in known}
         costs = {key: [step.cycles for step in found[key].steps[: known[key]]] for key in known}
-        points.append(judge(args.folder, number, args.layers, args.samples, args.lanes) | {
-            "networks": len(known), "answers": sum(map(len, new.values())),
-            "better": sum(any(step.cycles < min(costs[key]) for step in new[key]) for key in known),
-        })  # fmt: skip
+        points.append(
+            judge(args.folder, number, args.layers, args.samples, args.lanes)
+            | {
+                "networks": len(known),
+                "answers": sum(map(len, new.values())),
+                "better": sum(any(step.cycles < min(costs[key]) for step in new[key]) for key in known),
+            }
+        )
         say(write_curve(args.folder, points))
     if args.pack is not None:
         pack(walks.values(), args.pack)
 
 
-def _asked(args: argparse.Namespace, number: int, mine: list[Walk], model: Path) -> dict[Key, Walk]:
+def _asked(
+    args: argparse.Namespace, number: int, mine: list[Trajectory], model: Path
+) -> dict[Key, Trajectory]:
     """Networks of a round with the model's answers; those that a journal has are not measured again."""
     folder, wanted = args.folder / str(number), {(walk.machine, walk.index) for walk in mine}
     found = _journals(folder, wanted)
@@ -130,18 +140,18 @@ def _asked(args: argparse.Namespace, number: int, mine: list[Walk], model: Path)
     return found
 
 
-def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Walk]:
+def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Trajectory]:
     """What journals have; the last line of one may be torn."""
-    found: dict[Key, Walk] = {}
+    found: dict[Key, Trajectory] = {}
     for path in sorted(folder.glob("*.jsonl")):
-        Journal(path)
+        CorpusJournal(path)
         found |= {key: walk for walk in read(path) if (key := (walk.machine, walk.index)) in wanted}
     return found
 
 
-def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Walk], model: Path) -> None:
+def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Trajectory], model: Path) -> None:
     """Ask about some networks, until all are done or the process that asked for it has died."""
-    journal, devices = Journal(args.folder / str(number) / f"{lane}.jsonl"), Devices()
+    journal, devices = CorpusJournal(args.folder / str(number) / f"{lane}.jsonl"), Devices()
     parent = os.getppid()
     asking = Asking(load(model)[0], args.answers, args.temperature, args.drawn, args.turns)
     try:

@@ -1,4 +1,4 @@
-"""The language model against other methods of search on layers that it has not seen: equal measurements, equal time.
+"""Compares the language model with other search methods on held-out layers at equal measurements and equal time.
 
 `python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` has a line in the file for each search.
 It goes on where it was stopped; `--only-render` writes the tables (beside the file, as .json and .md) of what there is.
@@ -19,23 +19,24 @@ from time import monotonic
 from typing import Any
 
 from compiler.cache.digest import name as digest
-from compiler.hpm.points import Point
-from compiler.llm.corpus.held_out import keys_of
-from compiler.llm.corpus.machines import MACHINES
-from compiler.llm.evaluate import filled, held_out_points
-from compiler.llm.gpt import Gpt
-from compiler.llm.weights import load
-from compiler.llm.writer import SHIPPED, Writer
-from compiler.measure.measurement import Result
-from compiler.measure.measurer import Measurer
+from compiler.llm.data.held_out import keys_of
+from compiler.llm.data.machines import MACHINES
+from compiler.llm.evaluate.race import filled, held_out_points
+from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.model.weights import load
+from compiler.profile.measurement import Result
 from compiler.schedule.schedule import Schedule
-from compiler.search.method import Trial
-from compiler.search.tune import LLM, METHODS, tune
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.method import Trial
+from compiler.tuning.search.methods import LLM, METHODS
+from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
 from scripts.llm_race_report import render
-from scripts.remembered import FileMemory
+from scripts.measurement_cache import FileMemory
+from scripts.process_pool import in_lanes
 
 TRIALS = {LLM: 64, "hpm": 256, "random": 128, "evolution": 128}
 MACHINE = "usual"
@@ -76,7 +77,7 @@ class Job:
 
     number: int
     draw: int
-    point: Point
+    point: CalibrationNetwork
     searches: tuple[Search, ...]
 
 
@@ -105,8 +106,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--trials", default=",".join(f"{name}:{count}" for name, count in TRIALS.items()),
-                        help="of each method (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--trials",
+        default=",".join(f"{name}:{count}" for name, count in TRIALS.items()),
+        help="of each method (default: %(default)s)",
+    )
     parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model's file")
     parser.add_argument("--draw", type=int, default=0, help="seed of the layers")
     parser.add_argument("--file", type=Path, default=Path("build/llm_race.jsonl"))
@@ -169,11 +173,18 @@ def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[Job]:
     done = {row["key"] for row in Lines(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.draw, machine)
     return [
-        Job(number, args.draw, point, tuple(
-            each for each in searches(trials, args.seeds) if key(number, args.draw, each, args.llm) not in done
-        ))
+        Job(
+            number,
+            args.draw,
+            point,
+            tuple(
+                each
+                for each in searches(trials, args.seeds)
+                if key(number, args.draw, each, args.llm) not in done
+            ),
+        )
         for number, point in enumerate(islice(points, args.layers))
-    ]  # fmt: skip
+    ]
 
 
 def key(number: int, draw: int, search: Search, model: Path) -> str:
@@ -220,13 +231,18 @@ def _searched(measurer: Clocked, memory: FileMemory, search: Search, model: Gpt)
         own.append(monotonic() - began - measurer.inside)
         every.append(own[-1] + memory.seconds)
 
-    author = Writer(model) if search.method == LLM else None
+    author = LmGenerator(model) if search.method == LLM else None
     found = tune(measurer, search.method, search.trials, seed=search.seed, author=author, hear=hear)
     return {
-        "method": search.method, "trials": search.trials, "seed": search.seed, "static": found.baseline.cycles,
-        "floor": found.baseline.floor, "curve": filled(found.curve, search.trials),
-        "seconds": [round(each, 4) for each in every], "own_seconds": round(own[-1], 4),
-    }  # fmt: skip
+        "method": search.method,
+        "trials": search.trials,
+        "seed": search.seed,
+        "static": found.baseline.cycles,
+        "floor": found.baseline.floor,
+        "curve": filled(found.curve, search.trials),
+        "seconds": [round(each, 4) for each in every],
+        "own_seconds": round(own[-1], 4),
+    }
 
 
 if __name__ == "__main__":

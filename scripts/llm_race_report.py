@@ -1,4 +1,4 @@
-"""What `scripts.llm_race` found, as tables."""
+"""Tables of the results of `scripts.llm_race`."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from compiler.search.tune import LLM
+from compiler.tuning.search.methods import LLM
 from scripts.reports import write_report
 
 #: Trials after which methods are compared; seconds of the curves.
@@ -60,15 +60,27 @@ def render(rows: Sequence[Row], file: Path) -> str:
     others = [name for name in methods if name != LLM]
     seeds = len(layers[0].runs[LLM])
     whole = {
-        "layers": len(layers), "seeds": seeds, "bars": _bars(layers),
-        "equal_measurements": [_equal(layers, name, count) for count in COUNTS for name in others
-                               if count <= min(_trials(layers, LLM), _trials(layers, name))],
-        "equal_time": [_equal_time(layers, name, count) for count in COUNTS for name in others
-                       if count <= _trials(layers, LLM)],
+        "layers": len(layers),
+        "seeds": seeds,
+        "bars": _bars(layers),
+        "equal_measurements": [
+            _equal(layers, name, count)
+            for count in COUNTS
+            for name in others
+            if count <= min(_trials(layers, LLM), _trials(layers, name))
+        ],
+        "equal_time": [
+            _equal_time(layers, name, count)
+            for count in COUNTS
+            for name in others
+            if count <= _trials(layers, LLM)
+        ],
         "cost": [_cost(layers, name) for name in methods],
-        "seconds": [{"seconds": t} | {name: _mean(layers, _part(name, t)) for name in methods} for t in SECONDS],
+        "seconds": [
+            {"seconds": t} | {name: _mean(layers, _part(name, t)) for name in methods} for t in SECONDS
+        ],
         "by_layer": [_by_layer(layer) for layer in layers],
-    }  # fmt: skip
+    }
     return write_report(file, whole, _text(whole))
 
 
@@ -121,11 +133,15 @@ def _compared(layers: Sequence[Layer], pairs: Sequence[tuple[list[int], list[int
     ]
     worst = max(range(len(layers)), key=lambda at: ratios[at])
     return {
-        "ratio": exp(fmean(map(log, ratios))), "median": median(ratios), "seeds": [min(seeds), max(seeds)],
-        "won": sum(each < 1 for each in ratios), "tied": sum(each == 1 for each in ratios),
-        "lost": sum(each > 1 for each in ratios), "worst": max(ratios[worst] - 1, 0.0),
+        "ratio": exp(fmean(map(log, ratios))),
+        "median": median(ratios),
+        "seeds": [min(seeds), max(seeds)],
+        "won": sum(each < 1 for each in ratios),
+        "tied": sum(each == 1 for each in ratios),
+        "lost": sum(each > 1 for each in ratios),
+        "worst": max(ratios[worst] - 1, 0.0),
         "worst_layer": layers[worst].name if ratios[worst] > 1 else None,
-    }  # fmt: skip
+    }
 
 
 def _equal(layers: Sequence[Layer], method: str, count: int) -> Row:
@@ -174,8 +190,10 @@ def _text(whole: Row) -> str:
     ]
     for each in whole["bars"]:
         met = "met" if each["ratio"] <= each["at_most"] else "not met"
-        lines.append(f"- {LLM} after {each['trials']} over hpm after {each['hpm_trials']}: {each['ratio']:.4f} "
-                     f"(at most {each['at_most']:.2f}: {met})")  # fmt: skip
+        lines.append(
+            f"- {LLM} after {each['trials']} over hpm after {each['hpm_trials']}: {each['ratio']:.4f} "
+            f"(at most {each['at_most']:.2f}: {met})"
+        )
     heads = "mean | median | seeds | won / tied / lost | worst loss |"
     lines += [
         "",
@@ -185,9 +203,13 @@ def _text(whole: Row) -> str:
     lines += [
         f"| {each['trials']} | {each['method']} | {_cells(each)}" for each in whole["equal_measurements"]
     ]
-    lines += ["", f"Equal time (that of so many trials of {LLM}; `ended`: searches that had no trials left):", "",
-              f"| trials | seconds | method | its trials | ended | {heads}",
-              "| --: | --: | --- | --: | --: | --: | --: | --: | --: | --- |"]  # fmt: skip
+    lines += [
+        "",
+        f"Equal time (that of so many trials of {LLM}; `ended`: searches that had no trials left):",
+        "",
+        f"| trials | seconds | method | its trials | ended | {heads}",
+        "| --: | --: | --- | --: | --: | --: | --: | --: | --: | --- |",
+    ]
     lines += [
         f"| {each['trials']} | {each['seconds']:.2f} | {each['method']} | {each['method_trials']:g} | "
         f"{each['ended']} of {each['searches']} | {_cells(each)}"
@@ -198,8 +220,13 @@ def _text(whole: Row) -> str:
         f"| {each['method']} | {each['trial_ms']:.0f} | {each['own_ms']:.0f} |" for each in whole["cost"]
     ]
     methods = [each["method"] for each in whole["cost"]]
-    lines += ["", "Cycles over the static compiler's, geometric means, against seconds:", "",
-              f"| seconds | {' | '.join(methods)} |", f"| --: |{' --: |' * len(methods)}"]  # fmt: skip
+    lines += [
+        "",
+        "Cycles over the static compiler's, geometric means, against seconds:",
+        "",
+        f"| seconds | {' | '.join(methods)} |",
+        f"| --: |{' --: |' * len(methods)}",
+    ]
     lines += [
         f"| {each['seconds']:g} | {' | '.join(f'{each[name]:.4f}' for name in methods)} |"
         for each in whole["seconds"]
@@ -211,9 +238,10 @@ def _text(whole: Row) -> str:
     ]
     lines += [
         f"| {each['layer']} | {each['static']:,} | {each['floor']:,} | "
-        + " | ".join(_spread(each[name]) for name in methods) + " |"
+        + " | ".join(_spread(each[name]) for name in methods)
+        + " |"
         for each in whole["by_layer"]
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"
 
 

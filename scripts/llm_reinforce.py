@@ -1,4 +1,4 @@
-"""Lets the language model learn from how its answers to the same question compare, round after round.
+"""Trains the language model with group-relative policy optimization (GRPO) on its measured answers, in rounds.
 
 `python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: in each round
 the model is asked about other networks of the corpus, each answer is measured on the RTL, those that cost less than
@@ -17,30 +17,36 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from compiler.cli.output import atomic_output
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.held_out import is_judged
-from compiler.llm.corpus.journal import read
-from compiler.llm.corpus.own import chosen
-from compiler.llm.corpus.rig import Devices
-from compiler.llm.corpus.rollout import Group, rolled_out
-from compiler.llm.corpus.walk import Walk
-from compiler.llm.gpt import Gpt
-from compiler.llm.sampled import TOGETHER
-from compiler.llm.training.policy import Policy, reinforce
-from compiler.llm.training.reading import Style, read_examples
-from compiler.llm.training.shown import Shown
-from compiler.llm.training.train import by_kind
-from compiler.llm.weights import load, save
-from compiler.llm.writer import SHIPPED
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.journal import read
+from compiler.llm.data.measure_harness import Devices
+from compiler.llm.data.rollouts import RolloutGroup, rolled_out
+from compiler.llm.data.self_training import chosen
+from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.model.weights import load, save
+from compiler.llm.training.dataset import Style, TokenizedExample, read_examples
+from compiler.llm.training.grpo import GrpoPolicy, reinforce
+from compiler.llm.training.pretrain import by_kind
+from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
-from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
+from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 _LEAST = {
-    "rounds": 0, "networks": 1, "answers": 2, "passes": 1, "beside": 0, "layers": 1, "samples": TOGETHER, "lanes": 1,
-}  # fmt: skip
+    "rounds": 0,
+    "networks": 1,
+    "answers": 2,
+    "passes": 1,
+    "beside": 0,
+    "layers": 1,
+    "samples": TOGETHER,
+    "lanes": 1,
+}
 
 
 def main() -> int:
@@ -49,8 +55,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--networks", type=int, default=200, help="asked about in a round")
     parser.add_argument("--answers", type=int, default=16, help="about each")
-    parser.add_argument("--rate", type=float, default=Policy.rate, help="of learning")
-    parser.add_argument("--passes", type=int, default=Policy.passes, help="times that answers are shown")
+    parser.add_argument("--rate", type=float, default=GrpoPolicy.rate, help="of learning")
+    parser.add_argument("--passes", type=int, default=GrpoPolicy.passes, help="times that answers are shown")
     parser.add_argument(
         "--beside", type=int, default=300, help="networks whose best answers are shown beside"
     )
@@ -87,14 +93,19 @@ def _go_through(args: argparse.Namespace) -> None:
             raise WorkError(f"round {number}: nothing could be asked about any of its networks")
         _learnt(args, number, walks, groups)
         costs = [fmean(group.costs) for group in groups]
-        points.append(judge(args.folder, number, args.layers, args.samples, args.lanes) | {
-            "questions": len(groups), "answers": sum(len(group.costs) for group in groups),
-            "cost": fmean(costs), "differ": sum(max(each.costs) > min(each.costs) for each in groups),
-        })  # fmt: skip
+        points.append(
+            judge(args.folder, number, args.layers, args.samples, args.lanes)
+            | {
+                "questions": len(groups),
+                "answers": sum(len(group.costs) for group in groups),
+                "cost": fmean(costs),
+                "differ": sum(max(each.costs) > min(each.costs) for each in groups),
+            }
+        )
         say(write_curve(args.folder, points))
 
 
-def _asked(args: argparse.Namespace, number: int, walks: list[Walk]) -> list[Group]:
+def _asked(args: argparse.Namespace, number: int, walks: list[Trajectory]) -> list[RolloutGroup]:
     """Answers of a round, in the order of its networks; those that are there are not measured again."""
     mine, file = chosen(walks, number, args.networks, args.seed), args.folder / str(number) / "groups.jsonl"
     done = _groups(file).keys()
@@ -107,7 +118,7 @@ def _asked(args: argparse.Namespace, number: int, walks: list[Walk]) -> list[Gro
     if missing := [walk for walk in mine if (walk.machine, walk.index) not in rows]:
         raise WorkError(f"round {number}: {len(missing)} networks were not measured; the same call goes on")
     found = [rows[walk.machine, walk.index] for walk in mine]
-    return [Group.of(each) for each in found if each is not None]
+    return [RolloutGroup.of(each) for each in found if each is not None]
 
 
 def _groups(file: Path) -> dict[tuple[str, int], Any]:
@@ -118,7 +129,7 @@ def _groups(file: Path) -> dict[tuple[str, int], Any]:
         raise InputError(f"{file}: no answers with their costs: {error}") from None
 
 
-def _lane(walks: list[Walk], args: argparse.Namespace, number: int) -> None:
+def _lane(walks: list[Trajectory], args: argparse.Namespace, number: int) -> None:
     """Ask about some networks, until all are done or the process that asked for it has died."""
     file, devices = Lines(args.folder / str(number) / "groups.jsonl"), Devices()
     model, parent = load(model_of(args.folder, number - 1))[0], os.getppid()
@@ -133,13 +144,15 @@ def _lane(walks: list[Walk], args: argparse.Namespace, number: int) -> None:
         devices.close()
 
 
-def _learnt(args: argparse.Namespace, number: int, walks: list[Walk], groups: list[Group]) -> None:
+def _learnt(
+    args: argparse.Namespace, number: int, walks: list[Trajectory], groups: list[RolloutGroup]
+) -> None:
     """The model of a round, unless it is there."""
     path = model_of(args.folder, number)
     if path.exists():
         return
     before, about = load(model_of(args.folder, number - 1))
-    policy = Policy(rate=args.rate, passes=args.passes, seed=args.seed + number)
+    policy = GrpoPolicy(rate=args.rate, passes=args.passes, seed=args.seed + number)
     beside = _beside(_some(walks, args), before) if args.beside else []
     model = reinforce(before, groups, beside, policy, lambda text: say(f"round {number}: {text}"))
     about = about | {"reinforced": {"rounds": number, "questions": len(groups), "policy": asdict(policy)}}
@@ -147,13 +160,13 @@ def _learnt(args: argparse.Namespace, number: int, walks: list[Walk], groups: li
         save(model, made, about)
 
 
-def _some(walks: list[Walk], args: argparse.Namespace) -> list[Walk]:
+def _some(walks: list[Trajectory], args: argparse.Namespace) -> list[Trajectory]:
     """Networks whose examples are learnt beside."""
     usable = [walk for walk in walks if not is_judged(walk)]
     return random.Random(args.seed).sample(usable, min(args.beside, len(usable)))
 
 
-def _beside(walks: list[Walk], model: Gpt) -> list[list[Shown]]:
+def _beside(walks: list[Trajectory], model: Gpt) -> list[list[TokenizedExample]]:
     """Their best answers."""
     style = Style(profile=model.profile, want=True, longest=model.shape.context)
     return by_kind(read_examples(walks, style, say), best=True)

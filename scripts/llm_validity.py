@@ -1,4 +1,4 @@
-"""What becomes of the language model's answers: how many end, compile, are proved, run, are bit-exact, are faster.
+"""Validity of language model answers: how many end, compile, are proved, run, are bit-exact, are faster.
 
 `python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` asks about held-out layers, in
 the ways of WAYS: with all that keeps answers right, with the grammar alone, with nothing. Layers whose programs are too
@@ -20,28 +20,28 @@ from typing import Any
 import numpy as np
 
 from compiler.cache.digest import name as digest
-from compiler.hpm.points import Point
-from compiler.llm.asking import Ask
-from compiler.llm.assembly.asking import Whole
-from compiler.llm.assembly.words import STOP
-from compiler.llm.changes import END, ChangesGrammar
-from compiler.llm.corpus.held_out import keys_of
-from compiler.llm.corpus.machines import HELD_OUT, MACHINES
-from compiler.llm.decode import Answer, Grammar, draw
-from compiler.llm.evaluate import held_out_points
-from compiler.llm.gpt import Gpt
-from compiler.llm.language import LANGUAGE
-from compiler.llm.request import Edits, Request, Schedules, fields_of
-from compiler.llm.subjects import Programs, subjects_of
-from compiler.llm.weights import load
-from compiler.llm.writer import SHIPPED
-from compiler.measure.measurement import Measurement, Rejected, Result
-from compiler.measure.measurer import Measurer
+from compiler.llm.assembly.lexicon import STOP
+from compiler.llm.assembly.program_request import ProgramRequest
+from compiler.llm.data.held_out import keys_of
+from compiler.llm.data.machines import HELD_OUT, MACHINES
+from compiler.llm.decode.sampler import SampledAnswer, TokenGrammar, draw
+from compiler.llm.evaluate.race import held_out_points
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.generate.requests import Edits, LmRequest, Schedules, fields_of
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.model.weights import load
+from compiler.llm.tokens.layer_prompt import Programs, subjects_of
+from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.schedule_delta import END, ChangesGrammar
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
-from compiler.specialize.task import Task
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
+from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
 from scripts.reports import write_report
 
 #: How answers are kept right: to what compiles and was not tried, as in a search; to what means something; not at all.
@@ -81,47 +81,51 @@ class Meaning(ChangesGrammar):
         return True
 
 
-def schedules(task: Task) -> Request:
+def schedules(task: GeneratorTask) -> LmRequest:
     """Changes of the layer's schedule."""
     ((name, subject),) = subjects_of(task).items()
     return Schedules(task, name, subject)
 
 
-def edits(task: Task) -> Request:
+def edits(task: GeneratorTask) -> LmRequest:
     """Edits of its slowest program."""
     programs = Programs(task)
     return Edits(programs, programs.pieces[0])
 
 
-def programs(task: Task) -> Request:
+def programs(task: GeneratorTask) -> LmRequest:
     """A whole program in place of that one."""
     programs = Programs(task)
-    return Whole(programs, programs.pieces[0])
+    return ProgramRequest(programs, programs.pieces[0])
 
 
 #: What is asked for.
-KINDS: dict[str, Callable[[Task], Request]] = {"schedules": schedules, "edits": edits, "programs": programs}
+KINDS: dict[str, Callable[[GeneratorTask], LmRequest]] = {
+    "schedules": schedules,
+    "edits": edits,
+    "programs": programs,
+}
 
 
-def answers_of(request: Request, model: Gpt, way: str, count: int, seed: int) -> list[Schedule | None]:
+def answers_of(request: LmRequest, model: Gpt, way: str, count: int, seed: int) -> list[Schedule | None]:
     """Answers to a question, each as a schedule of the network, None if it is none; empty: it cannot be asked."""
     if request.grammar is None:
         return []
     grammar = _grammar(request, way)
-    rng, out = np.random.default_rng(seed), list[Answer]()
+    rng, out = np.random.default_rng(seed), list[SampledAnswer]()
     while len(out) < count:
         together = min(request.together, count - len(out))
         out += draw(model, LANGUAGE, request.question(profile=model.profile), grammar, together, rng)
     return [_schedule(request, each) for each in out]
 
 
-def _grammar(request: Request, way: str) -> Grammar | None:
+def _grammar(request: LmRequest, way: str) -> TokenGrammar | None:
     if way == "grammar" and isinstance(request, Schedules):
         return Meaning(fields_of(request.subject.layer))
     return Free(STOP if request.ask is Ask.PROGRAM else END) if way == "free" else request.grammar
 
 
-def _schedule(request: Request, answer: Answer) -> Schedule | None:
+def _schedule(request: LmRequest, answer: SampledAnswer) -> Schedule | None:
     """What an answer proposes; None: it does not end, or says nothing that can be understood."""
     try:
         return request.candidate(answer.words).schedule if answer.complete else None
@@ -148,7 +152,7 @@ class Job:
     """
 
     key: str
-    point: Point
+    point: CalibrationNetwork
     machine: str
     kind: str
     answers: int
@@ -189,10 +193,17 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     shapes = args.machine not in HELD_OUT
     points = held_out_points(machine.conditions.config.n, args.seed, machine, shapes=shapes)
     return [
-        Job(f"{args.machine} {args.seed}.{number} {kind} {args.answers} {model}", point, args.machine, kind,
-            args.answers, args.llm)
-        for number, point in enumerate(islice(points, args.layers)) for kind in args.kinds
-    ]  # fmt: skip
+        Job(
+            f"{args.machine} {args.seed}.{number} {kind} {args.answers} {model}",
+            point,
+            args.machine,
+            kind,
+            args.answers,
+            args.llm,
+        )
+        for number, point in enumerate(islice(points, args.layers))
+        for kind in args.kinds
+    ]
 
 
 @cache
@@ -206,7 +217,7 @@ def ask(job: Job, seed: int, file: Path) -> None:
     row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0], "answers": 0}
     with Measurer(job.point.graph(), machine.conditions, machine.options) as measurer:
         baseline, schedule = measurer.baseline(), measurer.first.schedule
-        task = Task(
+        task = GeneratorTask(
             measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed
         )
         known: dict[str, Result] = {}
@@ -250,8 +261,15 @@ def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
         mine = [row for row in rows if row["kind"] == kind and row["answers"]]
         for way in WAYS:
             counts = [sum(row[way][at] for row in mine) for at in range(len(STAGES))]
-            whole.append({"kind": kind, "way": way, "layers": len(mine), "answers": sum(row["answers"] for row in mine)}
-                         | dict(zip(STAGES, counts, strict=True)))  # fmt: skip
+            whole.append(
+                {
+                    "kind": kind,
+                    "way": way,
+                    "layers": len(mine),
+                    "answers": sum(row["answers"] for row in mine),
+                }
+                | dict(zip(STAGES, counts, strict=True))
+            )
     lines = [
         f"| kind | way | layers | answers | {' | '.join(STAGES)} |",
         f"| --- | --- |{' --: |' * (2 + len(STAGES))}",

@@ -1,4 +1,4 @@
-"""Reports of scripts: all figures as JSON, and beside them the tables to be read."""
+"""Reports of scripts: values as JSON, and tables as Markdown."""
 
 import json
 from pathlib import Path

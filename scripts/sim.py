@@ -1,4 +1,4 @@
-"""Serves handwritten digits on the simulated chip while better programs are searched for, and loads these meanwhile.
+"""Serves handwritten digits on the simulated chip while better programs are searched for and loaded.
 
 The network comes from its ONNX file. It is served first as a simple compiler would have it, each operator a program of
 its own from DRAM and back; `compiler.serve` then swaps in what the static compiler makes of it, and what the search
@@ -9,39 +9,36 @@ Example: .venv/bin/python -m scripts.sim --images 40
 
 import argparse
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from compiler.cli.claims import claim
-from compiler.cli.outcome import run_to_status
-from compiler.cli.output import write_output, write_report
-from compiler.draw.serving import draw_serving
+from compiler.cli.exit_status import run_to_status
+from compiler.cli.file_conflicts import claim
 from compiler.frontends.model import read_model
-from compiler.network import Network
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.schedule.dram import USUAL
-from compiler.schedule.plain import plain_schedule
-from compiler.serve.history import History
-from compiler.serve.progress import Progress
-from compiler.serve.requests import Requests
-from compiler.serve.run import Serving, open_machine, serve
-from compiler.serve.searcher import Job
+from compiler.options import USUAL, CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.scheduler.naive import naive_schedule
+from compiler.serve.observers import ServingHistory, ServingProgress
+from compiler.serve.search_worker import SearchJob
+from compiler.serve.serve import Serving, open_machine, serve
+from compiler.server.request_source import RequestSource
+from compiler.util.files import write_output, write_report
+from compiler.util.progress import progress
+from compiler.visualize.svg.serving import draw_serving
 from cosim.device import Device
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError
 from scripts import sim_report
 from scripts.networks.digits import HELD_OUT, MODEL, Digits, load_digits_split
-from scripts.sim_marks import Marks
+from scripts.sim_accuracy import Marks
 
 BUILD = Path(__file__).parent.parent / "build"
 TARGET, METHOD = "n16", "coordinate"
-OPTIONS = Options(rounding="onnxruntime")
+OPTIONS = CompileOptions(rounding="onnxruntime")
 Say = Callable[[str], None]
 #: Waves grow by megabytes an image.
 WAVES_IMAGES = 2
@@ -63,32 +60,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextmanager
-def _ticking(what: str, say: Say) -> Iterator[None]:
-    """Say every ten seconds that something still goes on."""
-    done, start = threading.Event(), time.monotonic()
-
-    def tick() -> None:
-        with suppress(BrokenPipeError):  # whoever reads has gone; the main thread will notice
-            while not done.wait(10):
-                say(f"  {what}: {time.monotonic() - start:.0f} s")
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
 def _open(serving: Serving, args: argparse.Namespace, say: Say) -> Device:
     if args.device == "golden":
         return open_machine(serving, "golden")
     start = time.monotonic()
-    say("building the chip's simulator, unless it is in the cache")
-    with _ticking("still building", say):
-        chip = open_machine(serving, waves=args.waves is not None)
+    chip = open_machine(serving, waves=args.waves is not None)
     say(f"chip ready after {time.monotonic() - start:.1f} s")
     if args.waves is not None:
         assert isinstance(chip, RtlDevice)
@@ -116,7 +92,7 @@ def _check(args: argparse.Namespace) -> int:
     return images
 
 
-def plan(images: int, *, adapt: bool) -> tuple[Serving, Network]:
+def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
     """What is served, and the static compiler's network, which says what must come out.
 
     Parameters
@@ -127,19 +103,19 @@ def plan(images: int, *, adapt: bool) -> tuple[Serving, Network]:
         Begin as a simple compiler would, and get better.
     """
     graph, config = read_model(MODEL), load_target(TARGET)
-    prepared = Prepared(graph, config, OPTIONS)
+    prepared = ModelCompiler(graph, config, OPTIONS)
     compiled = prepared.network()
     if not adapt:
         return Serving(compiled, USUAL), compiled
-    plain = prepared.network(plain_schedule(prepared.lowered(())))
-    job = Job(graph, config, OPTIONS, METHOD)
+    plain = prepared.network(naive_schedule(prepared.lowered(())))
+    job = SearchJob(graph, config, OPTIONS, METHOD)
     return Serving(plain, USUAL, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
 
 
-def requests_of(network: Network, digits: Digits) -> Requests:
+def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:
     """A request for each image."""
     (tensor,) = network.inputs
-    return Requests(iter([{tensor.name: image.reshape(tensor.shape)} for image in digits.images]))
+    return RequestSource(iter([{tensor.name: image.reshape(tensor.shape)} for image in digits.images]))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -150,15 +126,13 @@ def _run(args: argparse.Namespace) -> int:
     _, held_out = load_digits_split()
     digits = Digits(held_out.images[:images], held_out.labels[:images])
     clocked = args.device == "rtl"
-    serving, compiled = plan(images, adapt=clocked and not args.waves)
+    with progress("compiling digits"):
+        serving, compiled = plan(images, adapt=clocked and not args.waves)
     say(sim_report.environment(serving, compiled, args.device))
-    marks, history = Marks(compiled, digits.labels), History(clocked=clocked)
-    progress = Progress(
-        out, images, clocked=clocked, noun="images", note=lambda: f"{marks.accuracy:.1%} right"
-    )
-    with _open(serving, args, say) as device:
-        status = serve(serving, device, requests_of(compiled, digits), [marks, history, progress])
-    progress.clear()
+    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=clocked)
+    with _open(serving, args, say) as device, progress("serving digits", images, "images") as task:
+        watcher = ServingProgress(task, clocked=clocked, note=lambda: f"{marks.accuracy:.1%} right")
+        status = serve(serving, device, requests_of(compiled, digits), [marks, history, watcher])
     if status:
         return status
     say(sim_report.report(marks, history, compiled.floor.macs))

@@ -1,35 +1,33 @@
-"""A document of `mla bench` as text."""
+"""Formats a document of `mla bench`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from compiler.bench.speed import bare_array_share
+from compiler.util.tables import Column, figures, format_table
 
-_HEADINGS = ("case", "cycles", "floor", "of floor", "MACs", "utilized", "exact", "cycles not useful")
-#: Causes that a line names: those of at least this share, largest first.
+_COLUMNS = (
+    Column("case", shrinks=True),
+    *figures("cycles", "floor", "of floor", "MACs", "utilized", "exact"),
+    Column("cycles not useful"),
+)
+#: Minimum share of a cause to be listed; largest first.
 _LEAST_SHARE = 0.005
 
 
-def format_table(document: Mapping[str, Any]) -> str:
-    """One line for each result, then the speed of the simulator."""
-    rows = [_HEADINGS, *(_row(result) for result in document["results"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+def format_document(document: Mapping[str, Any]) -> str:
+    """Format one line per result, then the simulation speed."""
     dram = document["dram"]
     lines = [
         f"{document['suite']} on {document['target']}, DRAM {dram['bytes_per_cycle']:g} bytes a cycle, "
         f"latency {dram['latency']}"
     ]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column in (0, 7) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+    lines.append(format_table(_COLUMNS, [_row(result) for result in document["results"]]))
     return "\n".join([*lines, *_speed(document)])
 
 
 def _speed(document: Mapping[str, Any]) -> list[str]:
-    """Lines on the simulator's speed, with their bars where they apply."""
+    """Format the simulation speed, with targets where they apply."""
     lines, bars = [], document.get("bars")
     khz, bare = document["sim_khz"], document["bare_array_khz"]
     if khz is not None:
@@ -59,6 +57,12 @@ def _row(result: Mapping[str, Any]) -> tuple[str, ...]:
     causes = sorted(((n, c) for c, n in result["where"].items() if c != "useful"), reverse=True)
     named = [f"{cause} {count / cycles:.1%}" for count, cause in causes if count >= _LEAST_SHARE * cycles]
     return (
-        result["name"], f"{cycles:,}", f"{floor:,}", f"{floor / cycles:.1%}", f"{result['macs']:,}",
-        f"{result['utilization']:.1%}", exact, ", ".join(named),
-    )  # fmt: skip
+        result["name"],
+        f"{cycles:,}",
+        f"{floor:,}",
+        f"{floor / cycles:.1%}",
+        f"{result['macs']:,}",
+        f"{result['utilization']:.1%}",
+        exact,
+        ", ".join(named),
+    )

@@ -1,23 +1,23 @@
-"""The trained networks of MLPerf Tiny, int8 TFLite files, against LiteRT's reference kernels."""
+"""Suite of the trained MLPerf Tiny networks (int8 TFLite), checked against LiteRT's reference kernels."""
 
 import numpy as np
 
 from compiler.bench.case import Case, Work
-from compiler.bench.models import NETWORKS, model_path
+from compiler.bench.model_zoo import NETWORKS, model_path
 from hw.errors import InputError, WorkError, shown
 
 CASES = tuple(NETWORKS)
-#: What LiteRT's float softmax and its fixed-point one may differ by.
+#: Allowed difference between LiteRT's float softmax and its fixed-point one.
 _SOFTMAX = 1
 
 
 def tiny_case(name: str) -> Case:
-    """Case of a network's name.
+    """Return the case for the name of a network.
 
     Raises
     ------
     InputError
-        There is no such network.
+        The network is unknown.
     """
     if name not in NETWORKS:
         raise InputError(f"a tiny case must be one of {', '.join(NETWORKS)}, not {shown(name)}")
@@ -29,7 +29,8 @@ def _work(name: str, rng: np.random.Generator) -> Work:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError:
         raise WorkError(
-            "ai-edge-litert, whose kernels are the reference of this suite, is not installed: pip install mla[test]"
+            "ai-edge-litert, whose kernels are the reference of this suite, is not installed: `make setup`, or "
+            "`pip install -e '.[test]'` in the checkout, installs it"
         ) from None
     path = model_path(name)
     interpreter = Interpreter(str(path), experimental_op_resolver_type=OpResolverType.BUILTIN_REF)

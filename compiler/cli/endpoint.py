@@ -1,79 +1,95 @@
-"""The options `--endpoint...`: a language model that is asked for candidates."""
+"""Options `--endpoint...`: the language model server that proposes candidates."""
 
 import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.options import integer
-from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Limits, Prices, fields_of
+from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Prices, SpendingLimits, fields_of
+from compiler.tuning.search.methods import LLM
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.llm.author import Author
+    from compiler.llm.generate.author import LanguageModelGenerator
 
-METHOD = "llm"
 _LIMITS = ("seconds", "requests", "tokens", "cost", "prices")
 _FIELDS = ("model", "key", "context", "answer", "grammar", "fields")
-_LEAST_CONTEXT, _LEAST_ANSWER = 1024, 64
+MIN_CONTEXT_TOKENS, MIN_ANSWER_TOKENS = 1024, 64
 
 
 def add_endpoint(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `--method llm`; what was not given is None."""
-    group = parser.add_argument_group(f"language model of --method {METHOD}")
+    """Add the options of `--method llm`; options that are not given are None."""
+    group = parser.add_argument_group(f"language model of --method {LLM}")
     group.add_argument(
-        "--endpoint", metavar="URL",
-        help="OpenAI-compatible: what /chat/completions comes behind, such as http://localhost:8080/v1",
-    )  # fmt: skip
-    group.add_argument("--endpoint-model", metavar="NAME", help="its name there")
+        "--endpoint",
+        metavar="URL",
+        help="base URL of an OpenAI-compatible server, such as http://localhost:8080/v1",
+    )
+    group.add_argument("--endpoint-model", metavar="NAME", help="name of the model on the server")
     group.add_argument(
-        "--endpoint-key", metavar="VARIABLE",
-        help=f"environment variable that holds the key, if it wants one (default: {KEY_VARIABLE})",
-    )  # fmt: skip
-    group.add_argument(
-        "--endpoint-seconds", metavar="S", type=_number, help="wait so long for it in all (default: 600)"
+        "--endpoint-key",
+        metavar="VARIABLE",
+        help=f"environment variable that holds the API key (default: {KEY_VARIABLE})",
     )
     group.add_argument(
-        "--endpoint-requests", metavar="N", type=integer(1), help="send so many requests (default: 100)"
+        "--endpoint-seconds",
+        metavar="S",
+        type=_number,
+        help="stop after waiting S seconds for answers in total (default: 600)",
     )
     group.add_argument(
-        "--endpoint-tokens", metavar="N", type=integer(1), help="use so many tokens (default: 1,000,000)"
-    )
-    group.add_argument("--endpoint-cost", metavar="C", type=_number, help="spend so much (default: anything)")
-    group.add_argument(
-        "--endpoint-prices", metavar="IN,OUT", type=_prices, help="of a million tokens read and written"
+        "--endpoint-requests", metavar="N", type=integer(1), help="request limit (default: 100)"
     )
     group.add_argument(
-        "--endpoint-context", metavar="N", type=integer(_LEAST_CONTEXT),
-        help="tokens of prompt and answer together (default: 32768)",
-    )  # fmt: skip
+        "--endpoint-tokens", metavar="N", type=integer(1), help="token limit (default: 1,000,000)"
+    )
+    group.add_argument("--endpoint-cost", metavar="C", type=_number, help="spending limit (default: none)")
     group.add_argument(
-        "--endpoint-answer", metavar="N", type=integer(_LEAST_ANSWER), help="tokens of an answer (default: 4096)"
-    )  # fmt: skip
+        "--endpoint-prices",
+        metavar="IN,OUT",
+        type=_prices,
+        help="price of a million input tokens and of a million output tokens",
+    )
     group.add_argument(
-        "--endpoint-grammar", choices=GRAMMARS,
-        help="the field by which it takes a grammar of answers (default: none: it is in the prompt)",
-    )  # fmt: skip
+        "--endpoint-context",
+        metavar="N",
+        type=integer(MIN_CONTEXT_TOKENS),
+        help="context length: prompt and answer tokens (default: 32768)",
+    )
     group.add_argument(
-        "--endpoint-fields", metavar="JSON", type=_fields,
-        help='more fields of a request, null leaves one out, such as {"top_p": 0.9, "temperature": null}',
-    )  # fmt: skip
+        "--endpoint-answer",
+        metavar="N",
+        type=integer(MIN_ANSWER_TOKENS),
+        help="maximum tokens per answer (default: 4096)",
+    )
+    group.add_argument(
+        "--endpoint-grammar",
+        choices=GRAMMARS,
+        help="request field for an answer grammar (default: none, the grammar is described in the prompt)",
+    )
+    group.add_argument(
+        "--endpoint-fields",
+        metavar="JSON",
+        type=_fields,
+        help='additional request fields (null removes a field), such as {"top_p": 0.9, "temperature": null}',
+    )
 
 
-def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Author | None":
-    """The language model that options name, or the built-in one, if it answers; None: another method is asked for.
+def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "LanguageModelGenerator | None":
+    """Return the language model of the options or the built-in one; None if the method is not `llm`.
 
     Raises
     ------
     InputError
-        Options are wrong, miss others, or are for another method; the endpoint is none, wants another key, or has no
-        such model.
+        The options are invalid, incomplete, or for another method; or the endpoint is not a language model server,
+        rejects the key, or has no such model.
     WorkError
-        It cannot be reached, or fails.
+        The endpoint cannot be reached or fails.
     """
     endpoint = _endpoint_of(args)
-    if args.method != METHOD:
+    if args.method != LLM:
         return None
-    from compiler.llm.choice import language_model
+    from compiler.llm.generate.choice import language_model
 
     author = language_model(endpoint, say)
     author.check()
@@ -81,27 +97,27 @@ def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Author |
 
 
 def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
-    """The endpoint that options name; None: they name none."""
+    """Return the endpoint given by the options, or None."""
     every = {f"endpoint_{name}": name for name in (*_LIMITS, *_FIELDS)} | {"endpoint": "url"}
     given = {name: vars(args)[option] for option, name in every.items() if vars(args)[option] is not None}
     if not given:
         return None
     option = next(option for option, name in every.items() if name in given).replace("_", "-")
-    if args.method != METHOD:
-        raise InputError(f"--{option} is for --method {METHOD}")
+    if args.method != LLM:
+        raise InputError(f"--{option} requires --method {LLM}")
     for name in ("url", "model"):
         if name not in given:
             raise InputError(f"--{option} needs --endpoint URL and --endpoint-model NAME")
-    limits = Limits(**{name: given.pop(name) for name in _LIMITS if name in given})
+    limits = SpendingLimits(**{name: given.pop(name) for name in _LIMITS if name in given})
     return Endpoint(limits=limits, **given)
 
 
 def spending_table(document: dict[str, Any]) -> str:
-    """A line for people about what was asked, from a model's document."""
+    """Return one line about usage and cost from the document of a language model."""
     cost = "" if document["cost"] is None else f", cost {document['cost']:g}"
     return (
-        f"{document['model']}: {document['requests']} requests, {document['input_tokens']:,} tokens read and "
-        f"{document['output_tokens']:,} written in {document['seconds']:.1f} s{cost}; "
+        f"{document['model']}: {document['requests']} requests, {document['input_tokens']:,} input tokens and "
+        f"{document['output_tokens']:,} output tokens in {document['seconds']:.1f} s{cost}; "
         f"{document['candidates']} candidates, {document['better']} better"
     )
 

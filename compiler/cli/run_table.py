@@ -1,28 +1,32 @@
-"""The report of `mla run` as text."""
+"""Formats the report of `mla run`."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from compiler.cli.clock_table import clock_lines
+from compiler.cli.memory_table import memory_lines
 from compiler.quantize.report import summary
+from compiler.util.tables import Column, figures, format_table
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Layers with their cycles, then the sums."""
+    """Format the cycles per layer, then totals, outputs and memory use."""
     lines = [
         f"{document['model']} on {document['target']} ({document['device']}), {document['samples']} samples",
     ]
     if document["cycles"] is None:
         lines += [f"  {short_name(layer)}" for layer in document["layers"]]
     else:
-        lines += _cycles(document)
+        lines += _cycles(document) + clock_lines(document)
     lines += [
-        f"{each['program']} ran {each['runs']} times, {'else' if each['guard'] is None else 'if ' + each['guard']}"
+        f"{each['program']} ran {each['runs']} times, {'otherwise' if each['guard'] is None else 'if ' + each['guard']}"
         for each in document.get("variants", ())
     ]
     lines += [
         f"output {name}: {each['dtype']}{each['shape']}, sha256 {each['sha256'][:16]}"
         for name, each in document["outputs"].items()
     ]
+    lines += memory_lines(document["memory"])
     if document.get("quantization"):
         lines += summary(document["quantization"])
     return "\n".join(lines)
@@ -30,32 +34,44 @@ def table(document: Mapping[str, Any]) -> str:
 
 def _cycles(document: Mapping[str, Any]) -> list[str]:
     total = document["cycles"]
-    lines = [f"{'layer':<44}{'cycles':>12}{'share':>8}{'floor':>12}{'utilization':>13}  bound"]
-    for layer in document["layers"]:
-        share = layer["cycles"] / max(total, 1)
-        used = "" if layer["utilization"] is None else f"{layer['utilization']:.1%}"
-        figures = f"{layer['cycles']:>12,}{share:>8.1%}{layer['floor_cycles']:>12,}{used:>13}"
-        lines.append(f"{short_name(layer):<44}{figures}  {layer['bound']}")
+    columns = [
+        Column("layer", shrinks=True),
+        *figures("cycles", "share", "floor", "utilization"),
+        Column("bound"),
+    ]
+    rows = [
+        [
+            short_name(layer),
+            f"{layer['cycles']:,}",
+            f"{layer['cycles'] / max(total, 1):.1%}",
+            f"{layer['floor_cycles']:,}",
+            "" if layer["utilization"] is None else f"{layer['utilization']:.1%}",
+            layer["bound"],
+        ]
+        for layer in document["layers"]
+    ]
     where = ", ".join(
         f"{cause} {cycles / total:.1%}"
         for cause, cycles in (document["where"] or {}).items()
         if cycles * 1000 > total
     )
     steady = document["steady_cycles_per_sample"]
-    steady = "the host takes part" if steady is None else f"{steady:,.0f} back to back"
+    steady = (
+        "not measured back to back (has host operators)" if steady is None else f"{steady:,.0f} back to back"
+    )
     return [
-        *lines,
-        f"{document['cycles_per_sample']:,.0f} cycles a sample, {steady}; "
-        f"utilization {document['utilization'] or 0:.1%}, floor {document['floor_cycles'] // document['samples']:,}, "
-        f"layer by layer {document['floor_layerwise_cycles'] // document['samples']:,}",
-        f"where they went: {where}",
+        format_table(columns, rows),
+        f"{document['cycles_per_sample']:,.0f} cycles per sample, {steady}; "
+        f"utilization {document['utilization'] or 0:.1%}, "
+        f"lower bound {document['floor_cycles'] // document['samples']:,}, "
+        f"layerwise {document['floor_layerwise_cycles'] // document['samples']:,}",
+        f"cycles by cause: {where}",
         f"{document['load_cycles']:,} cycles to load the programs; {document['dram_bytes_read']:,} bytes read, "
         f"{document['dram_bytes_written']:,} written; {document['energy_uj']:.1f} uJ",
     ]
 
 
 def short_name(layer: Mapping[str, Any]) -> str:
-    """First of a layer's nodes, and how many more there are."""
+    """Return the first node name of a layer and the number of further nodes."""
     first, *rest = layer["names"]
-    text = first + (f" + {len(rest)}" if rest else "")
-    return text if len(text) < 44 else f"{text[:40]}..."
+    return first + (f" + {len(rest)}" if rest else "")

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from operator import ne
 
-from compiler.codegen.roll import Item, Loop
-from compiler.codegen.sync import Issued
+from compiler.codegen.reroll_loops import CommandLoop, Item
+from compiler.codegen.semaphores import Issued
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS, field_number
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, encode
+from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, encode
 from hw.isa.program import Program
 
 
@@ -53,9 +53,9 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool =
     Parameters
     ----------
     name : str
-        Of the program.
+        Name of the program.
     items : sequence
-        Commands and loops.
+        Commands and loops, in order.
     tags : sequence of int
         Tag of each layer.
     alone : bool
@@ -95,7 +95,7 @@ class _Emitter:
     def items(self, items: Sequence[Item], moves: dict[int, dict[int, _Moves]]) -> None:
         """Emit items; `moves` has, by identity of the command, the fields that change with the loops around."""
         for item in items:
-            if isinstance(item, Loop):
+            if isinstance(item, CommandLoop):
                 self._loop(item, moves)
             else:
                 self._issue(item, moves.get(id(item), {}))
@@ -134,7 +134,7 @@ class _Emitter:
         self.state[unit][index] = value
         self.plain[unit][index] = value[1] if value and not value[0] and not value[2] else None
 
-    def _loop(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
+    def _loop(self, loop: CommandLoop, outer: dict[int, dict[int, _Moves]]) -> None:
         outermost = not self.loops
         number, self.opened = self.opened, self.opened + 1
         moves = self._moves(loop, number, outer, tuple(around for around, _ in self.loops))
@@ -153,7 +153,7 @@ class _Emitter:
             self.registers = {}
 
     def _moves(
-        self, loop: Loop, number: int, outer: dict[int, dict[int, _Moves]], around: tuple[int, ...]
+        self, loop: CommandLoop, number: int, outer: dict[int, dict[int, _Moves]], around: tuple[int, ...]
     ) -> dict[int, dict[int, _Moves]]:
         """The moves of the commands of the body, this loop's changes included; `around` are the loops around it."""
         still = tuple((n, 0) for n in around)
@@ -165,7 +165,7 @@ class _Emitter:
             out[id(leaf)] = moves
         return out
 
-    def _allocate(self, loop: Loop, moves: dict[int, dict[int, _Moves]]) -> None:
+    def _allocate(self, loop: CommandLoop, moves: dict[int, dict[int, _Moves]]) -> None:
         """A register for each kind of change in a whole nest, zero at first, as all are when a program begins."""
         kinds: dict[_Moves, None] = {}
         counts = {self.opened - 1: loop.count}
@@ -192,7 +192,7 @@ class _Emitter:
     ) -> int:
         """Collect kinds of changes; loops are numbered as `_loop` will number them."""
         for item in body:
-            if isinstance(item, Loop):
+            if isinstance(item, CommandLoop):
                 counts[number] = item.count
                 inside = self._moves(item, number, moves, around)
                 number = self._kinds(item.body, inside, (*around, number), number + 1, kinds, counts)
@@ -200,7 +200,7 @@ class _Emitter:
                 kinds.update(dict.fromkeys(_trimmed(m) for m in moves[id(item)].values() if _trimmed(m)))
         return number
 
-    def _hoist(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
+    def _hoist(self, loop: CommandLoop, outer: dict[int, dict[int, _Moves]]) -> None:
         """Set before the loop what stays the same in it; of the rest nothing is known at its start."""
         moving = {(leaf.unit, index) for leaf, delta in self._inner(loop) for index in delta}
         tags = {self.tags[leaf.layer] for leaf in loop.leaves}
@@ -231,10 +231,10 @@ class _Emitter:
         else:
             self._hold(*place, None)
 
-    def _inner(self, loop: Loop) -> Iterator[tuple[Issued, dict[int, int]]]:
+    def _inner(self, loop: CommandLoop) -> Iterator[tuple[Issued, dict[int, int]]]:
         yield from zip(loop.leaves, loop.deltas, strict=True)
         for item in loop.body:
-            if isinstance(item, Loop):
+            if isinstance(item, CommandLoop):
                 yield from self._inner(item)
 
     def _advance(self, number: int) -> None:

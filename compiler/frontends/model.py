@@ -1,9 +1,12 @@
-"""A model by its name."""
+"""Reading of models of any supported format."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from compiler.frontends.bind import bind_inputs
 from compiler.frontends.onnx import read_onnx
 from compiler.frontends.tflite import read_tflite
 from compiler.frontends.torch_module import is_module, read_module, torch_library
@@ -22,6 +25,7 @@ def read_model(
     *,
     example: Any = None,
     dynamic_shapes: Any = None,
+    bind: Mapping[str, NDArray] | None = None,
 ) -> Graph:
     """The graph of a model.
 
@@ -33,14 +37,17 @@ def read_model(
         Sizes of dimensions that an ONNX file only names, or that a PyTorch module leaves open.
     example, dynamic_shapes
         As `read_module` has them, if the function does not say it; for PyTorch modules only.
+    bind : dict
+        Values of inputs that become constants, by name: one number, or an array of the input's shape.
 
     Raises
     ------
     InputError
         Its kind is not known, or as its front end says.
     """
+    bind = bind or {}
     if is_module(model):
-        return read_module(model, example, dynamic_shapes=dynamic_shapes, sizes=sizes)
+        return bind_inputs(read_module(model, example, dynamic_shapes=dynamic_shapes, sizes=sizes), bind)
     if not isinstance(model, str | Path):
         raise InputError(
             f"a model must be a file, module:function, a graph or a PyTorch module, not {shown(model)}"
@@ -51,19 +58,22 @@ def read_model(
         made = load_reference(str(path))
         example = example if made.example is None else made.example
         shapes = dynamic_shapes if made.dynamic_shapes is None else made.dynamic_shapes
-        return read_module(made.model, example, dynamic_shapes=shapes, sizes=sizes, name=str(path))
+        graph = read_module(made.model, example, dynamic_shapes=shapes, sizes=sizes, name=str(path))
+        return bind_inputs(graph, bind)
     suffix = path.suffix.lower()
     if suffix in _TORCH:
-        raise InputError(f"{path}: a PyTorch model is named by a function that returns it: module:function")
+        raise InputError(
+            f"{path}: pickled models are not loaded (unsafe); pass module:function, or export to ONNX"
+        )
     if suffix not in _SUFFIXES:
         raise InputError(
-            f"{path}: a model's name must end in {' or '.join(_SUFFIXES)}, or be module:function"
+            f"{path}: a model must be a file ending in {' or '.join(_SUFFIXES)}, or module:function"
         )
     if suffix == ".onnx":
-        return read_onnx(path, sizes)
+        return read_onnx(path, sizes, bind)
     if sizes:
-        raise InputError(f"{path}: only dimensions of .onnx files have names, none is {', '.join(sizes)}")
-    return read_tflite(path)
+        raise InputError(f"{path}: only .onnx files have named dimensions, so there is no {', '.join(sizes)}")
+    return bind_inputs(read_tflite(path), bind)
 
 
 def default_rounding(model: Path | Any) -> str:

@@ -1,4 +1,4 @@
-"""PyTorch's own exporters: a module to an exported program, its names to those of the ONNX model made of it."""
+"""Export of PyTorch modules, and transfer of their names to the exported ONNX model."""
 
 import ast
 import importlib
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontends.torch_errors import guarded
+from compiler.util.user_code_errors import guarded
 from hw.errors import InputError, shown
 
 #: Where PyTorch's exporter notes which submodules and which node of the program a node comes from.

@@ -1,10 +1,9 @@
-"""PyTorch modules: exported by PyTorch itself to ONNX, and on with the front end of that.
+"""Import of PyTorch modules: exported to ONNX by PyTorch, then read by the ONNX front end.
 
 Its exporter keeps what the accelerator has an operator for (GELU, layer normalization, LSTM), which the core ATen graph
 takes apart, and writes modules quantized in PyTorch as QuantizeLinear and DequantizeLinear.
 """
 
-import importlib
 import importlib.util
 import io
 import logging
@@ -18,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
-from compiler.frontends.torch_errors import guarded
 from compiler.frontends.torch_export import check_outputs, exported, named, translations
 from compiler.ir.graph import Graph
+from compiler.util.user_code_errors import guarded
 from hw.errors import InputError
 
 #: What the extra `torch` brings.
 _PACKAGES = ("torch", "onnxscript")
 MISSING = (
     "PyTorch models need {name}, which is not installed: `make setup EXTRAS=torch`, or "
-    "`pip install 'mla[torch]'`, brings it"
+    "`pip install -e '.[torch]'` in the checkout, installs it"
 )
 
 
@@ -47,7 +46,7 @@ def torch_library() -> Any:
 
 
 def is_module(model: Any) -> bool:
-    """Whether something is a torch module or an exported program; does not import torch."""
+    """Return True for a torch module or an exported program; does not import torch."""
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__}
     return bool(kinds & {"torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"})
 
@@ -99,7 +98,7 @@ def read_module(
                 dynamic_shapes=dynamic_shapes,
                 custom_translation_table=translations(torch, program),
             ),
-            f"{title} cannot be written as ONNX",
+            f"{title} cannot be exported to ONNX",
         )
         named(made.model, program)
         path = Path(folder) / f"{_file_name(title)}.onnx"

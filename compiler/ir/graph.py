@@ -1,4 +1,4 @@
-"""The graph: nodes in an order in which they can run, and the tensors between them."""
+"""Graph of nodes in topological order and the tensors between them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -6,18 +6,20 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from compiler.ir.control import Ends, mismatch
+from compiler.ir.identity import identity
 from compiler.ir.ops import KINDS, OPS, Attributes
-from compiler.ir.tensor import Tensor
-from hw.errors import InputError
+from compiler.ir.tensor import Tensor, signature
+from hw.errors import InputError, shown
 
-#: Characters of an attribute in a listing.
+#: Maximum number of characters of an attribute in a listing.
 _MOST_SHOWN = 120
 
 
 class GraphError(InputError):
-    """A model, or what a pass made of it, is no graph that could run."""
+    """A model, or the result of a pass, is not a valid graph."""
 
 
+@identity("Node", "name", "op", "inputs", "outputs", "attributes", "bodies")
 @dataclass(frozen=True, eq=False)
 class Node:
     """One operator.
@@ -25,17 +27,17 @@ class Node:
     Parameters
     ----------
     name : str
-        Unique in its graph; for the user, who knows the node by it.
+        Name that is unique in the graph; shown to the user.
     op : str
         One of `compiler.ir.ops.OPS`.
     inputs : tuple of str
-        Tensors in the operator's order.
+        Names of the input tensors in the operator's order.
     outputs : tuple of str
-        Tensors it makes.
+        Names of the tensors that the node computes.
     attributes : dict
-        As the operator's Spec says.
+        Attribute values, as defined by the operator's Spec.
     bodies : tuple of Graph
-        Subgraphs of control flow; what they need from outside are operands.
+        Subgraphs of control flow; tensors that they use from outside are operands of the node.
     """
 
     name: str
@@ -69,7 +71,7 @@ class Node:
 
     @property
     def operator(self) -> str:
-        """What a user calls its operator."""
+        """Name of the operator in the source model."""
         return self.attributes.get("operator", self.op)
 
     def __str__(self) -> str:
@@ -79,28 +81,28 @@ class Node:
 
 
 def _short(value: object) -> str:
-    """An attribute as a listing shows it."""
+    """Truncated text of an attribute for listings."""
     text = str(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 class Graph:
-    """A model.
+    """A model as nodes and tensors.
 
-    Nodes stand in the order in which they were added, which must be one in which they can run; passes build a new
-    graph rather than change one.
+    Nodes are stored in the order of addition, which must be topological; passes build a new graph instead of
+    modifying one.
 
     Parameters
     ----------
     name : str
-        For reports.
+        Name of the model for reports.
 
     Attributes
     ----------
     tensors, nodes : dict
-        By name.
+        Tensors and nodes by name.
     inputs, outputs : list of str
-        Tensors that come from, go to the user.
+        Names of the tensors that the user supplies and receives.
     """
 
     def __init__(self, name: str):
@@ -113,9 +115,9 @@ class Graph:
         self._consumers: dict[str, list[Node]] = {}
 
     def add_tensor(self, tensor: Tensor) -> Tensor:
-        """Add a tensor; whoever makes it comes later."""
+        """Add a tensor; its producer is added later."""
         if tensor.name in self.tensors:
-            raise GraphError(f"tensor {tensor.name!r} is there twice")
+            raise GraphError(f"tensor {tensor.name!r} is defined twice")
         self.tensors[tensor.name] = tensor
         return tensor
 
@@ -130,18 +132,18 @@ class Graph:
         Raises
         ------
         GraphError
-            They are not, or a tensor has a maker already.
+            An input is not available, or an output has a producer already.
         """
         if node.name in self.nodes:
-            raise GraphError(f"node {node.name!r} is there twice")
+            raise GraphError(f"node {node.name!r} is defined twice")
         for name in node.inputs:
             tensor = self._known(name, node)
             if not (tensor.constant or name in self._producer or name in self.inputs):
-                raise GraphError(f"node {node.name!r}: nothing makes its input {name!r} before it runs")
+                raise GraphError(f"node {node.name!r}: its input {name!r} is not computed before it runs")
         for name in node.outputs:
             tensor = self._known(name, node)
             if tensor.constant or name in self._producer or name in self.inputs:
-                raise GraphError(f"node {node.name!r}: its output {name!r} is made already")
+                raise GraphError(f"node {node.name!r}: its output {name!r} already has a producer")
         if node.bodies:
             outputs = [self.tensors[name] for name in node.outputs]
             bodies = [each.ends for each in node.bodies]
@@ -155,27 +157,27 @@ class Graph:
         return node
 
     def finish(self, outputs: list[str]) -> "Graph":
-        """Name the outputs; returns the graph itself.
+        """Set the outputs and return the graph.
 
         Raises
         ------
         GraphError
-            Nothing makes one of them.
+            An output is not computed by any node.
         """
         for name in outputs:
             if name not in self.tensors or not self._available(name):
-                raise GraphError(f"nothing makes the output {name!r}")
+                raise GraphError(f"no node computes the output {name!r}")
         self.outputs = list(outputs)
         return self
 
     @property
     def ends(self) -> Ends:
-        """Tensors that come in and go out."""
+        """Input and output tensors."""
         ins, outs = ([self.tensors[name] for name in names] for names in (self.inputs, self.outputs))
         return ins, outs
 
     def producer(self, tensor: str) -> Node | None:
-        """The node that makes a tensor; None for inputs and constants."""
+        """The node that computes a tensor; None for inputs and constants."""
         return self._producer.get(tensor)
 
     def consumers(self, tensor: str) -> list[Node]:
@@ -187,7 +189,7 @@ class Graph:
         return [self.tensors[name] for name in node.inputs]
 
     def out(self, node: Node) -> Tensor:
-        """The output tensor of a node that has one."""
+        """The output tensor of a node with exactly one output."""
         (name,) = node.outputs
         return self.tensors[name]
 
@@ -195,7 +197,7 @@ class Graph:
         return iter(self.nodes.values())
 
     def walk(self) -> "Iterator[tuple[Graph, Node]]":
-        """All nodes, those of subgraphs behind the node that has them, each with the graph it is in."""
+        """Iterate over all nodes with their graphs, in preorder: a node precedes the nodes of its subgraphs."""
         for node in self:
             yield self, node
             for body in node.bodies:
@@ -220,6 +222,9 @@ class Graph:
 
     def _available(self, name: str) -> bool:
         return name in self._producer or name in self.inputs or self.tensors[name].constant
+
+    def __repr__(self) -> str:
+        return f"<Graph {shown(self.name)}: {len(self.nodes)} nodes; {signature(*self.ends)}>"
 
     def __str__(self) -> str:
         return "\n".join(self._lines(f"graph {self.name}"))

@@ -1,17 +1,17 @@
-"""Rewrites of the graph, each one small and named; `simplify` runs them all."""
+"""Graph passes; `simplify` runs them all."""
 
 from dataclasses import replace
 
 from compiler.ir.graph import Graph
-from compiler.passes.axes import turn_axes
-from compiler.passes.dead import remove_dead
-from compiler.passes.fold import fold_constants
-from compiler.passes.operands import trim_control
-from compiler.passes.pads import fold_pads
-from compiler.passes.rebuild import rebuild
-from compiler.passes.resolve import resolve_control
-from compiler.passes.spread import spread_operands
-from compiler.passes.zeros import split_zeros
+from compiler.ir.rebuild import rebuild
+from compiler.passes.canonicalize_axes import turn_axes
+from compiler.passes.constant_folding import fold_constants
+from compiler.passes.dead_code_elimination import remove_dead
+from compiler.passes.fold_pads import fold_pads
+from compiler.passes.materialize_broadcast import spread_operands
+from compiler.passes.trim_control_operands import trim_control
+from compiler.passes.unroll_control_flow import resolve_control
+from compiler.passes.weight_zero_points import split_zeros
 
 
 def simplify_bodies(graph: Graph) -> Graph:
@@ -25,9 +25,18 @@ def simplify_bodies(graph: Graph) -> Graph:
 
 #: In the order in which they run. What nobody needs is left out first: a subgraph loses operands by it.
 PASSES = (
-    fold_constants, resolve_control, remove_dead, trim_control, simplify_bodies, trim_control, fold_pads, turn_axes,
-    split_zeros, spread_operands, remove_dead,
-)  # fmt: skip
+    fold_constants,
+    resolve_control,
+    remove_dead,
+    trim_control,
+    simplify_bodies,
+    trim_control,
+    fold_pads,
+    turn_axes,
+    split_zeros,
+    spread_operands,
+    remove_dead,
+)
 
 
 def pass_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""A graph for several samples at a time: every tensor holds those of all samples, one behind the other.
+"""Batching pass: every tensor holds the data of all samples, stacked along the first axis.
 
 A tensor of shape (d, ...) becomes one of shape (batch * d, ...). That is right for an operator if what it makes of all
 samples is what it makes of each, one behind the other; one that mixes its first dimension into others is refused.
@@ -10,17 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.ops import Attributes
+from compiler.ir.ops import OPS, Attributes, BatchRule
 from compiler.ir.tensor import Tensor
-from compiler.lower.unary import TABLES
 from hw.errors import InputError
-
-#: Operators that treat every index of the first dimension alike, whatever their attributes.
-_ALIKE = frozenset(
-    ("conv2d", "depthwise_conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d", "resize_nearest", "quantize",
-     "dequantize", "logical_not", *TABLES)
-)  # fmt: skip
-_WEIGHTED = ("conv2d", "depthwise_conv2d", "conv_transpose2d")
 
 
 class _MixedError(Exception):
@@ -28,12 +20,12 @@ class _MixedError(Exception):
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:
-    """The graph for `batch` samples at a time.
+    """Transform a graph to process `batch` samples at a time.
 
     Raises
     ------
     InputError
-        A node cannot take several; it is named.
+        A node cannot process a batch; the message names it.
     """
     if batch == 1:
         return graph
@@ -59,7 +51,7 @@ class _Batcher:
     def _grown(self, tensor: Tensor) -> Tensor:
         if not tensor.shape:
             raise InputError(
-                f"a batch of {self.batch}: {tensor.name!r} is one number, not one for each sample"
+                f"a batch of {self.batch}: {tensor.name!r} has no first axis along which to stack samples"
             )
         shape = (self.batch * tensor.shape[0], *tensor.shape[1:])
         try:
@@ -90,19 +82,25 @@ class _Batcher:
 
     def _attributes(self, node: Node) -> tuple[Attributes, set[str]]:
         """Attributes for all samples, and the constants that are needed once for each."""
-        if node.op in _WEIGHTED and not all(tensor.constant for tensor in self.graph.ins(node)[1:]):
-            raise _MixedError("has weights that differ from sample to sample")
-        if node.op in _ALIKE:
-            return node.attributes, set()
-        rule = _RULES.get(node.op)
+        rule = OPS[node.op].batch
         if rule is None:
-            raise _MixedError("has no form for several samples")
-        return rule(self, node)
+            raise _MixedError("does not support batches")
+        return _RULES[rule](self, node)
 
     def first(self, node: Node) -> int:
-        """Size of the first dimension of what a node makes, for one sample."""
+        """Size of the first dimension of a node's output, for one sample."""
         shape = self.graph.out(node).shape
         return shape[0] if shape else 0
+
+    def always(self, node: Node) -> tuple[Attributes, set[str]]:
+        """Every index of the first dimension is treated alike."""
+        return node.attributes, set()
+
+    def weighted(self, node: Node) -> tuple[Attributes, set[str]]:
+        """The same, if all samples have the same weights."""
+        if not all(tensor.constant for tensor in self.graph.ins(node)[1:]):
+            raise _MixedError("has weights that differ from sample to sample")
+        return node.attributes, set()
 
     def aligned(self, node: Node) -> tuple[Attributes, set[str]]:
         """Operands laid over one another: their first dimensions must be the same one."""
@@ -188,19 +186,18 @@ class _Batcher:
 
 
 _Rule = Callable[[_Batcher, Node], tuple[Attributes, set[str]]]
-_RULES: dict[str, _Rule] = {
-    **dict.fromkeys(
-        ("add", "sub", "mul", "prelu", "equal", "less", "less_equal", "logical_and", "logical_or"),
-        _Batcher.aligned,
-    ),
-    **dict.fromkeys(("softmax", "layer_norm", "rms_norm"), _Batcher.axis),
-    **dict.fromkeys(("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"), _Batcher.reduce),
-    "dense": _Batcher.dense,
-    "matmul": _Batcher.matmul,
-    "concat": _Batcher.concat,
-    "transpose": _Batcher.transpose,
-    "reshape": _Batcher.reshape,
-    "slice": _Batcher.slice,
-    "pad": _Batcher.pad,
-    "gather": _Batcher.gather,
+_RULES: dict[BatchRule, _Rule] = {
+    BatchRule.ALWAYS: _Batcher.always,
+    BatchRule.WEIGHTS: _Batcher.weighted,
+    BatchRule.ALIGNED: _Batcher.aligned,
+    BatchRule.AXIS: _Batcher.axis,
+    BatchRule.AXES: _Batcher.reduce,
+    BatchRule.DENSE: _Batcher.dense,
+    BatchRule.MATMUL: _Batcher.matmul,
+    BatchRule.CONCAT: _Batcher.concat,
+    BatchRule.TRANSPOSE: _Batcher.transpose,
+    BatchRule.RESHAPE: _Batcher.reshape,
+    BatchRule.SLICE: _Batcher.slice,
+    BatchRule.PAD: _Batcher.pad,
+    BatchRule.GATHER: _Batcher.gather,
 }

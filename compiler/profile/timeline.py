@@ -1,14 +1,14 @@
-"""When each unit worked on what, from a recording of the simulator."""
+"""Unit activity over time, from a recording of the simulator."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from cosim.rtl.records import Recording
+from cosim.rtl.abi import Recording
 from hw.isa.enums import Unit
 
-#: Lanes of a timeline, in the order of the flow of work.
+#: Lanes of a timeline, in pipeline order.
 LANES = ("programs", *(unit.name.lower() for unit in Unit))
 
 _UNITS = len(Unit)
@@ -18,14 +18,14 @@ _TAG_BITS = 6
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of work of one lane.
+    """An interval of activity in one lane.
 
     Parameters
     ----------
     lane : str
         One of LANES.
     tag : int
-        The layer it belongs to.
+        Tag of the layer.
     start, end : int
         Cycles since the recording's first event; `end` is the first one after it.
     """
@@ -37,10 +37,10 @@ class Span:
 
 
 def spans(recording: Recording) -> list[Span]:
-    """All work, lane by lane.
+    """All intervals of activity, lane by lane.
 
-    Commands of a unit overlap: a later one starts while earlier ones are on their way out. A span begins where the one
-    before ends, so that each cycle counts for the oldest command under way.
+    Commands of a unit overlap: a later one starts while earlier ones are still completing. A span begins where the one
+    before ends, so that each cycle counts for the oldest active command.
     """
     if not len(recording.events):
         return []
@@ -48,14 +48,14 @@ def spans(recording: Recording) -> list[Span]:
 
 
 def _at(recording: Recording, bit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cycles, from the first event on, and tags of the events with a pulse."""
+    """Cycles (from the first event) and tags of the events with a pulse."""
     events = recording.events
     chosen = events[(events["pulses"] >> bit & 1) == 1]
     return (chosen["cycle"] - events["cycle"][0]).astype(np.int64), chosen["tags"]
 
 
-def _tag(tags: int, place: int) -> int:
-    return int(tags) >> (_TAG_BITS * place) & (1 << _TAG_BITS) - 1
+def _tag(tags: int, index: int) -> int:
+    return int(tags) >> (_TAG_BITS * index) & (1 << _TAG_BITS) - 1
 
 
 def _programs(recording: Recording) -> Iterator[Span]:

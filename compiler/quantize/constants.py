@@ -1,4 +1,4 @@
-"""Constants of a quantized graph: weights channel by channel, biases at the scale of the products."""
+"""Quantization of constants: weights per channel, biases at the scale of the products."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ _LEAST_PART = 2.0**-20
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """Integers and what they mean."""
+class QuantizedConstant:
+    """Integers with their quantization."""
 
     data: NDArray
     quantization: Quantization
@@ -24,19 +24,19 @@ class Fixed:
 
 def quantized_weights(
     weights: NDArray, axis: int, *, per_channel: bool, bias: NDArray | None, x_scale: float
-) -> tuple[Fixed, Fixed | None]:
+) -> tuple[QuantizedConstant, QuantizedConstant | None]:
     """Symmetric int8 weights, and the int32 bias at the scale of x times them.
 
     Parameters
     ----------
     weights : float32 array
     axis : int
-        Along which output channels lie.
+        Axis of the output channels.
     per_channel : bool
-        A scale for each channel; else one for all.
+        Use one scale per output channel; otherwise one scale for all.
     bias : (channels,) float32 array or None
     x_scale : float
-        Scale of what is multiplied.
+        Scale of the activation that is multiplied.
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
     most = np.abs(weights.astype(np.float64)).max(others)
@@ -51,20 +51,22 @@ def quantized_weights(
     shape[axis] = -1
     steps = np.rint(weights.astype(np.float64) / scale.astype(np.float64).reshape(shape))
     q = _many(scale, axis) if per_channel else Quantization.of(float(scale[0]))
-    fixed = Fixed(np.clip(steps, -127, 127).astype(np.int8), q)
+    fixed = QuantizedConstant(np.clip(steps, -127, 127).astype(np.int8), q)
     if bias is None:
         return fixed, None
     product = (np.float32(x_scale) * scale).astype(np.float32)
     steps = np.rint(bias.astype(np.float64) / product.astype(np.float64))
     q = _many(product, 0) if per_channel else Quantization.of(float(product[0]))
-    return fixed, Fixed(np.clip(steps, -_MOST_BIAS, _MOST_BIAS).astype(np.int32), q)
+    return fixed, QuantizedConstant(np.clip(steps, -_MOST_BIAS, _MOST_BIAS).astype(np.int32), q)
 
 
 def _many(scale: NDArray[np.float32], axis: int) -> Quantization:
     return Quantization(tuple(float(each) for each in scale), (0,) * len(scale), axis)
 
 
-def quantized_operand(values: NDArray, *, symmetric: bool, like: Quantization | None = None) -> Fixed:
+def quantized_operand(
+    values: NDArray, *, symmetric: bool, like: Quantization | None = None
+) -> QuantizedConstant:
     """A constant that is added, multiplied, joined: int8 of one scale, or of a given quantization."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
@@ -72,4 +74,4 @@ def quantized_operand(values: NDArray, *, symmetric: bool, like: Quantization | 
         most = max(-low, high)
         like = Quantization.of(max(most / 127, LEAST_SCALE) if most else 1.0)
     q = like or affine_of(low, high)
-    return Fixed(stored(np.nan_to_num(values), q), q)
+    return QuantizedConstant(stored(np.nan_to_num(values), q), q)

@@ -1,46 +1,36 @@
-"""What of a float graph is quantized, and which of its tensors share a quantization."""
+"""Quantization plan: the nodes that are quantized, and the tensors that share a quantization."""
 
 from collections.abc import Collection
 
 import numpy as np
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.ops import MOVING
+from compiler.ir.ops import OPS, QuantizedForm
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.quantize.floating import touches_floats
+from compiler.quantize.float_models import touches_floats
 from compiler.quantize.report import ENDLESS
 from hw.errors import InputError, shown
 
-EDGE = "float at the model's edge"
+EDGE = "conversion between float and integers at the model boundary"
 #: Why a node stays that has nothing to quantize.
 INTEGERS = "integers stay what they are"
 EDGE_INSIDE = "float at the edge of a subgraph"
 
 #: Operators with constant weights, and the axis of the weights along which output channels lie.
-WEIGHTED = {"conv2d": 0, "depthwise_conv2d": 2, "conv_transpose2d": 0, "dense": 0}
+WEIGHTED = {name: spec.weights_axis for name, spec in OPS.items() if spec.weights_axis is not None}
 #: Operators that move elements or choose among them: their inputs and outputs have one quantization.
-_MOVING = MOVING | {"max_pool2d", "avg_pool2d", "reduce_max", "reduce_min"}
+_SHARED = frozenset(name for name, spec in OPS.items() if spec.quantized == QuantizedForm.SHARED)
 #: Normalizations keep their factors in float32.
-NORMS = frozenset(("layer_norm", "rms_norm"))
-_COMPUTING = frozenset(
-    ("matmul", "add", "sub", "mul", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "hard_swish", "gelu", "silu",
-     "exp", "log", "abs", "sqrt", "rsqrt", "function", "elu", "softplus", "mish", "cumsum",
-     "reduce_sum", "reduce_mean", "softmax")
-)  # fmt: skip
-_QUANTIZED = _MOVING | _COMPUTING | NORMS | WEIGHTED.keys()
+NORMS = frozenset(name for name, spec in OPS.items() if spec.quantized == QuantizedForm.NORM)
 #: Outputs of these have the quantization that TFLite demands.
-FIXED = {
-    "softmax": Quantization.of(1 / 256, -128),
-    "sigmoid": Quantization.of(1 / 256, -128),
-    "tanh": Quantization.of(1 / 128, 0),
-}
+FIXED = {name: spec.output for name, spec in OPS.items() if spec.output is not None}
 #: Operators that do nothing but lay out a float input, or output, of the model.
 _LAYOUT = ("transpose", "reshape")
 
 
 def quantizable(op: str) -> bool:
     """Whether an operator of a float model has a quantized form."""
-    return op in _QUANTIZED
+    return OPS[op].quantized is not None
 
 
 def as_int8(x: Tensor) -> Quantization | None:
@@ -52,17 +42,17 @@ def as_int8(x: Tensor) -> Quantization | None:
 
 
 def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = ()) -> dict[str, str]:
-    """Nodes that stay as they are, and why; `endless` tensors had values on the samples that were no finite numbers.
+    """Nodes that are not quantized, with reasons; `endless` tensors had non-finite values on the samples.
 
     Raises
     ------
     InputError
         `skip` names neither a node nor an operator of the graph.
     """
-    known = {*graph.nodes, *(node.op for node in graph)}
+    known = names_in(graph)
     for name in skip:
         if name not in known:
-            raise InputError(f"skip: {graph.name!r} has no node and no operator {shown(name)}")
+            raise InputError(f"{graph.name!r} has no node and no operator {shown(name)} to keep float")
     edge = _edges(graph)
     reasons = {}
     for node in graph:
@@ -72,6 +62,11 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
         if why is not None:
             reasons[node.name] = why
     return reasons
+
+
+def names_in(graph: Graph) -> set[str]:
+    """Names of all nodes and operators of a graph and its subgraphs."""
+    return {name for _, node in graph.walk() for name in (node.name, node.op)}
 
 
 def _edges(graph: Graph) -> set[str]:
@@ -91,15 +86,17 @@ def _edges(graph: Graph) -> set[str]:
 
 
 def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
-    """Why a node has no quantized form."""
+    """Reason why a node cannot be quantized; None if it can."""
     if node.bodies:
-        return "control flow, whose subgraphs are quantized by themselves"
+        return "control flow, whose subgraphs are quantized separately"
     if node.op == "onnx":
         return node.attributes["why"]
     if not touches_floats(graph, node):
         return INTEGERS
     if node.op == "dequantize":
         x = graph.ins(node)[0]
+        if "float16" in (x.dtype, graph.out(node).dtype):
+            return "float16 numbers are converted as they are handed over"
         return None if as_int8(x) else f"{x.dtype} numbers become real ones"
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"
@@ -116,12 +113,12 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
 
 
 class Sharing:
-    """Which tensors of a graph have one quantization.
+    """Groups of tensors that share a quantization.
 
     Parameters
     ----------
     graph : Graph
-        A float model.
+        The float model to quantize.
     kept : collection of str
         Nodes that are not quantized.
 
@@ -143,7 +140,7 @@ class Sharing:
                 self._enter(node, kept)
 
     def root(self, name: str) -> str:
-        """The tensor that stands for a tensor's group."""
+        """Representative tensor of a tensor's group."""
         while name in self.parent:
             name = self.parent[name]
         return name
@@ -166,7 +163,7 @@ class Sharing:
             self.fixed[out] = given
         elif node.op == "clip":
             self._clip(node, kept)
-        elif node.op in _MOVING:
+        elif node.op in _SHARED:
             names = node.inputs[:1] if node.op == "gather" else node.inputs
             demanded = {self.fixed.get(self.root(name)) for name in names}
             if node.op == "pad" and node.attributes["value"] != 0:
@@ -183,7 +180,7 @@ class Sharing:
         alone = len(self.graph.consumers(x)) == 1 and x not in self.graph.outputs
         if maker is None or maker.name in kept or not alone:
             return
-        if maker.op in _MOVING or maker.op in FIXED or maker.op in ("clip", "dequantize"):
+        if maker.op in _SHARED or maker.op in FIXED or maker.op in ("clip", "dequantize"):
             return
         self.covered.add(x)
         self._join(out, x)

@@ -1,15 +1,15 @@
 """Rewrites of a float graph into operators whose quantized forms the accelerator has."""
 
 from compiler.ir.graph import Graph, Node
+from compiler.ir.rebuild import rebuild
 from compiler.ir.tensor import Tensor
-from compiler.passes.rebuild import rebuild
 
-#: Most taps of an average that the pooling of the accelerator takes.
+#: Maximum window size of average pooling on the accelerator.
 _MOST_TAPS = 255
 
 
 def means_as_pools(graph: Graph) -> Graph:
-    """Means over whole images as average pooling, the same in real numbers."""
+    """Replace means over whole images by equivalent average pooling."""
     changed: dict[str, Tensor] = {}
     nodes: list[Node] = []
     for node in graph:

@@ -1,24 +1,24 @@
-"""A float32 graph becomes one of int8 operators."""
+"""Post-training quantization of a float32 graph to int8 operators."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from compiler.host import Kernels, evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
-from compiler.quantize.alone import measured_alone
-from compiler.quantize.bodies import Watched, quantize_bodies
-from compiler.quantize.floating import is_float, obstacle, without_hybrids
-from compiler.quantize.plan import EDGE, EDGE_INSIDE, Sharing, kept_float
+from compiler.quantize.float_models import is_float, obstacle, without_hybrids
+from compiler.quantize.plan import EDGE, EDGE_INSIDE, Sharing, kept_float, names_in
 from compiler.quantize.prepare import means_as_pools
-from compiler.quantize.ranges import Choice, Seen, choose
-from compiler.quantize.report import Errors, QuantizationReport, TensorReport, output_reports
+from compiler.quantize.ranges import InputRecorder, RangeChoice, choose
+from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
 from compiler.quantize.rewrite import Rewriter
 from compiler.quantize.samples import Calibration, Sample, samples_of
-from compiler.quantize.weightless import Floors
+from compiler.quantize.sensitivity import node_sensitivity
+from compiler.quantize.softmax_range import SoftmaxRange
+from compiler.quantize.subgraphs import RecordedSubgraph, quantize_bodies
+from compiler.reference import Kernels, evaluate
 from hw.errors import InputError
 
 #: Errors are measured on so many samples at most: each is evaluated in numpy, twice.
@@ -50,15 +50,15 @@ def quantize(
     graph : Graph
         A float model.
     samples : Calibration
-        A dict of arrays whose first axis counts samples, or a list of samples.
+        Calibration data: a dict of arrays whose first axis counts samples, or a list of samples.
     per_channel : bool
         Weights get a scale for each output channel.
     skip : collection of str
-        Nodes or operators, by name, that stay float.
+        Nodes or operators, by name, that stay float; those of subgraphs of control flow as well.
     rounding : Kernels
-        Whose rounding the errors are measured with.
+        Rounding with which the errors are measured.
     random : bool
-        The samples were made up; the report says so.
+        The samples are random; recorded in the report.
 
     Raises
     ------
@@ -71,8 +71,8 @@ def quantize(
         raise InputError(f"{graph.name!r} {why}")
     graph = means_as_pools(without_hybrids(graph))
     given = samples_of(graph, samples)
-    watched = Watched()
-    floors = Floors(graph)
+    watched = RecordedSubgraph()
+    floors = SoftmaxRange(graph)
     seen, values = _calibrated(graph, given, watched, floors)
     _check_inputs(graph, seen)
     within = floors.graph_within()
@@ -81,9 +81,18 @@ def quantize(
     counting = {name: each for name, each in seen.items() if name not in sharing.covered}
     choices = _choices(sharing, counting, floors)
     inside, reports, unseen = quantize_bodies(
-        within, watched,
-        lambda body, runs: quantize(body, runs, per_channel=per_channel, rounding=rounding, random=random), is_float,
-    )  # fmt: skip
+        within,
+        watched,
+        lambda body, runs: quantize(
+            body,
+            runs,
+            per_channel=per_channel,
+            skip=names_in(body) & set(skip),
+            rounding=rounding,
+            random=random,
+        ),
+        is_float,
+    )
     rewriter = Rewriter(inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
     made = rewriter.run()
     measured = given[: _few(watched, len(given), random=random)]
@@ -99,23 +108,23 @@ def quantize(
     for report in reports:
         reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
     report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
-    return made, measured_alone(report, floors, made, rewriter.integers, measured, rounding)
+    return made, node_sensitivity(report, floors, made, rewriter.integers, measured, rounding)
 
 
-def _few(watched: Watched, samples: int, *, random: bool) -> int:
+def _few(watched: RecordedSubgraph, samples: int, *, random: bool) -> int:
     """On how many samples errors are measured: one that is made up tells no more than two."""
     each = watched.runs // samples
     return 1 if random else max(1, min(_MEASURED, _ITERATIONS // max(each, 1)))
 
 
 def _calibrated(
-    graph: Graph, samples: list[Sample], watched: Watched, floors: Floors
-) -> tuple[dict[str, Seen], list[Sample]]:
+    graph: Graph, samples: list[Sample], watched: RecordedSubgraph, floors: SoftmaxRange
+) -> tuple[dict[str, InputRecorder], list[Sample]]:
     """What the samples showed of each float tensor, and all values of the first samples.
 
     Constants are part of what reads them.
     """
-    seen: dict[str, Seen] = defaultdict(Seen)
+    seen: dict[str, InputRecorder] = defaultdict(InputRecorder)
     kept: list[Sample] = []
     room = _KEPT_BYTES
     for sample in samples:
@@ -133,27 +142,29 @@ def _calibrated(
     return seen, kept
 
 
-def _check_inputs(graph: Graph, seen: Mapping[str, Seen]) -> None:
+def _check_inputs(graph: Graph, seen: Mapping[str, InputRecorder]) -> None:
     """Refuse samples with infinite numbers, but for those of masks."""
     for name in graph.inputs:
         if name in seen and not seen[name].finite:
-            raise InputError(f"calibration: input {name!r} must be finite numbers, but some are infinite")
+            raise InputError(f"calibration: input {name!r} must be finite, but has infinite values")
 
 
-def _choices(sharing: Sharing, seen: dict[str, Seen], floors: Floors) -> dict[str, Choice]:
+def _choices(
+    sharing: Sharing, seen: dict[str, InputRecorder], floors: SoftmaxRange
+) -> dict[str, RangeChoice]:
     """A quantization for each group of tensors; of what softmax reads all above the floor counts."""
     whole = {sharing.root(name) for name in floors.least}
-    groups: dict[str, list[Seen]] = defaultdict(list)
+    groups: dict[str, list[InputRecorder]] = defaultdict(list)
     for node in sharing.graph:
         data = sharing.graph.tensors[node.inputs[0]].data if node.op == "gather" else None
         if data is not None and data.dtype == np.float32:
-            table = Seen()
+            table = InputRecorder()
             table.add(data)
             groups[sharing.root(node.inputs[0])].append(table)
     for name, each in seen.items():
         groups[sharing.root(name)].append(each)
     return {
-        root: Choice(sharing.fixed[root], "fixed")
+        root: RangeChoice(sharing.fixed[root], "fixed")
         if root in sharing.fixed
         else choose(group, whole=root in whole)
         for root, group in groups.items()
@@ -161,15 +172,15 @@ def _choices(sharing: Sharing, seen: dict[str, Seen], floors: Floors) -> dict[st
 
 
 def _measured(
-    floors: Floors,
+    floors: SoftmaxRange,
     made: Graph,
     names: Mapping[str, Tensor],
     samples: list[Sample],
     values: list[Sample],
     rounding: Kernels,
-) -> dict[str, Errors]:
+) -> dict[str, OutputErrors]:
     """Errors of quantized tensors above their floors, and of outputs; `values` are the float graph's on some."""
-    errors: dict[str, Errors] = defaultdict(Errors)
+    errors: dict[str, OutputErrors] = defaultdict(OutputErrors)
     graph = floors.graph
     for number, sample in enumerate(samples):
         wanted = values[number] if number < len(values) else evaluate(graph, sample, keep=True)

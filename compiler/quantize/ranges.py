@@ -1,4 +1,4 @@
-"""Ranges of tensors: what calibration saw of each, and the int8 quantization that loses least of it."""
+"""Calibrated ranges of tensors, and the choice of int8 quantizations with minimum error."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _WORTH = 0.95
 
 
 @dataclass
-class Seen:
+class InputRecorder:
     """Elements of one tensor over all samples: extremes, and a regular choice of the others."""
 
     low: float = 0.0
@@ -34,7 +34,7 @@ class Seen:
     cut: bool = False
 
     def add(self, values: NDArray, floor: float | None = None) -> None:
-        """Another sample, of which nothing below the floor counts; what is not finite says nothing of a range."""
+        """Record a sample, ignoring non-finite values and those below the floor."""
         flat = values.reshape(-1)
         if floor is not None:
             self.cut = self.cut or bool((flat < floor).any())
@@ -53,8 +53,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A quantization, and how its range was found."""
+class RangeChoice:
+    """A quantization and the method that chose its range."""
 
     quantization: Quantization
     method: str
@@ -75,7 +75,7 @@ def stored(values: NDArray, q: Quantization) -> NDArray[np.int8]:
     return np.clip(steps, -128, 127).astype(np.int8)
 
 
-def choose(seen: Iterable[Seen], *, whole: bool = False) -> Choice:
+def choose(seen: Iterable[InputRecorder], *, whole: bool = False) -> RangeChoice:
     """The quantization of tensors that share one: of several ranges the one with the least mean squared error.
 
     If `whole`, the range from the least to the greatest, which what goes into an exponential needs.
@@ -83,7 +83,7 @@ def choose(seen: Iterable[Seen], *, whole: bool = False) -> Choice:
     group = list(seen)
     low, high = min(s.low for s in group), max(s.high for s in group)
     if whole:
-        return Choice(affine_of(low, high), "min/max")
+        return RangeChoice(affine_of(low, high), "min/max")
     parts = [part for s in group for part in s.parts]
     values = np.concatenate(parts) if parts else np.zeros(1, np.float32)
     ranges = [("min/max", low, high)]
@@ -96,7 +96,7 @@ def choose(seen: Iterable[Seen], *, whole: bool = False) -> Choice:
     if errors[best] > _WORTH * errors[0]:
         best = 0
     name, below, above = ranges[best]
-    return Choice(affine_of(below, above), name)
+    return RangeChoice(affine_of(below, above), name)
 
 
 def _error(values: NDArray[np.float32], q: Quantization) -> float:

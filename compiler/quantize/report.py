@@ -1,11 +1,13 @@
-"""How well a quantized graph does what the float one did."""
+"""Report of the errors of a quantized graph against the float graph."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from compiler.ir.identity import identity, restored, stored
 
 #: What the reason of a node says that stays float for its numbers.
 ENDLESS = "has infinite numbers"
@@ -15,6 +17,7 @@ _LEAST_DB = 20
 _NOISIEST = 3
 
 
+@identity("TensorReport", "name", "scale", "zero_point", "method", "sqnr_db", "node", "alone_db")
 @dataclass(frozen=True)
 class TensorReport:
     """A tensor of the float graph that is quantized.
@@ -22,13 +25,13 @@ class TensorReport:
     Parameters
     ----------
     name : str
-        In the float graph.
+        Name of the tensor in the float graph.
     scale : float
     zero_point : int
     method : str
-        How its range was found: min/max, a percentile, least squares, or fixed by its operator.
+        Method that chose the range: min/max, a percentile, least squares, or fixed by the operator.
     sqnr_db : float or None
-        Power of its values over that of their error, with the errors of all operators before; None: no error.
+        Signal-to-noise ratio including the errors of all preceding operators; None: no error.
     """
 
     name: str
@@ -40,6 +43,7 @@ class TensorReport:
     alone_db: float | None = None
 
 
+@identity("OutputReport", "name", "max_abs", "sqnr_db", "top1", "quantized", "values", "left_out")
 @dataclass(frozen=True)
 class OutputReport:
     """An output of the model.
@@ -48,15 +52,15 @@ class OutputReport:
     ----------
     name : str
     max_abs : float
-        Largest error.
+        Maximum absolute error.
     sqnr_db : float or None
-        As that of a tensor.
+        Signal-to-noise ratio, as for a tensor.
     top1 : float or None
-        In what part of the rows along the last dimension the greatest element is the same; None where a row has one.
+        Share of rows along the last dimension whose largest element agrees; None if rows have one element.
     quantized : bool
-        Something that it is computed from is quantized; else it is the float graph's own.
+        The output depends on quantized tensors; otherwise it is exactly the float graph's.
     values, left_out : int
-        How many there were, and how many of them were infinite or no numbers, which no error counts.
+        Number of values, and the number of infinite or NaN values, which are excluded from errors.
     """
 
     name: str
@@ -68,22 +72,23 @@ class OutputReport:
     left_out: int = 0
 
 
+@identity("QuantizationReport", "samples", "measured", "random", "outputs", "tensors", "kept")
 @dataclass(frozen=True)
 class QuantizationReport:
-    """What quantization did to a model.
+    """Errors of a quantized model and the nodes that stay float.
 
     Parameters
     ----------
     samples : int
-        How many it was calibrated with.
+        Number of calibration samples.
     measured : int
-        On how many of them errors were measured.
+        Number of samples on which errors were measured.
     random : bool
-        The samples were made up: errors are not to be trusted.
+        True if the samples were random, so that the errors are meaningless.
     outputs, tensors : tuples
         Errors against the float graph.
     kept : dict
-        Nodes that stay float or convert, and why.
+        Reason by node for nodes that stay float or convert.
     """
 
     samples: int
@@ -94,12 +99,12 @@ class QuantizationReport:
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """Return the report as a JSON-serializable dict."""
+        return stored(self)
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> "QuantizationReport":
-        """The report of a document that somebody else may have written.
+        """Restore a report from an untrusted document.
 
         Raises
         ------
@@ -107,15 +112,15 @@ class QuantizationReport:
             It is none.
         """
         fields = {
-            "outputs": tuple(OutputReport(**each) for each in document["outputs"]),
-            "tensors": tuple(TensorReport(**each) for each in document["tensors"]),
+            "outputs": tuple(restored(OutputReport, each) for each in document["outputs"]),
+            "tensors": tuple(restored(TensorReport, each) for each in document["tensors"]),
             "kept": {str(name): str(why) for name, why in document["kept"].items()},
         }
         counts = {name: int(document[name]) for name in ("samples", "measured")}
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
     def __str__(self) -> str:
-        lines = summary(self.document())
+        lines = [*summary(self.document()), *quality_warnings(self.document())]
         lines.append(f"{'tensor':<44}{'scale':>12}{'zero':>6}{'SQNR':>10}{'alone':>10}  range")
         for each in self.tensors:
             name = _short(each.node or each.name)
@@ -126,16 +131,15 @@ class QuantizationReport:
 
 def summary(document: Mapping[str, Any]) -> list[str]:
     """What a report's document says in a few lines: the outputs, and the nodes that add most noise."""
-    made_up = ", made up: not to be trusted" if document["random"] else ""
+    random = " random" if document["random"] else ""
+    advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
     if not document["tensors"]:
         return [_nothing(document["kept"].values())]
     lines = [
-        f"quantized with {document['samples']} samples{made_up}; against float on {document['measured']} of them:"
+        f"quantized with {document['samples']}{random} samples{advice}; compared with float on {document['measured']}:"
     ]
     for each in document["outputs"]:
         lines.append(f"  output {each['name']}: {_output(each)}")
-    if not document["random"]:
-        lines += _warnings(document["outputs"])
     noisy = sorted(
         (each["alone_db"], each["node"]) for each in document["tensors"] if each.get("alone_db") is not None
     )
@@ -153,15 +157,19 @@ def _nothing(reasons: Collection[str]) -> str:
             f"nothing is quantized: {endless} of {len(reasons)} nodes have infinite numbers on the samples, or as "
             "constants, which 8 bits do not hold"
         )
-    return f"nothing is quantized: no node has a form in 8 bits, {len(reasons)} stay float"
+    return f"nothing is quantized: no node can be quantized, {len(reasons)} stay float"
 
 
-def _warnings(outputs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each output that has little to do with the float graph's."""
+def quality_warnings(document: Mapping[str, Any]) -> list[str]:
+    """A message for each output with a low signal-to-noise ratio; none if the samples were random."""
+    if document["random"]:
+        return []
+    outputs = document["outputs"]
     bad = [each for each in outputs if each["sqnr_db"] is not None and each["sqnr_db"] < _LEAST_DB]
     return [
-        f"  warning: output {each['name']} has less than {_LEAST_DB} dB, which is hardly the float model's: calibrate "
-        "with more samples of the model's own, or keep the nodes that add most noise float (`skip` in Python)"
+        f"warning: output {each['name']} has less than {_LEAST_DB} dB, which is hardly the float model's: calibrate "
+        "with more samples of the model's own, or keep the nodes that add most noise float (--keep-float, "
+        "`keep_float` in Python)"
         for each in bad
         if each.get("quantized", True) and each.get("left_out", 0) < max(each.get("values", 0), 1)
     ]
@@ -189,7 +197,7 @@ def _db(value: float | None) -> str:
 
 
 @dataclass
-class Errors:
+class OutputErrors:
     """Errors of one tensor, summed over samples; of values that are finite in both graphs."""
 
     signal: float = 0.0
@@ -229,11 +237,11 @@ class Errors:
 
 
 def output_reports(
-    names: Sequence[str], errors: Mapping[str, Errors], quantized: Collection[str]
+    names: Sequence[str], errors: Mapping[str, OutputErrors], quantized: Collection[str]
 ) -> tuple[OutputReport, ...]:
     """Reports of the outputs, of which some are `quantized`."""
     return tuple(_report(name, errors[name], name in quantized) for name in names)
 
 
-def _report(name: str, of: Errors, quantized: bool) -> OutputReport:
+def _report(name: str, of: OutputErrors, quantized: bool) -> OutputReport:
     return OutputReport(name, of.max_abs, of.sqnr_db, of.top1, quantized, of.values, of.left_out)

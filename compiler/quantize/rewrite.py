@@ -1,26 +1,24 @@
-"""The quantized graph, node by node."""
+"""Rewrites a float graph to the quantized graph, node by node."""
 
 from collections.abc import Callable, Mapping
 
-from compiler.frontends.build import GraphBuilder
+from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.quantize.constants import Fixed, quantized_operand, quantized_weights
+from compiler.quantize.constants import QuantizedConstant, quantized_operand, quantized_weights
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
-
-#: Factors have no zero point.
-_SYMMETRIC = frozenset(("mul", "prelu", "matmul"))
 
 
 class Rewriter:
-    """A float graph on its way to a quantized one.
+    """Rewrites one float graph.
 
     Parameters
     ----------
     graph : Graph
-        A float model.
+        The float model to rewrite.
     kept : dict
-        Nodes that stay float, and why.
+        Reason by node for nodes that stay float.
     quantization : function
         Quantization of a tensor, by name.
     per_channel : bool
@@ -29,7 +27,7 @@ class Rewriter:
     Attributes
     ----------
     reasons : dict
-        Nodes of the new graph that run on the host, and why.
+        Reason by node for nodes of the new graph that run on the host.
     """
 
     def __init__(
@@ -109,7 +107,7 @@ class Rewriter:
         if data is None:
             return self._as_integers(name)
         like = q if node.op in ("concat", "gather") else None
-        return self._constant(name, quantized_operand(data, symmetric=node.op in _SYMMETRIC, like=like))
+        return self._constant(name, quantized_operand(data, symmetric=OPS[node.op].symmetric, like=like))
 
     def _converted(self, node: Node, name: str, q: Quantization) -> Tensor:
         """An operand in the quantization of the result."""
@@ -124,13 +122,16 @@ class Rewriter:
         data = [self.graph.tensors[name].data for name in node.inputs[1:]]
         assert data[0] is not None and x.quantization is not None
         weights, bias = quantized_weights(
-            data[0], WEIGHTED[node.op], per_channel=self.per_channel,
-            bias=data[1] if len(data) > 1 else None, x_scale=x.quantization.scale[0],
-        )  # fmt: skip
+            data[0],
+            WEIGHTED[node.op],
+            per_channel=self.per_channel,
+            bias=data[1] if len(data) > 1 else None,
+            x_scale=x.quantization.scale[0],
+        )
         parts = [weights] if bias is None else [weights, bias]
         return [x, *(self._constant(n, part) for n, part in zip(node.inputs[1:], parts, strict=True))]
 
-    def _constant(self, name: str, fixed: Fixed) -> Tensor:
+    def _constant(self, name: str, fixed: QuantizedConstant) -> Tensor:
         key = (name, fixed.quantization)
         if key not in self._constants:
             wish = self._unused(f"{name}:int")

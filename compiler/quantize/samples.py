@@ -1,4 +1,4 @@
-"""Calibration samples: in whatever form they are given, or made up."""
+"""Calibration samples: conversion of the accepted formats, and random samples."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
-from compiler.made_up import made_up
-from compiler.places import places_in
+from compiler.ir.random_inputs import random_input
+from compiler.passes.index_bounds import index_bounds
 from hw.errors import InputError
 
 Sample = dict[str, NDArray]
@@ -19,12 +19,12 @@ RANDOM_SAMPLES = 2
 
 
 def samples_of(graph: Graph, given: Calibration) -> list[Sample]:
-    """Calibration data as samples.
+    """Convert calibration data to a list of samples.
 
     Raises
     ------
     InputError
-        There are none, or they do not fit the inputs of the graph.
+        There are no samples, or they do not fit the inputs of the graph.
     """
     whole = _split(graph, given) if isinstance(given, Mapping) else [_named(graph, each) for each in given]
     if not whole:
@@ -33,9 +33,11 @@ def samples_of(graph: Graph, given: Calibration) -> list[Sample]:
 
 
 def random_samples(graph: Graph, seed: int, count: int = RANDOM_SAMPLES) -> list[Sample]:
-    """Made-up samples: of a standard normal distribution, and integers that the graph can take."""
-    rng, places = np.random.default_rng(seed), places_in(graph)
-    return [{name: made_up(rng, graph.tensors[name], places) for name in graph.inputs} for _ in range(count)]
+    """Generate random samples: standard normal floats, and integers within the graph's bounds."""
+    rng, places = np.random.default_rng(seed), index_bounds(graph)
+    return [
+        {name: random_input(rng, graph.tensors[name], places) for name in graph.inputs} for _ in range(count)
+    ]
 
 
 def _split(graph: Graph, given: Mapping[str, NDArray]) -> list[Sample]:

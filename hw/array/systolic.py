@@ -1,11 +1,39 @@
-"""The systolic array: N x N multiply-accumulates, weight-stationary."""
+"""The systolic array: N x N multiply-accumulates, weight-stationary; its skew registers and operand preparation."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.array.skew import deskew, skew
 from hw.config import MlaConfig
+
+
+def skew(m: Module, name: str, lanes: list[Value], enable: Value) -> list[Value]:
+    """Lanes with lane i delayed by i cycles; the delays move only while `enable` is high.
+
+    Each delay is one register of all lanes still waiting, the lane that leaves next on top: a wide register
+    that is copied and truncated simulates far faster than one register for each lane.
+    """
+    width = len(lanes[0])
+    delayed = [lanes[0]]
+    waiting: Value = Cat(*reversed(lanes[1:]))
+    for i in range(1, len(lanes)):
+        held = Signal(width * (len(lanes) - i), name=f"{name}_skew{i}", reset_less=True)
+        with m.If(enable):
+            m.d.sync += held.eq(waiting)
+        delayed.append(held[-width:])
+        waiting = held[:-width]
+    return delayed
+
+
+def deskew(m: Module, name: str, lanes: list[Value]) -> Value:
+    """Concatenated lanes, lane i arriving i cycles after lane 0 and leaving with the last one."""
+    gathered = lanes[0]
+    for i, lane in enumerate(lanes[1:], start=1):
+        held = Signal(len(gathered), name=f"{name}_deskew{i}", reset_less=True)
+        m.d.sync += held.eq(gathered)
+        gathered = Cat(held, lane)
+    return gathered
+
 
 #: Bits of an operand after its zero point was subtracted.
 OPERAND_BITS = 9
@@ -37,7 +65,7 @@ class SystolicArray(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`.
+        Machine configuration; uses `n`.
 
     Members
     -------
@@ -55,10 +83,10 @@ class SystolicArray(wiring.Component):
     weights : In(9 * n)
         One row or column of a tile.
     write_row, write_column : In(n)
-        Which row or column of the shadows takes `weights`; row (column) i of a tile i cycles after its
+        One-hot row or column of the shadows that stores `weights`; row (column) i of a tile i cycles after its
         `swap`.
     psum : Out(32 * n)
-        Sums.
+        Completed sums of a row, one per column.
     """
 
     def __init__(self, config: MlaConfig):
@@ -100,7 +128,7 @@ class SystolicArray(wiring.Component):
                 product = Signal(signed(2 * OPERAND_BITS), name=f"product_{k}_{c}", reset_less=True)
                 psum = Signal(signed(32), name=f"psum_{k}_{c}", reset_less=True)
                 select = selects[k + c][2 * k : 2 * k + 2]
-                # Bits, not numbers: choosing between them then extends nothing.
+                # Bits instead of numbers, so that selecting between them does not extend them.
                 moved = activation[:OPERAND_BITS]
                 line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])[:OPERAND_BITS]
                 m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, moved), moved))
@@ -147,3 +175,16 @@ class SystolicArray(wiring.Component):
 def _lanes(row: Signal) -> list:
     """Operands of a row, signed."""
     return [row[i : i + OPERAND_BITS].as_signed() for i in range(0, len(row), OPERAND_BITS)]
+
+
+def operands(m: Module, name: str, row: Value, *, unsigned: Value, zero_point: Value) -> list[Signal]:
+    """Lanes of a row of bytes, each (unsigned or signed byte) - zero_point; one subtraction,
+    combinational.
+    """
+    lanes = []
+    for i in range(0, len(row), 8):
+        byte = Signal(signed(OPERAND_BITS), name=f"{name}_byte{i // 8}")
+        lane = Signal(signed(OPERAND_BITS), name=f"{name}_lane{i // 8}")
+        m.d.comb += [byte.eq(Cat(row[i : i + 8], row[i + 7] & ~unsigned)), lane.eq(byte - zero_point)]
+        lanes.append(lane)
+    return lanes

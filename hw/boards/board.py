@@ -1,4 +1,4 @@
-"""What the flow knows of a board: its device, its clock, and the few pins the scan harness uses."""
+"""Board descriptions: FPGA device, clock, and the pins of the scan harness."""
 
 from dataclasses import dataclass, field
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from amaranth.lib import wiring
 
 from hw.boards.board import Board
-from hw.boards.folder import workplace
-from hw.boards.multipliers import fix_multipliers
-from hw.boards.options import ROUTING, set_options
-from hw.boards.products import register_products
+from hw.boards.build_dir import build_directory
+from hw.boards.dsp_packing import register_products
+from hw.boards.dsp_placement import fix_multipliers
+from hw.boards.nextpnr_options import ROUTING, set_options
 from hw.boards.report import BoardReport, parse_seed, write_report
-from hw.boards.tools import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
+from hw.boards.toolchain import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
 from hw.boards.top import BoardTop
 from hw.config import MlaConfig
-from hw.emit import convert
+from hw.verilog.writer import convert
 
 
 def build(board: Board, config: MlaConfig, *, seeds: int, folder: Path, say: Say = silent) -> BoardReport:
@@ -38,7 +38,7 @@ def build_component(
     Parameters
     ----------
     board : Board
-        Target.
+        Board to build for.
     make : callable
         Gives what to build, in the sync domain; called once the folder is known to serve.
     seeds : int
@@ -47,7 +47,7 @@ def build_component(
         Takes Verilog, logs, `report.json`, `report.txt` and the bitstream, all when the build is done; only files of
         an earlier build are replaced. A build that fails leaves its logs, an interrupted one nothing.
     say : callable
-        Takes lines that tell how far it is.
+        Called with lines of text that report progress.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def build_component(
         A tool failed.
     """
     numbers = range(1, seeds + 1)
-    with workplace(folder, _files(board, numbers)) as work:
+    with build_directory(folder, _files(board, numbers)) as work:
         (work / "top.v").write_text(convert(BoardTop(make(), board.pll), "top"))
         (work / "top.lpf").write_text(board.constraints())
         script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
@@ -93,9 +93,17 @@ def _files(board: Board, seeds: range) -> list[str]:
     of_seeds = [f"seed{seed}.{kind}" for seed in seeds for kind in ("log", "config", "json")]
     placings = [name for seed in seeds for name in (f"place{seed}.log", _placed(seed))]
     return [
-        "top.v", "top.lpf", "top.json", "yosys.log", *placings, *of_seeds, "ecppack.log", _bitstream(board),
-        "report.json", "report.txt",
-    ]  # fmt: skip
+        "top.v",
+        "top.lpf",
+        "top.json",
+        "yosys.log",
+        *placings,
+        *of_seeds,
+        "ecppack.log",
+        _bitstream(board),
+        "report.json",
+        "report.txt",
+    ]
 
 
 def _placed(seed: int) -> str:
@@ -105,11 +113,20 @@ def _placed(seed: int) -> str:
 def _place(board: Board, folder: Path, seed: int) -> Job:
     """Place with one seed, for the board's clock."""
     arguments = [
-        *_common(board, seed), "--json", "top.json", "--write", _placed(seed), "--no-route",
-        "--placer-heap-beta", "0.75",  # less dense than it likes: wires are what dense regions lack
+        *_common(board, seed),
+        "--json",
+        "top.json",
+        "--write",
+        _placed(seed),
+        "--no-route",
+        "--placer-heap-beta",
+        "0.75",  # less dense than it likes: wires are what dense regions lack
         # What is late counts more than it does by itself: the chip, seed 2, comes to 78.7 MHz instead of 62.7.
-        "--placer-heap-critexp", "4", "--placer-heap-timingweight", "30",
-    ]  # fmt: skip
+        "--placer-heap-critexp",
+        "4",
+        "--placer-heap-timingweight",
+        "30",
+    ]
     return Job(
         tool=NEXTPNR, arguments=arguments, folder=folder, log=f"place{seed}.log", title=f"placing {seed}"
     )
@@ -123,10 +140,18 @@ def _route(board: Board, folder: Path, seed: int) -> Job:
     and rising; without, none after 18, and 65.5 MHz).
     """
     arguments = [
-        *_common(board, seed), "--json", _placed(seed), "--no-pack", "--no-place",
-        "--router", "router2",  # the default one takes many times as long on a full device
-        "--textcfg", f"seed{seed}.config", "--report", f"seed{seed}.json",
-    ]  # fmt: skip
+        *_common(board, seed),
+        "--json",
+        _placed(seed),
+        "--no-pack",
+        "--no-place",
+        "--router",
+        "router2",  # the default one is many times slower on a full device
+        "--textcfg",
+        f"seed{seed}.config",
+        "--report",
+        f"seed{seed}.json",
+    ]
     return Job(
         tool=NEXTPNR, arguments=arguments, folder=folder, log=f"seed{seed}.log", title=f"routing {seed}"
     )
@@ -134,9 +159,17 @@ def _route(board: Board, folder: Path, seed: int) -> Job:
 
 def _common(board: Board, seed: int) -> list[str]:
     return [
-        f"--{board.device}", "--package", board.package, "--speed", board.speed, "--lpf", "top.lpf",
-        "--seed", str(seed), "--timing-allow-fail",
-    ]  # fmt: skip
+        f"--{board.device}",
+        "--package",
+        board.package,
+        "--speed",
+        board.speed,
+        "--lpf",
+        "top.lpf",
+        "--seed",
+        str(seed),
+        "--timing-allow-fail",
+    ]
 
 
 def _pack(folder: Path, seed: int, bitstream: str, say: Say) -> None:

@@ -8,24 +8,22 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.counters.direct import DirectCounter
-from hw.counters.group import CounterGroup
-from hw.counters.sums import sampled_sum
-from hw.counters.turns import (
+from hw.counters.collection_schedule import (
     APART,
     APART_LATE,
     COUNTER_BITS,
     FLUSHED,
     SINGLES,
-    Turns,
+    CollectionSchedule,
     group_counters,
     group_sum_width,
     single_sum_width,
 )
+from hw.counters.counter_bank import CounterGroup, DirectCounter, sampled_sum
 from hw.isa.counters import COUNTERS, GROUPS
 from hw.layouts import event_layout
-from hw.memory.ram import Ram
-from hw.registers import delay, held
+from hw.lib.pipeline import enable_register, pipeline_delay
+from hw.lib.ram import Ram
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class _Parts:
 
     mem: Ram  # the 64-bit sums, by tag and counter
     seen: Ram  # of the groups' sums, what was collected last, by counter
-    turns: Turns
+    turns: CollectionSchedule
     groups: dict[str, CounterGroup]
     singles: dict[str, DirectCounter]
 
@@ -42,10 +40,11 @@ class _Parts:
 class Collector(wiring.Component):
     """Moves what the groups' sums have grown by to memory, one a cycle, and answers the host.
 
-    A step, chosen by Turns, has the group of its counter copy its sums (`copy`), takes that of the counter and reads
-    the word (`sample`), subtracts what was collected before (`compare`, with `pipelined` a cycle later: block RAM is
-    slow) and adds (`add`). A busy group still holds the copy of the tag before, which is then what is collected; a
-    host's read of the present tag waits for that to end, so its value is exact for the cycle of the copy.
+    CollectionSchedule chooses the counter of each step. The step has the counter's group copy its sums (`copy`), takes
+    the counter's sum and reads the memory word (`sample`), subtracts what was collected before (`compare`, with
+    `pipelined` a cycle later: block RAM is slow) and adds (`add`). A busy group still holds the copy of the tag before,
+    which is then what is collected; a host's read of the present tag waits for that to end, so its value is exact for
+    the cycle of the copy.
 
     After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
     from the first cycle on, those before `ready` must carry tag 0.
@@ -58,17 +57,17 @@ class Collector(wiring.Component):
     Members
     -------
     {group}_events, {group}_tag : In, {group}_busy, {group}_cur : Out
-        For each of hw.isa.counters.GROUPS. While a group of more than one counter is busy its tag is not looked at:
-        events go to the tag it had, `cur`. Whoever needs them exact by tag changes it only when the group is not
-        busy.
+        Ports of each of hw.isa.counters.GROUPS. While a group of more than one counter is busy, its tag input is
+        ignored and events count for the previous tag, `cur`. For counts that are exact by tag, the tag may change only
+        when the group is not busy.
     select_counter, select_tag : In
-        What the host looks at.
+        Counter and tag that the host reads.
     read : In
         Ask for it; held until `read_done`.
     read_done : Out
         One cycle: `value` is there.
     value : Out
-        64 bits.
+        Value of the selected counter, 64 bits.
     ready : Out
         The memory is clear: other tags than 0 may come, reads are answered.
     """
@@ -102,7 +101,7 @@ class Collector(wiring.Component):
         m.submodules.seen = seen = Ram(
             width=max(self.widths.values()), depth=1 << COUNTER_BITS, exclusive=True
         )
-        m.submodules.turns = turns = Turns(self.tag_bits, APART_LATE if self._late else APART)
+        m.submodules.turns = turns = CollectionSchedule(self.tag_bits, APART_LATE if self._late else APART)
         parts = _Parts(mem, seen, turns, self._groups(m), self._singles(m))
         store = Signal()
         m.d.comb += [
@@ -130,19 +129,23 @@ class Collector(wiring.Component):
             mem.r0_en.eq(sample),
             seen.r0_addr.eq(counter),
             seen.r0_en.eq(sample),
-            before.eq(Mux(held(m, "single", single, sample), mem.r0_data, seen.r0_data)),
+            before.eq(Mux(enable_register(m, "single", single, sample), mem.r0_data, seen.r0_data)),
         ]
-        # A sum of another tag than the word's stays where it is: the host looks at that word.
+        # A sum of another tag than the word's is not collected: the host only reads that word.
         m.d.sync += mine.eq(sample & (tag == word_tag))
-        address = delay(m, "address", mem.r0_addr, 2 + self._late)
+        address = pipeline_delay(m, "address", mem.r0_addr, 2 + self._late)
         with m.If(mine):
             m.d.comb += [seen.w_addr.eq(compared), seen.w_data.eq(sampled), seen.w_en.eq(1)]
-        read = delay(m, "read_word", mem.r0_data, self._late)
-        now, then = (delay(m, name, each, self._late) for name, each in (("now", sampled), ("then", before)))
-        modulus = self._modulus(m, delay(m, "compared_late", compared, self._late))
-        with m.If(delay(m, "compare_late", compare, self._late)):
+        read = pipeline_delay(m, "read_word", mem.r0_data, self._late)
+        now, then = (
+            pipeline_delay(m, name, each, self._late) for name, each in (("now", sampled), ("then", before))
+        )
+        modulus = self._modulus(m, pipeline_delay(m, "compared_late", compared, self._late))
+        with m.If(pipeline_delay(m, "compare_late", compare, self._late)):
             m.d.sync += word.eq(read)
-        m.d.sync += amount.eq(Mux(delay(m, "mine_late", mine, self._late), (now - then) & modulus, 0))
+        m.d.sync += amount.eq(
+            Mux(pipeline_delay(m, "mine_late", mine, self._late), (now - then) & modulus, 0)
+        )
         m.d.comb += [total.eq(word + amount), store.eq(amount.any())]
         m.d.sync += [self.read_done.eq(answer), self.value.eq(total)]
         with m.If(store):
@@ -206,7 +209,7 @@ class Collector(wiring.Component):
             numbers = group_counters(name)
             with m.If((turns.counter >= numbers[0]) & (turns.counter <= numbers[-1])):
                 m.d.comb += group.copy.eq(turns.valid)
-                # Of a busy group only the sums of its present tag are not at hand.
+                # A busy group has copies of the previous tag's sums, but not of the current tag's.
                 m.d.sync += exact.eq(~group.busy | (group.cur_tag != self.select_tag))
             with m.If((counter >= numbers[0]) & (counter <= numbers[-1])):
                 m.d.comb += [tag.eq(group.old_tag), group.finish_old.eq(last)]

@@ -34,10 +34,10 @@ POINT = data.StructLayout(
     }
 )
 
-#: Bits of the number of a row's part: fuse_rate is at most 8.
+#: Bits of the index of a beat within its row: fuse_rate is at most 8.
 PART_BITS = 3
 
-#: What travels beside the lanes of a beat. `part` tells which part of the row they are when fuse_rate is not 1.
+#: Control data of a beat in addition to its lanes. `part` is the beat's index within its row if fuse_rate is not 1.
 BEAT = data.StructLayout(
     {
         "valid": 1,
@@ -51,7 +51,7 @@ BEAT = data.StructLayout(
     }
 )
 
-#: What the result writer needs to know of a point.
+#: Data of a point for the result writer.
 DESCRIPTOR = data.StructLayout({"addr": SP_ADDR_BITS, "tail": 1, "emit": 1, "final": 1, "cmd": INDEX_BITS})
 
 _S32 = signed(32)
@@ -170,7 +170,7 @@ def post_control(n: int) -> data.StructLayout:
 
 
 def writer_control(n: int) -> data.StructLayout:
-    """Controls of the result writer, and what the counters want to know of the command."""
+    """Controls of the result writer, and data of the command for the counters."""
     return data.StructLayout(
         {
             "sp": 1,
@@ -212,12 +212,12 @@ def control_write(control: data.StructLayout) -> data.StructLayout:
 
 
 def lanes_of(config: MlaConfig) -> int:
-    """Lanes the pipeline is wide: a row takes fuse_rate beats."""
+    """Width of the pipeline in lanes: a row takes fuse_rate beats."""
     return config.n // config.fuse_rate
 
 
 def part_of(row: Sequence[Value], part: Value, count: int) -> list[Value]:
-    """The `count` lanes of a row that are its part number `part`."""
+    """The `count` lanes of a row that belong to beat `part`."""
     options = [list(row[i : i + count]) for i in range(0, len(row), count)]
     for bit in range((len(options) - 1).bit_length()):
         options = [

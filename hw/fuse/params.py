@@ -6,9 +6,9 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse.layouts import PART_BITS, lanes, lanes_of, part_of
-from hw.layouts import SlotWritePort
-from hw.memory.ram import Ram
-from hw.registers import register
+from hw.lib.pipeline import pipeline_register
+from hw.lib.ram import Ram
+from hw.memory.ports import SlotWritePort
 
 #: Cycles from a slot's number to its parameters.
 LATENCY = 2
@@ -96,4 +96,4 @@ class Params(wiring.Component):
         m.d.sync += part.eq(wanted)
         lanes_in_word = [ram.r0_data[i : i + width] for i in range(0, len(ram.r0_data), width)]
         for lane, value in enumerate(part_of(lanes_in_word, part, self._lanes)):
-            m.d.comb += getattr(self, name)[lane].eq(register(m, f"{name}_{lane}", value))
+            m.d.comb += getattr(self, name)[lane].eq(pipeline_register(m, f"{name}_{lane}", value))

@@ -1,16 +1,122 @@
-"""`scale` of docs/machine.md: multiply by a 32-bit multiplier, shift, round, saturate."""
+"""`scale` of docs/machine.md: multiply by a 32-bit multiplier, shift, round, saturate; then zero point and clip.
+
+`ScaleControl` derives shift amounts and rounding for lanes with one exponent; `ScaleLane` is the data path of a lane.
+"""
 
 from dataclasses import dataclass
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.fuse.scale_control import SCALE_STEPS
-from hw.registers import register
+from hw.isa.enums import Rounding
+from hw.lib.pipeline import pipeline_delay, pipeline_register
+
+#: Bits of an exponent: of a requantization's with that of a float32 number added.
+EXPONENT_SUM_BITS = 10
+
+#: Controls of a lane of `scale`; the number in a name is the cycle of its use, counted from that of the operands.
+SCALE_STEPS = data.StructLayout(
+    {
+        "coarse_2": 7,  # shift in bytes, as that many ones
+        "even_2": 1,  # at most the shift: as far as the product has more than 24 bits
+        "fine_4": 7,  # the rest of the shift, as that many ones
+        "shift_4": 6,  # the whole shift
+        "second_4": 5,  # shift of the second rounding of the double mode
+        "away_4": 1,
+        "even_4": 1,
+        "wrap_5": 1,  # keep the low 32 bits instead of saturating
+        "even_5": 1,
+    }
+)
+
+
+def most_shift(x_width: int) -> int:
+    """Maximum useful shift: beyond it a product of 32 + x_width bits always becomes zero."""
+    return min(63, x_width + 33)
+
+
+class ScaleControl(wiring.Component):
+    """Shift amounts and rounding of one `scale`; lanes with the same exponent share it.
+
+    Latency: the parts of `steps` come 2 to 5 cycles after the inputs. Throughput: one each cycle.
+
+    Parameters
+    ----------
+    x_width : int
+        Bits of the value scaled: 32, or less for a value known to be short.
+
+    Members
+    -------
+    exponent : In(signed(EXPONENT_BITS)), ls : In(5), rounding : In(2)
+        As in the definition of `scale`.
+    raw : In(1)
+        Only multiply, and keep the low 32 bits.
+    steps : Out(SCALE_STEPS)
+        For the lanes.
+    """
+
+    def __init__(self, *, x_width: int = 32):
+        self._most = most_shift(x_width)
+        super().__init__(
+            {
+                "exponent": In(signed(EXPONENT_SUM_BITS)),
+                "ls": In(5),
+                "rounding": In(2),
+                "raw": In(1),
+                "steps": Out(SCALE_STEPS),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        twice, total, first, second = Signal(), Signal(signed(EXPONENT_SUM_BITS)), Signal(6), Signal(5)
+        m.d.comb += [
+            twice.eq((self.rounding == Rounding.DOUBLE) & (self.exponent < 0) & ~self.raw),
+            total.eq(31 - self.ls - self.exponent),
+        ]
+        with m.If(self.raw):
+            m.d.comb += first.eq(0)
+        with m.Elif(twice):
+            m.d.comb += first.eq(31 - self.ls)
+        with m.Elif(total < 0):
+            m.d.comb += first.eq(0)
+        with m.Elif(total > self._most):
+            m.d.comb += first.eq(self._most)
+        with m.Else():
+            m.d.comb += first.eq(total)
+        with m.If(twice):
+            m.d.comb += second.eq(Mux(self.exponent < -31, 31, -self.exponent))
+        shift_1, shift_2, shift_3 = (Signal(6, name=f"shift_{i}", reset_less=True) for i in (1, 2, 3))
+        even_1, even_3 = Signal(reset_less=True), Signal(reset_less=True)
+        steps = Signal(SCALE_STEPS, reset_less=True)
+        m.d.comb += self.steps.eq(steps)
+        m.d.sync += [
+            shift_1.eq(first),
+            steps.coarse_2.eq(_ones(shift_1[3:])),
+            even_1.eq(self.rounding == Rounding.EVEN),
+            steps.even_2.eq(even_1),
+            shift_2.eq(shift_1),
+            shift_3.eq(shift_2),
+            steps.fine_4.eq(_ones(shift_3[:3])),
+            steps.shift_4.eq(shift_3),
+            steps.second_4.eq(pipeline_delay(m, "second", second, 3)),
+            steps.away_4.eq(pipeline_delay(m, "away", self.rounding == Rounding.AWAY, 3)),
+            even_3.eq(steps.even_2),
+            steps.even_4.eq(even_3),
+            steps.wrap_5.eq(pipeline_delay(m, "wrap", self.raw, 4)),
+            steps.even_5.eq(steps.even_4),
+        ]
+        return m
+
+
+def _ones(number: Value) -> Value:
+    """As many ones as the number of three bits says."""
+    return Cat(number > i for i in range(7))
+
 
 #: Cycles from the operands to the result, and to the product rounded once.
-LATENCY = 7
+SCALE_LATENCY = 7
 ROUNDED = 5
 _MAX = (1 << 31) - 1
 #: Bits left by the shift by bytes: a result, the bit that rounds it, and what the shift by bits can still drop.
@@ -23,7 +129,7 @@ _LEAST = _SINGLE // 8 + 1
 
 @dataclass(frozen=True)
 class _Amounts:
-    """How far to shift a product.
+    """Shift amounts of a product.
 
     Attributes
     ----------
@@ -45,16 +151,16 @@ class _Amounts:
 
 @dataclass(frozen=True)
 class _Part:
-    """What the shift by bytes leaves of a product.
+    """Product after the shift by whole bytes.
 
     Attributes
     ----------
     kept : Value
         Its _KEPT bits at the bottom.
     sticky, excess : Value
-        Whether a bit below them is set; whether one above them differs from the sign.
+        Set if a bit below the kept ones is set; set if a bit above them differs from the sign.
     negative : Value
-        The sign.
+        Sign of the product.
     bytes : Value
         By how many it was shifted.
     spare : Value
@@ -89,11 +195,11 @@ class ScaleLane(wiring.Component):
     Members
     -------
     x : In(signed(x_width)), mult : In(signed(32))
-        Operands.
+        Factors of the product.
     steps : In(SCALE_STEPS)
         From a ScaleControl given its inputs together with the operands.
     o : Out(signed(32))
-        Result.
+        Scaled, rounded and saturated product.
     rounded : Out(signed(33)), dropped : Out(6)
         ROUNDED cycles after the operands: the product after its first rounding, and how many bits that dropped.
     """
@@ -118,14 +224,17 @@ class ScaleLane(wiring.Component):
         doubled = Cat(Const(0, 1), self._product(m))
         part = self._coarse(m, doubled, self._bytes(m, doubled))
         floor, rounds, excess, done = self._fine(m, part)
-        total = register(m, "total", floor + rounds, signed(33))
-        m.d.comb += [self.rounded.eq(total), self.dropped.eq(register(m, "dropped_5", done))]
-        excess_5, negative_5 = register(m, "excess_5", excess), register(m, "negative_5", part.negative)
+        total = pipeline_register(m, "total", floor + rounds, signed(33))
+        m.d.comb += [self.rounded.eq(total), self.dropped.eq(pipeline_register(m, "dropped_5", done))]
+        excess_5, negative_5 = (
+            pipeline_register(m, "excess_5", excess),
+            pipeline_register(m, "negative_5", part.negative),
+        )
         left = Signal(6)
         m.d.comb += left.eq(steps.shift_4 - done)
-        # More than 24 bits to drop of a number of 24 bits leave nothing, however many they are.
+        # Dropping more than 24 bits of a 24-bit number always leaves 0.
         second = Mux(steps.even_4, Mux(left[5], 31, left[:5]), steps.second_4)
-        second_5 = register(m, "second_5", second, unsigned(5))
+        second_5 = pipeline_register(m, "second_5", second, unsigned(5))
         short = Signal(signed(32))
         with m.If(steps.wrap_5 | ~(excess_5 | (total[32] ^ total[31]))):
             m.d.comb += short.eq(total)
@@ -136,9 +245,9 @@ class ScaleLane(wiring.Component):
         up = Mux(steps.even_5, (total[: _SINGLE + 2] >> second_5)[0], ~short[-1])
         m.d.comb += carry.eq((second_5 != 0) & up)
         sum_ = Cat(Const(1, 1), short).as_signed() + Cat(carry, below)
-        lowered = register(m, "lowered", sum_[1:34].as_signed())
-        shift_6 = register(m, "shift_6", second_5)
-        m.d.comb += self.o.eq(register(m, "result", lowered >> shift_6, signed(32)))
+        lowered = pipeline_register(m, "lowered", sum_[1:34].as_signed())
+        shift_6 = pipeline_register(m, "shift_6", second_5)
+        m.d.comb += self.o.eq(pipeline_register(m, "result", lowered >> shift_6, signed(32)))
         return m
 
     def _bytes(self, m: Module, value: Value) -> _Amounts:
@@ -153,29 +262,31 @@ class ScaleLane(wiring.Component):
             ones.eq(steps.coarse_2 & (spare | ~steps.even_2.replicate(7))),
         ]
         return _Amounts(
-            used=register(m, "used", used),
-            ones=register(m, "ones", ones),
-            number=register(m, "bytes_3", _count(ones)),
-            all=register(m, "all_3", ~steps.even_2 | (spare & ~steps.coarse_2).any()),
-            less=register(m, "less_3", steps.even_2 & (steps.coarse_2 & ~spare).any()),
+            used=pipeline_register(m, "used", used),
+            ones=pipeline_register(m, "ones", ones),
+            number=pipeline_register(m, "bytes_3", _count(ones)),
+            all=pipeline_register(m, "all_3", ~steps.even_2 | (spare & ~steps.coarse_2).any()),
+            less=pipeline_register(m, "less_3", steps.even_2 & (steps.coarse_2 & ~spare).any()),
         )
 
     def _coarse(self, m: Module, doubled: Value, amounts: _Amounts) -> _Part:
         """Shift by bytes."""
-        value = register(m, "value_3", doubled)
+        value = pipeline_register(m, "value_3", doubled)
         negative, ones = value[-1], amounts.ones
         below = [_window(value, 8 * byte, 8).any() & ones[byte] for byte in range(7)]
         above = [amounts.used[byte] & ~ones[byte - _KEPT // 8] for byte in range(_KEPT // 8, 8)]
         kept = _shift(m, "coarse", value, amounts.number, 8, _KEPT)
         top = kept[_SINGLE : _SINGLE + 8] ^ negative.replicate(8)
         return _Part(
-            kept=register(m, "kept", kept),
-            sticky=register(m, "sticky", Cat(below).any()),
-            excess=register(m, "excess", Cat(above).any()),
-            negative=register(m, "negative", negative),
-            bytes=register(m, "bytes_4", amounts.number),
-            spare=register(m, "spare", Cat(top[i:].any() for i in range(1, 8)) | amounts.all.replicate(7)),
-            less=register(m, "less_4", amounts.less),
+            kept=pipeline_register(m, "kept", kept),
+            sticky=pipeline_register(m, "sticky", Cat(below).any()),
+            excess=pipeline_register(m, "excess", Cat(above).any()),
+            negative=pipeline_register(m, "negative", negative),
+            bytes=pipeline_register(m, "bytes_4", amounts.number),
+            spare=pipeline_register(
+                m, "spare", Cat(top[i:].any() for i in range(1, 8)) | amounts.all.replicate(7)
+            ),
+            less=pipeline_register(m, "less_4", amounts.less),
         )
 
     def _fine(self, m: Module, part: _Part) -> tuple[Value, Value, Value, Value]:
@@ -206,7 +317,7 @@ class ScaleLane(wiring.Component):
         terms = []
         for i, (x, x_at) in enumerate(x_parts):
             for j, (y, y_at) in enumerate(m_parts):
-                terms.append((register(m, f"part_{i}{j}", x * y), x_at + y_at))
+                terms.append((pipeline_register(m, f"part_{i}{j}", x * y), x_at + y_at))
         outer = [t for t in terms if t[1] != 16]
         middle = [t for t in terms if t[1] == 16]
         middle_sum = Signal(signed(36))
@@ -217,7 +328,7 @@ class ScaleLane(wiring.Component):
             m.d.comb += outer_sum.eq(Cat(low, outer[1][0]).as_signed())
         else:
             m.d.comb += outer_sum.eq(outer[0][0])
-        return register(m, "product", outer_sum + (middle_sum << 16), signed(width))
+        return pipeline_register(m, "product", outer_sum + (middle_sum << 16), signed(width))
 
 
 def _split(value: Value) -> list[tuple[Value, int]]:
@@ -251,3 +362,25 @@ def _shift(m: Module, name: str, value: Value, amount: Value, unit: int, width: 
         )
         value = node
     return value
+
+
+#: Cycles of `add_zero_point` followed by `clip`.
+CLIP_LATENCY = 2
+
+
+def add_zero_point(m: Module, name: str, value: Value, zero_point: Value) -> Signal:
+    """Register of the exact sum."""
+    return pipeline_register(m, f"{name}_total", value + zero_point, signed(33))
+
+
+def clip(m: Module, name: str, total: Value, lo: Value, hi: Value) -> tuple[Signal, Signal]:
+    """`total` limited to lo..hi (combinational), and whether that changed it; lo must not exceed hi."""
+    above, below = Signal(name=f"{name}_above"), Signal(name=f"{name}_below")
+    limited, changed = Signal(signed(32), name=f"{name}_limited"), Signal(name=f"{name}_changed")
+    m.d.comb += [
+        above.eq(total > hi),
+        below.eq(total < lo),
+        limited.eq(Mux(above, hi, Mux(below, lo, total[:32].as_signed()))),
+        changed.eq(above | below),
+    ]
+    return limited, changed

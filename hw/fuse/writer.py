@@ -5,31 +5,31 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.fifo import CreditFifo
+from hw.fuse.control_store import fetch
 from hw.fuse.layouts import CREDITS, DESCRIPTOR, control_write, lanes, lanes_of, writer_control
-from hw.fuse.post import SUM_BITS
+from hw.fuse.post_scale import SUM_BITS
 from hw.fuse.reciprocal import Reciprocal
-from hw.fuse.rows import assemble, collect
+from hw.fuse.row_assembler import assemble_row, collect_row
 from hw.fuse.statistics import REPORT
-from hw.fuse.store import fetch
 from hw.isa.enums import Dtype
-from hw.layouts import AccWritePort, SpWritePort
-from hw.registers import register
+from hw.lib.fifo import CreditFifo
+from hw.lib.pipeline import pipeline_register
+from hw.memory.ports import AccWritePort, SpWritePort
 
 
 class Writer(wiring.Component):
-    """Takes points in order from the end of the pipeline and writes their results.
+    """Receives points in order from the end of the pipeline and writes their results.
 
-    The beats wait in a queue with one place for every credit, the points' addresses in another, filled at
-    issue. A row of bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal keeps the
-    writer, not the pipeline, until it is found.
+    The beats wait in a queue with one entry per credit, the points' addresses in another one, filled at
+    issue. A row of bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal blocks the
+    writer, but not the pipeline, until it is computed.
 
     Latency: two cycles from a beat to its write. Throughput: one point in fuse_rate cycles.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -40,7 +40,7 @@ class Writer(wiring.Component):
     beat : In(1), value : In(lanes), changed : In
         A beat leaves the pipeline: elements, lanes changed by clips.
     sp_write, acc_write : Out
-        Memory ports.
+        Write ports of scratchpad and accumulator.
     report : Out(REPORT), row : Out(lanes), mask : Out
         A finished point for the statistics.
     refused : Out(1)
@@ -82,7 +82,7 @@ class Writer(wiring.Component):
         point, control = self._head(m, points)
         free, load = Signal(), Signal()
         ready, row, changed = (
-            collect(m, beats, self._rate, load) if self._late else assemble(m, beats, self._rate)
+            collect_row(m, beats, self._rate, load) if self._late else assemble_row(m, beats, self._rate)
         )
         scalar = row[self._n - self._lanes]
         m.submodules.reciprocal = unit = Reciprocal()
@@ -90,7 +90,7 @@ class Writer(wiring.Component):
         start, x, done = ready & function, scalar, unit.done
         if self._late:
             start, x, done = (
-                register(m, f"scalar_{name}", value)
+                pipeline_register(m, f"scalar_{name}", value)
                 for name, value in (("starts", start & ~load), ("x", x), ("found", done))
             )
         m.d.comb += [
@@ -115,9 +115,9 @@ class Writer(wiring.Component):
         """The point at the head of the queue and its controls. With `pipelined` both are in registers, long before the
         last part of its row comes.
         """
-        point = register(m, "point", points.r_data) if self._late else points.r_data
+        point = pipeline_register(m, "point", points.r_data) if self._late else points.r_data
         control = fetch(m, "writer", self.controls, tuple(self._control.members), point.cmd)
-        return point, register(m, "point_control", control) if self._late else control
+        return point, pipeline_register(m, "point_control", control) if self._late else control
 
     def _load(
         self,

@@ -20,7 +20,7 @@ class Program:
     name : str
         Name for people.
     words : tuple of int
-        64-bit micro-instructions.
+        Micro-instructions as 64-bit words.
     signature : str
         The `.signature` lines of the source: operands, semaphores and regions live at entry and exit.
     lines : tuple of int

@@ -5,8 +5,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import ACC_ADDR_BITS, MlaConfig
-from hw.layouts import AccReadPort, AccWritePort
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
+from hw.memory.ports import AccReadPort, AccWritePort
 
 #: Cycles from an update's request to its partial sums on `psum`.
 ACC_UPDATE_LATENCY = 2
@@ -49,14 +49,14 @@ class Accumulator(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`, `acc_bytes`, `acc_banks`.
+        Machine configuration; uses `n`, `acc_bytes`, `acc_banks`.
 
     Members
     -------
     update : In(AccUpdatePort)
         The array's updates.
     fuse_read : In(AccReadPort), fuse_write : In(AccWritePort)
-        FUSE's ports.
+        Read and write port of FUSE.
     reads : Out(2)
         Rows read in this cycle.
     conflicts : Out(2)

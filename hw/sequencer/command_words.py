@@ -4,11 +4,11 @@ from amaranth.hdl import Array, Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.checker.values import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.layouts import CLEAR_WORD, DERIVED, END_WORD, WORD_LAYOUT
-from hw.memory.ram import Ram
-from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT
+from hw.lib.ram import Ram
 
 
 class CommandWords(wiring.Component):
@@ -24,17 +24,17 @@ class CommandWords(wiring.Component):
     Members
     -------
     w_en, w_field, w_data, clear : In
-        As `ConfigRegisters` has them.
+        Writes and clears of fields, as for `ConfigRegisters`.
     start, unit : In
-        Sends; `unit` stays unchanged until `sent`, and no field of it is written.
+        Start sending; `unit` and its fields stay unchanged until `sent`.
     passed, increments : In
         The command is legal and these are its increments.
     stop : In
-        Gives up.
+        Abandon the command.
     valid : Out
         Mask of the unit that `word` is for.
     word : Out
-        What goes to its queue, which has room always.
+        Word for the unit's queue, which always has room.
     sent : Out
         All words are on their way; until the next `start`.
     """

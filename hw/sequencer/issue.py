@@ -4,75 +4,66 @@ from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Member, Out
 
+from hw.checker.parallel.checker import ParallelChecker
+from hw.checker.rules import RULES
+from hw.checker.serial.checker import SerialChecker
+from hw.checker.values import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import Trap, Unit
-from hw.layouts import DERIVED, META_LAYOUT, command_stream
-from hw.registers import register
-from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT, BoundsChecker
-from hw.sequencer.check import CommandChecker
-from hw.sequencer.config_registers import config_layout
-from hw.sequencer.issue_rules import RULES
-from hw.sequencer.layouts import limit_ports, windows_layout
-from hw.sequencer.multiply import ScalarMultiply
+from hw.layouts import DERIVED, META_LAYOUT, command_stream, config_layout, limit_ports, windows_layout
+from hw.lib.pipeline import pipeline_register
+from hw.sequencer.alu_serial import ScalarMultiply
 
 #: How fields are written, as `ConfigRegisters` has it.
 WRITES = {"w_en": 1, "w_field": 2 + FIELD_INDEX_BITS, "w_data": 32, "clear": len(Unit)}
 
 
-def _fields(config: MlaConfig) -> dict[str, Member]:
-    if config.serial_commands:
-        return {f"field_{name}": In(width) for name, width in WRITES.items()}
-    return {f"config_{unit.name.lower()}": In(config_layout(unit)) for unit in Unit}
+class CommandIssue(wiring.Component):
+    """Executes the `issue` instruction; `command_issue` chooses the variant of a machine.
 
-
-class Issue(wiring.Component):
-    """Executes the `issue` instruction.
-
-    Latency: a command is offered as many cycles after `start` as the bounds checker takes; `issued` comes
-    with its transfer, `trap` in the cycle it would have been offered. Throughput: one command at a time.
+    Latency: a command is offered as many cycles after `start` as the checker takes; `issued` comes with its transfer,
+    `trap` in the cycle in which it would have been offered. Throughput: one command at a time.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine.
+        Sizes of the machine; with `pipelined` the verdict of the checker is registered.
+    fields : dict of str to Member
+        Ports by which the variant gets the fields of commands.
 
     Members
     -------
     start : In
         Begins; `unit`, `meta` and the fields stay unchanged until `issued` or `trap`.
     unit, meta : In
-        Where the command goes and what travels with it.
-    config_load, config_matrix, config_fuse, config_store : In
-        Fields. With `serial_commands` the writes of them instead: field_*, see CommandChecker.
-    windows : In, limit : Out
-        DRAM windows, and which limit of one is asked for.
+        Unit of the command, and what travels with its fields.
+    windows : In
+        Configuration of the DRAM windows.
     clear : In
-        Gives up; the only thing that withdraws an offer.
-    sent : In
-        With `serial_commands`: the command's words are on their way to its queue.
+        Abandon the command; nothing else withdraws an offer.
     passed, increments : Out
         The command is legal, and its increments, from the verdict to `issued`.
     load, matrix, fuse, store : Out
-        Commands; with `serial_commands` only their `meta`.
+        Command streams of the units.
     issued : Out
         Pulse: the command is queued.
     full : Out
-        A command waits for a place in its queue.
+        A command waits until its queue has room.
     trap, cause, address : Out
         Pulse: the command is illegal.
     mul, mul_a, mul_b : In, mul_product : Out
-        Scalar multiplication, see BoundsChecker.
+        Scalar multiplication, see ParallelChecker.
     """
 
-    def __init__(self, config: MlaConfig):
+    def __init__(self, config: MlaConfig, fields: dict[str, Member]):
         self.config = config
         super().__init__(
             {
                 "start": In(1),
                 "unit": In(2),
                 "meta": In(META_LAYOUT),
-                **_fields(config),
+                **fields,
                 "windows": In(windows_layout(config)),
                 **limit_ports(config, asks=True),
                 "clear": In(1),
@@ -94,41 +85,30 @@ class Issue(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.checker = checker = self._checker()
-        multiplier: wiring.Component = checker
-        if self.config.serial_commands:
-            m.submodules.multiplier = multiplier = ScalarMultiply()
+        checker, multiplier = self._checker(m)
         m.d.comb += [
             checker.start.eq(self.start),
             checker.unit.eq(self.unit),
             checker.windows.eq(self.windows),
-            checker.clear.eq(register(m, "clear_held", self.clear) if self.config.pipelined else self.clear),
+            checker.clear.eq(
+                pipeline_register(m, "clear_held", self.clear) if self.config.pipelined else self.clear
+            ),
             multiplier.mul.eq(self.mul),
             multiplier.mul_a.eq(self.mul_a),
             multiplier.mul_b.eq(self.mul_b),
             self.mul_product.eq(multiplier.mul_product),
         ]
-        bad_command: Value = Const(0)
-        if self.config.serial_commands:
-            m.d.comb += self.limit.eq(checker.limit)
-            m.d.comb += [
-                getattr(checker, f"field_{name}").eq(getattr(self, f"field_{name}")) for name in WRITES
-            ]
-        else:
-            for unit in Unit:
-                name = unit.name.lower()
-                m.d.comb += getattr(checker, name).eq(getattr(self, f"config_{name}"))
-            bad_command = self._rules(m)
+        bad_command = self._rules(m, checker)
         refused, offer, waiting, ready = Signal(), Signal(), Signal(), Signal()
         domain, done = m.d.comb, checker.done
         if self.config.pipelined:
-            domain, done = m.d.sync, register(m, "done", checker.done & ~self.clear)
+            domain, done = m.d.sync, pipeline_register(m, "done", checker.done & ~self.clear)
         domain += refused.eq(bad_command | checker.bad | checker.fail)
         m.d.comb += [
             self.trap.eq(done & refused),
             self.passed.eq((done & ~refused) | waiting),
             self.increments.eq(checker.increments),
-            offer.eq(self.passed & (self.sent if self.config.serial_commands else 1) & ~self.clear),
+            offer.eq(self.passed & self._sent() & ~self.clear),
             self.issued.eq(offer & ready),
             self.full.eq(offer & ~ready),
             self.cause.eq(Trap.SP_BOUNDS + checker.fail_kind[2:]),
@@ -137,14 +117,61 @@ class Issue(wiring.Component):
         with m.If(bad_command | checker.bad):
             m.d.comb += [self.cause.eq(Trap.BAD_COMMAND), self.address.eq(0)]
         m.d.sync += waiting.eq(self.passed & ~self.issued & ~self.clear)
-        self._offer(m, checker, offer, ready)
+        for unit in Unit:
+            port, here = getattr(self, unit.name.lower()), Signal(name=f"to_{unit.name.lower()}")
+            self._payload(m, unit, checker)
+            m.d.comb += [
+                here.eq(self.unit == int(unit)),
+                port.valid.eq(offer & here),
+            ]
+            with m.If(here):
+                m.d.comb += ready.eq(port.ready)
         return m
 
-    def _checker(self) -> BoundsChecker | CommandChecker:
-        return (CommandChecker if self.config.serial_commands else BoundsChecker)(self.config)
+    def _checker(self, m: Module) -> tuple[ParallelChecker | SerialChecker, wiring.Component]:
+        """The checker and the component that multiplies for the scalar MUL, as submodules."""
+        raise NotImplementedError
 
-    def _rules(self, m: Module) -> Signal:
-        """Whether the fields alone make the command illegal, one cycle after `start`."""
+    def _rules(self, m: Module, checker: wiring.Component) -> Value:
+        """Connect the fields; returns whether they make the command illegal, as far as the checker does not decide."""
+        raise NotImplementedError
+
+    def _sent(self) -> Value | int:
+        """Condition that the fields of the command have reached its queue."""
+        raise NotImplementedError
+
+    def _payload(self, m: Module, unit: Unit, checker: wiring.Component) -> None:
+        """Drive the payload of a unit's command stream."""
+        raise NotImplementedError
+
+
+class ParallelIssue(CommandIssue):
+    """Checks all fields of a command at once; commands move to their queue whole.
+
+    Latency, throughput: see CommandIssue and ParallelChecker.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+
+    Members
+    -------
+    config_load, config_matrix, config_fuse, config_store : In
+        Fields of each unit.
+    """
+
+    def __init__(self, config: MlaConfig):
+        super().__init__(config, {f"config_{unit.name.lower()}": In(config_layout(unit)) for unit in Unit})
+
+    def _checker(self, m: Module) -> tuple[ParallelChecker, wiring.Component]:
+        m.submodules.checker = checker = ParallelChecker(self.config)
+        return checker, checker  # MUL borrows the multipliers of the bounds checks
+
+    def _rules(self, m: Module, checker: wiring.Component) -> Value:
+        for unit in Unit:
+            name = unit.name.lower()
+            m.d.comb += getattr(checker, name).eq(getattr(self, f"config_{name}"))
         broken = Signal(len(Unit))
         for unit in Unit:
             fields = getattr(self, f"config_{unit.name.lower()}")
@@ -154,21 +181,56 @@ class Issue(wiring.Component):
             m.d.sync += bad_command.eq(broken.bit_select(self.unit, 1))
         return bad_command
 
-    def _offer(self, m: Module, checker: BoundsChecker, offer: Value, ready: Signal) -> None:
-        """The four command streams."""
-        for unit in Unit:
-            name = unit.name.lower()
-            port = getattr(self, name)
-            derived = [checker.increments[INCREMENT_OF[field]] for field in DERIVED[unit]]
-            here = Signal(name=f"to_{name}")
-            if self.config.serial_commands:
-                m.d.comb += port.payload.meta.eq(self.meta)
-            else:
-                whole = Cat(getattr(self, f"config_{name}"), *derived, self.meta)
-                m.d.comb += port.payload.as_value().eq(whole)
-            m.d.comb += [
-                here.eq(self.unit == int(unit)),
-                port.valid.eq(offer & here),
-            ]
-            with m.If(here):
-                m.d.comb += ready.eq(port.ready)
+    def _sent(self) -> int:
+        return 1
+
+    def _payload(self, m: Module, unit: Unit, checker: wiring.Component) -> None:
+        name = unit.name.lower()
+        derived = [checker.increments[INCREMENT_OF[field]] for field in DERIVED[unit]]
+        whole = Cat(getattr(self, f"config_{name}"), *derived, self.meta)
+        m.d.comb += getattr(self, name).payload.as_value().eq(whole)
+
+
+class SerialIssue(CommandIssue):
+    """Checks a command one field at a time; its fields reach the queue as words, the streams carry only `meta`.
+
+    Latency, throughput: see CommandIssue and SerialChecker.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Sizes of the machine, with `serial_commands`.
+
+    Members
+    -------
+    field_w_en, field_w_field, field_w_data, field_clear : In
+        Writes of fields, see SerialChecker.
+    limit : Out
+        Limit of a DRAM window that is asked for.
+    sent : In
+        The command's words are on their way to its queue.
+    """
+
+    def __init__(self, config: MlaConfig):
+        super().__init__(config, {f"field_{name}": In(width) for name, width in WRITES.items()})
+
+    def _checker(self, m: Module) -> tuple[SerialChecker, wiring.Component]:
+        m.submodules.checker = checker = SerialChecker(self.config)
+        m.submodules.multiplier = multiplier = ScalarMultiply()
+        return checker, multiplier
+
+    def _rules(self, m: Module, checker: wiring.Component) -> Value:
+        m.d.comb += self.limit.eq(checker.limit)
+        m.d.comb += [getattr(checker, f"field_{name}").eq(getattr(self, f"field_{name}")) for name in WRITES]
+        return Const(0)  # `bad` of the checker says so
+
+    def _sent(self) -> Value:
+        return self.sent
+
+    def _payload(self, m: Module, unit: Unit, checker: wiring.Component) -> None:
+        m.d.comb += getattr(self, unit.name.lower()).payload.meta.eq(self.meta)
+
+
+def command_issue(config: MlaConfig) -> ParallelIssue | SerialIssue:
+    """The variant of CommandIssue for a machine, by `serial_commands`."""
+    return SerialIssue(config) if config.serial_commands else ParallelIssue(config)

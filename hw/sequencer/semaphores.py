@@ -5,8 +5,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
-from hw.registers import domain_of
-from hw.sequencer.layouts import SemaphorePort
+from hw.layouts import SemaphorePort
+from hw.lib.pipeline import pipeline_domain
 
 _PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
 _COUNTERS = len(Unit) * _PER_PRODUCER
@@ -14,10 +14,10 @@ _BITS = SEMAPHORE_MAX.bit_length()
 
 
 class PlaneCounters(wiring.Component):
-    """Many counters side by side, kept as bit planes so that one wide operation steps them all.
+    """Vector of counters, stored as bit planes so that one wide operation steps them all.
 
     Latency: a step is visible in the next cycle. Throughput: every counter may step each cycle. A counter
-    told to go both ways keeps its value; the user never steps a full one up nor an empty one down.
+    stepped in both directions keeps its value; a full one must not be stepped up nor an empty one down.
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ class PlaneCounters(wiring.Component):
 
 
 class Semaphores(wiring.Component):
-    """Four semaphores for each (producer unit, consumer) pair, with the signals started commands still owe.
+    """Four semaphores for each (producer unit, consumer) pair, and reservations for signals of started commands.
 
-    Beside each count a second counter holds count plus owed signals, so that a command only starts when its
+    A second counter of each semaphore holds its count plus reserved signals, so that a command only starts when its
     signals will fit.
 
     Latency: takes, promises and signals are visible in the next cycle, with `pipelined` a cycle later. Throughput:
@@ -83,7 +83,7 @@ class Semaphores(wiring.Component):
     Parameters
     ----------
     pipelined : int
-        1: what comes goes through a register first.
+        1: inputs are registered first.
 
     Members
     -------
@@ -94,7 +94,7 @@ class Semaphores(wiring.Component):
     seq_take : In
         Takes a token of each semaphore in the mask.
     clear : In
-        Empties all semaphores and forgets all promises.
+        Set all semaphores to 0 and drop all reservations.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class Semaphores(wiring.Component):
         m.submodules.reserved = reserved = self.reserved
         taken, step = Signal(_COUNTERS), Signal()
         takes = [*(self.units[u].take for u in Unit), self.seq_take]
-        domain = domain_of(m, self._pipelined)
+        domain = pipeline_domain(m, self._pipelined)
         domain += [
             taken.eq(
                 Cat(take.word_select(producer, SEMAPHORES_PER_PAIR) for producer in Unit for take in takes)

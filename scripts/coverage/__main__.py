@@ -5,12 +5,12 @@ import json
 import sys
 from pathlib import Path
 
-from compiler.cli.output import write_output
+from compiler.util.files import write_output
 from hw.errors import MlaError
 from scripts.coverage.merge import merge
-from scripts.coverage.reasons import read_reasons
 from scripts.coverage.report import Report
 from scripts.coverage.sources import ROOT
+from scripts.coverage.waivers import read_reasons
 
 REASONS = ROOT / "tests" / "soak" / "unreached.toml"
 

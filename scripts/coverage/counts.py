@@ -88,8 +88,12 @@ def write_counts(path: Path, counts: Counter[Point]) -> None:
 def _lines(counts: Counter[Point]) -> Iterator[str]:
     for point in sorted(counts):
         values = {
-            "f": CHIP, "l": point.line, "n": point.column, "page": f"{point.page}/{point.module}",
-            "o": point.kind, "S": point.lines,
-        }  # fmt: skip
+            "f": CHIP,
+            "l": point.line,
+            "n": point.column,
+            "page": f"{point.page}/{point.module}",
+            "o": point.kind,
+            "S": point.lines,
+        }
         keys = "".join(f"\x01{key}\x02{value}" for key, value in values.items() if value != "")
         yield f"C '{keys}' {counts[point]}\n"

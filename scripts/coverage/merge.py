@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hw.errors import InputError
 from scripts.coverage.counts import Point, read_counts
-from scripts.coverage.places import WRITER, Place, Places
+from scripts.coverage.source_map import WRITER, Place, Places
 
 
 @dataclass(frozen=True, order=True)

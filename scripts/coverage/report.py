@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scripts.coverage.merge import Spot
-from scripts.coverage.places import Place
-from scripts.coverage.reasons import Reason
+from scripts.coverage.source_map import Place
 from scripts.coverage.sources import source_line
+from scripts.coverage.waivers import Reason
 
 SCHEMA = 1
 GOAL = 95.0

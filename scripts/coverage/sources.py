@@ -4,7 +4,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from scripts.coverage.places import Place
+from scripts.coverage.source_map import Place
 
 ROOT = Path(__file__).parents[2]
 

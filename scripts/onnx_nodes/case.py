@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from compiler.backend import MlaBackend, MlaBackendRep
+from compiler.onnx_backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError
-from scripts.onnx_nodes.reach import RANDOM, obstacle
-from scripts.onnx_nodes.right import Arrays, WrongError, checked
+from scripts.onnx_nodes.compare import Arrays, WrongError, checked
+from scripts.onnx_nodes.scope import RANDOM, obstacle
 
 _SHOWN = 160
 

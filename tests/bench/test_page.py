@@ -9,10 +9,15 @@ from hw.isa.counters import CAUSES
 def document(suite: str, *names: str) -> dict:
     where = dict.fromkeys(CAUSES, 0) | {"useful": 750, "wait_bus": 250}
     result = {
-        "cycles": 1000, "floor_layerwise_cycles": 800, "utilization": 0.75, "reference": "numpy int64",
-        "max_abs_diff": 0, "where": where, "energy_uj": 20.0,
+        "cycles": 1000,
+        "floor_layerwise_cycles": 800,
+        "utilization": 0.75,
+        "reference": "numpy int64",
+        "max_abs_diff": 0,
+        "where": where,
+        "energy_uj": 20.0,
         "energy_parts_uj": {"array": 2.0, "memories": 8.0, "dram": 10.0},
-    }  # fmt: skip
+    }
     dram = {"latency": 100, "bytes_per_cycle": 16}
     return {"suite": suite, "target": "n16", "dram": dram, "results": [{"name": n} | result for n in names]}
 

@@ -9,13 +9,14 @@ import pytest
 
 from compiler.api import compile
 from compiler.cache import digest, proofs
+from compiler.cache.content_store import ContentStore
 from compiler.cache.proofs import prove
-from compiler.cache.store import Store
-from compiler.network import Network, Origin
-from compiler.package import to_bytes
-from compiler.record import Record
-from compiler.runtime import Session, dram_bytes
-from compiler.validate import Call, ValidationError
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.package.writer import to_bytes
+from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.stages import Origin
+from compiler.trace import CompilationTrace
+from compiler.validate import MacroCall, ValidationError
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.isa.assembler import assemble
@@ -31,7 +32,7 @@ def entry(folder: Path) -> Path:
     return path
 
 
-def run(network: Network, proofs: Store | None = None) -> dict[str, np.ndarray]:
+def run(network: CompiledNetwork, proofs: ContentStore | None = None) -> dict[str, np.ndarray]:
     inputs = {
         tensor.name: np.random.default_rng(5).integers(-128, 128, tensor.shape).astype(tensor.dtype)
         for tensor in network.inputs
@@ -71,7 +72,7 @@ def test_whatever_matters_makes_another_entry(monkeypatch):
     assert origin(strict=True) == Origin.COMPILED
     schedule = compile(draft(0).graph, "n8").schedule
     assert origin(schedule=schedule) == Origin.COMPILED and origin(schedule=schedule) == Origin.CACHE
-    monkeypatch.setattr("compiler.cache.networks.version", lambda: "another compiler")
+    monkeypatch.setattr("compiler.runtime.network_cache.version", lambda: "another compiler")
     assert origin() == Origin.COMPILED
 
 
@@ -99,7 +100,7 @@ def test_a_bad_entry_is_compiled_again(folder, caplog, how):
         assert mine.read_bytes() != before
         path.write_bytes(mine.read_bytes())
     else:
-        Store().put("network", path.name.removeprefix("network-"), b"sealed, and no archive")
+        ContentStore().put("network", path.name.removeprefix("network-"), b"sealed, and no archive")
     with caplog.at_level(logging.WARNING):
         again = compile(KWS)
     assert again.origin == Origin.COMPILED and to_bytes(again) == wanted
@@ -133,13 +134,13 @@ def test_no_other_stream_is_taken_for_a_proved_one(store, monkeypatch):
         assemble(f"set load.dram, op0\nset load.len, {size}\nissue load\nfence load\nhalt") for size in (4, 8)
     )
     window = [(0x1000, 0x1003, 3)]
-    prove(config, [Call(good, (0x1000,))], window, store)
+    prove(config, [MacroCall(good, (0x1000,))], window, store)
     refused = [
-        ([Call(bad, (0x1000,))], window),
-        ([Call(good, (0x1004,))], window),
-        ([Call(good, (0x1000,)), Call(bad, (0x1000,))], window),
-        ([Call(good, (0x1000,))], [(0x1000, 0x1002, 3)]),
-        ([Call(good, (0x1000,))], [(0x1000, 0x1003, 2)]),
+        ([MacroCall(bad, (0x1000,))], window),
+        ([MacroCall(good, (0x1004,))], window),
+        ([MacroCall(good, (0x1000,)), MacroCall(bad, (0x1000,))], window),
+        ([MacroCall(good, (0x1000,))], [(0x1000, 0x1002, 3)]),
+        ([MacroCall(good, (0x1000,))], [(0x1000, 0x1003, 2)]),
     ]
     for calls, windows in refused:
         for _ in range(2):  # a refusal is not kept either
@@ -148,7 +149,7 @@ def test_no_other_stream_is_taken_for_a_proved_one(store, monkeypatch):
     monkeypatch.setattr(proofs, "version", lambda: "another validator")
     validated: list[object] = []
     monkeypatch.setattr(proofs, "validate", lambda *stream: validated.append(stream))
-    prove(config, [Call(good, (0x1000,))], window, store)
+    prove(config, [MacroCall(good, (0x1000,))], window, store)
     assert validated
 
 
@@ -170,7 +171,7 @@ def test_control_flow_is_kept_whole(tmp_path):
 
 
 def test_a_record_is_made_anew():
-    record = Record()
+    record = CompilationTrace()
     compile(KWS)
     assert compile(KWS, record=record).origin == Origin.COMPILED and record.parts
 
@@ -189,9 +190,12 @@ def product(weights: np.ndarray, op: str = "Relu") -> onnx.ModelProto:
         node(op, ["mr"], ["y"]),
     ]
     graph = onnx.helper.make_graph(
-        nodes, "product", [info("x", 1, [1, 64])], [info("y", 1, [1, 64])],
+        nodes,
+        "product",
+        [info("x", 1, [1, 64])],
+        [info("y", 1, [1, 64])],
         [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )  # fmt: skip
+    )
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
 
 

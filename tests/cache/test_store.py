@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.cache.store import Store
+from compiler.cache.content_store import ContentStore
 
 CONTENTS = bytes(range(256)) * 4
 
@@ -25,11 +25,11 @@ def names(folder: Path) -> list[str]:
 def test_what_was_put_in_comes_out(store, folder):
     assert store.get("kind", "key") is None
     store.put("kind", "key", CONTENTS)
-    for each in (store, Store(), Store(folder)):
+    for each in (store, ContentStore(), ContentStore(folder)):
         assert each.get("kind", "key") == CONTENTS
     assert store.get("kind", "other") is None and store.get("other", "key") is None
     store.put("kind", "key", b"new")
-    assert Store().get("kind", "key") == b"new"
+    assert ContentStore().get("kind", "key") == b"new"
 
 
 @pytest.mark.parametrize("place", [0, 5, 6, 20, 38, 500, -1])
@@ -39,7 +39,7 @@ def test_a_flipped_bit_is_seen(store, folder, caplog, place):
     data[place] ^= 1
     entry(folder).write_bytes(data)
     assert store.get("kind", "key") is None
-    assert "damaged or not this user's own" in caplog.text
+    assert "damaged or was written by another user" in caplog.text
     assert names(folder) == ["secret"]
 
 
@@ -60,7 +60,7 @@ def test_an_entry_under_another_name_is_not_believed(store, folder):
 def test_entries_of_another_user_are_not_believed(store, folder):
     store.put("kind", "key", CONTENTS)
     (folder / "secret").write_bytes(bytes(32))
-    assert Store().get("kind", "key") is None
+    assert ContentStore().get("kind", "key") is None
 
 
 @pytest.mark.parametrize("damage", ["readable by others", "short", "long", "a link"])
@@ -77,15 +77,15 @@ def test_a_secret_that_may_not_be_one_is_made_anew(store, folder, damage):
         secret.symlink_to(folder.parent / "elsewhere")
     else:
         secret.write_bytes(before[:-1] if damage == "short" else before + b"x")
-    again = Store()
+    again = ContentStore()
     assert again.get("kind", "key") is None
     again.put("kind", "key", b"again")
-    assert Store().get("kind", "key") == b"again"
+    assert ContentStore().get("kind", "key") == b"again"
     assert secret.read_bytes() != before and secret.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_least_recently_used_go_first(folder):
-    store = Store(folder, most_bytes=3 * (len(CONTENTS) + 38))
+    store = ContentStore(folder, most_bytes=3 * (len(CONTENTS) + 38))
     for number in range(3):
         store.put("kind", str(number), CONTENTS)
         os.utime(folder / f"kind-{number}", (number, number))
@@ -95,7 +95,7 @@ def test_the_least_recently_used_go_first(folder):
 
 
 def test_the_number_of_entries_is_bounded(folder):
-    store = Store(folder, most_entries=2)
+    store = ContentStore(folder, most_entries=2)
     for number in range(5):
         store.put("kind", str(number), b"")
         os.utime(folder / f"kind-{number}", (number, number))
@@ -103,7 +103,7 @@ def test_the_number_of_entries_is_bounded(folder):
 
 
 def test_what_is_larger_than_the_store_is_not_kept(folder):
-    store = Store(folder, most_bytes=100)
+    store = ContentStore(folder, most_bytes=100)
     store.put("kind", "key", CONTENTS)
     assert store.get("kind", "key") is None
 
@@ -120,10 +120,10 @@ def test_what_a_killed_process_left_is_removed(store, folder):
 
 def test_a_folder_that_cannot_be_made_costs_one_warning(folder, caplog):
     folder.parent.write_text("a file in its place")
-    store = Store()
+    store = ContentStore()
     store.put("kind", "key", CONTENTS)
     assert store.get("kind", "key") is None
-    assert caplog.text.count("nothing is kept for the next time") == 1
+    assert caplog.text.count("caching is disabled") == 1
 
 
 def test_a_full_disk_costs_one_warning(store, folder, caplog, monkeypatch):
@@ -139,7 +139,7 @@ def test_a_full_disk_costs_one_warning(store, folder, caplog, monkeypatch):
 
 
 def _put_many(folder: Path, seed: int) -> None:
-    store = Store(folder, most_entries=4)
+    store = ContentStore(folder, most_entries=4)
     for number in range(50):
         key = str(number % 7)
         store.put("kind", key, key.encode() * 1000)

@@ -35,7 +35,7 @@ def test_a_missed_ratio_is_a_failure(mla, monkeypatch, khz, bare, status, lines)
     assert result.status == status
     assert all(line in result.out for line in lines)
     help_text = " ".join(mla("bench", "--help").out.split())
-    assert "less than a quarter of the speed of a bare array" in help_text and "150 kHz" in help_text
+    assert "less than a quarter of the speed of the bare array" in help_text and "150 kHz" in help_text
 
 
 @pytest.mark.parametrize("as_file", [False, True])

@@ -140,10 +140,16 @@ def average(chance: Chance) -> Tensor:
     x = chance.given((1, h, w, chance.size(40)))
     return chance.last(
         chance.node(
-            "avg_pool2d", [x], (1, 1, 1, x.shape[3]), like=x, kernel=(h, w), strides=(1, 1),
-            pads=(0, 0, 0, 0), count_pads=False,
+            "avg_pool2d",
+            [x],
+            (1, 1, 1, x.shape[3]),
+            like=x,
+            kernel=(h, w),
+            strides=(1, 1),
+            pads=(0, 0, 0, 0),
+            count_pads=False,
         )
-    )  # fmt: skip
+    )
 
 
 def transposed(chance: Chance) -> Tensor:
@@ -168,9 +174,16 @@ def transposed(chance: Chance) -> Tensor:
     step = scale_of(x) * 0.01 * 70 * 80 * math.sqrt(max(taps, 1)) / rng.uniform(20, 90)
     shape = (1, whole[0] - pads[0] - pads[2], whole[1] - pads[1] - pads[3], out_c)
     y = chance.node(
-        "conv_transpose2d", operands, shape, scale=step, strides=strides, pads=pads, dilations=dilations,
-        groups=groups, output_pads=extra,
-    )  # fmt: skip
+        "conv_transpose2d",
+        operands,
+        shape,
+        scale=step,
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        groups=groups,
+        output_pads=extra,
+    )
     if rng.random() < 0.3:
         y = chance.node("clip", [y], shape, like=y, low=0.0, high=6.0)
     return chance.last(y)
@@ -190,10 +203,16 @@ def grouped(chance: Chance) -> Tensor:
     step = scale_of(x) * 0.01 * 70 * 80 * math.sqrt(6 * in_c) / 60
     return chance.last(
         chance.node(
-            "conv2d", [x, weights], (1, 5, 5, groups * out_c), scale=step, strides=(1, 1), pads=(1, 0, 1, 0),
-            dilations=(1, 1), groups=groups,
+            "conv2d",
+            [x, weights],
+            (1, 5, 5, groups * out_c),
+            scale=step,
+            strides=(1, 1),
+            pads=(1, 0, 1, 0),
+            dilations=(1, 1),
+            groups=groups,
         )
-    )  # fmt: skip
+    )
 
 
 def softmax(chance: Chance) -> Tensor:
@@ -237,8 +256,13 @@ def sloped(chance: Chance) -> Tensor:
 
 
 KINDS = {
-    "product": (product, 0), "reduction": (reduction, 0), "average": (average, 0), "norm": (norm, 1),
-    "transposed": (transposed, 0), "grouped": (grouped, 0), "softmax": (softmax, 1),
+    "product": (product, 0),
+    "reduction": (reduction, 0),
+    "average": (average, 0),
+    "norm": (norm, 1),
+    "transposed": (transposed, 0),
+    "grouped": (grouped, 0),
+    "softmax": (softmax, 1),
     "cumulated": (cumulated, 0),
     "sloped": (sloped, 0),
-}  # fmt: skip
+}

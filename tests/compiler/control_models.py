@@ -67,19 +67,36 @@ def early_exit(rng: np.random.Generator, size: int = 8, threshold: float = 0.6) 
     """A quantized network that goes on to further convolutions only where its first answer is not confident."""
     w = Weights(rng)
     first = [
-        *through("x", "x0", "x_s", "x_z"), *w.add("w0", 8, 3, 3, 3), node("Conv", "x0 w0", "a0", pads=[1, 1, 1, 1]),
-        node("Relu", "a0", "r0"), *through("r0", "f0", "y_s", "y_z"), node("GlobalAveragePool", "f0", "p0"),
-        *through("p0", "p1", "y_s", "y_z"), node("Flatten", "p1", "v0"), *w.add("wh", 8, 4),
-        node("MatMul", "v0 wh", "l0"), *through("l0", "logits", "y_s", "y_z"), node("Softmax", "logits", "soft"),
-        *through("soft", "likely", "p_s", "p_z"), node("ReduceMax", "likely", "top", keepdims=0),
-        *through("top", "best", "p_s", "p_z"), node("Greater", "best threshold", "sure"),
-    ]  # fmt: skip
+        *through("x", "x0", "x_s", "x_z"),
+        *w.add("w0", 8, 3, 3, 3),
+        node("Conv", "x0 w0", "a0", pads=[1, 1, 1, 1]),
+        node("Relu", "a0", "r0"),
+        *through("r0", "f0", "y_s", "y_z"),
+        node("GlobalAveragePool", "f0", "p0"),
+        *through("p0", "p1", "y_s", "y_z"),
+        node("Flatten", "p1", "v0"),
+        *w.add("wh", 8, 4),
+        node("MatMul", "v0 wh", "l0"),
+        *through("l0", "logits", "y_s", "y_z"),
+        node("Softmax", "logits", "soft"),
+        *through("soft", "likely", "p_s", "p_z"),
+        node("ReduceMax", "likely", "top", keepdims=0),
+        *through("top", "best", "p_s", "p_z"),
+        node("Greater", "best threshold", "sure"),
+    ]
     deep = branch(
-        "deep", *w.add("w1", 8, 8, 3, 3), node("Conv", "f0 w1", "a1", pads=[1, 1, 1, 1]), node("Relu", "a1", "r1"),
-        *through("r1", "f1", "y_s", "y_z"), node("GlobalAveragePool", "f1", "p2"), *through("p2", "p3", "y_s", "y_z"),
-        node("Flatten", "p3", "v1"), *w.add("w2", 8, 4), node("MatMul", "v1 w2", "l1"),
+        "deep",
+        *w.add("w1", 8, 8, 3, 3),
+        node("Conv", "f0 w1", "a1", pads=[1, 1, 1, 1]),
+        node("Relu", "a1", "r1"),
+        *through("r1", "f1", "y_s", "y_z"),
+        node("GlobalAveragePool", "f1", "p2"),
+        *through("p2", "p3", "y_s", "y_z"),
+        node("Flatten", "p3", "v1"),
+        *w.add("w2", 8, 4),
+        node("MatMul", "v1 w2", "l1"),
         *through("l1", "deep", "y_s", "y_z"),
-    )  # fmt: skip
+    )
     early = branch("early", node("Identity", "logits", "early"))
     sample = {"x": rng.standard_normal((1, 3, size, size)).astype(np.float32)}
     made = [*first, node("If", "sure", "y", then_branch=early, else_branch=deep)]
@@ -90,12 +107,20 @@ def recurrent(rng: np.random.Generator, steps: int, kind: str, width: int = 16) 
     """A quantized recurrent network, h' = tanh(W (x, h)), as a Loop or a Scan."""
     w = Weights(rng)
     step = [
-        *through("x_t", "x_c", "x_s", "x_z"), *through("h", "h_c", "h_s", "z"), *w.add("wx", width, width),
-        *w.add("wh", width, width), node("MatMul", "x_c wx", "ax"), *through("ax", "ax_c", "y_s", "y_z"),
-        node("MatMul", "h_c wh", "ah"), *through("ah", "ah_c", "y_s", "y_z"), node("Add", "ax_c ah_c", "a"),
-        *through("a", "a_c", "y_s", "y_z"), node("Tanh", "a_c", "t"), *through("t", "h2", "h_s", "z"),
+        *through("x_t", "x_c", "x_s", "x_z"),
+        *through("h", "h_c", "h_s", "z"),
+        *w.add("wx", width, width),
+        *w.add("wh", width, width),
+        node("MatMul", "x_c wx", "ax"),
+        *through("ax", "ax_c", "y_s", "y_z"),
+        node("MatMul", "h_c wh", "ah"),
+        *through("ah", "ah_c", "y_s", "y_z"),
+        node("Add", "ax_c ah_c", "a"),
+        *through("a", "a_c", "y_s", "y_z"),
+        node("Tanh", "a_c", "t"),
+        *through("t", "h2", "h_s", "z"),
         node("Identity", "h2", "y_t"),
-    ]  # fmt: skip
+    ]
     constants = w.constants | {"h0": np.zeros((1, width), np.float32), "steps": integer(steps)}
     if kind == "Scan":
         body = subgraph(step, [("h", FLOAT), ("x_t", FLOAT)], [("h2", FLOAT), ("y_t", FLOAT)])

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from hw.isa.micro import WORD, MicroOp
+from hw.isa.micro_instruction import WORD, MicroOp
 from hw.isa.program import Program
 
 _D, _OPCODE = WORD.offset("d"), WORD.offset("opcode")

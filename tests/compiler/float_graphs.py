@@ -38,8 +38,13 @@ SMALL = {"w": numbers(8, 3, 3, 3, scale=0.3), "b": numbers(8, scale=0.3), "d": n
 
 #: A network of a residual block, and its constants.
 BLOCK = [
-    node("Conv", "x w b", "c", **CONV), node("Relu", "c", "r"), node("Conv", "r d", "e", group=8, **CONV),
-    node("Add", "e r", "a"), node("Relu", "a", "ar"), node("GlobalAveragePool", "ar", "g"), node("Flatten", "g", "f"),
+    node("Conv", "x w b", "c", **CONV),
+    node("Relu", "c", "r"),
+    node("Conv", "r d", "e", group=8, **CONV),
+    node("Add", "e r", "a"),
+    node("Relu", "a", "ar"),
+    node("GlobalAveragePool", "ar", "g"),
+    node("Flatten", "g", "f"),
     node("Gemm", "f k", "y"),
-]  # fmt: skip
+]
 WITHIN = SMALL | {"k": numbers(8, 10)}

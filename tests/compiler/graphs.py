@@ -3,11 +3,11 @@
 import numpy as np
 
 from compiler.api import compile
-from compiler.host import evaluate
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Network
-from compiler.runtime import Session, dram_bytes
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 
@@ -45,9 +45,16 @@ class Draft:
         return self.graph.add_tensor(Tensor(f"c{self.count}", shape, dtype, meaning, data))
 
     def node(
-        self, op: str, inputs: list[Tensor], made: tuple[int, ...], *, like: Tensor | None = None,
-        scale: float | None = None, dtype: str = "int8", **attributes: object,
-    ) -> Tensor:  # fmt: skip
+        self,
+        op: str,
+        inputs: list[Tensor],
+        made: tuple[int, ...],
+        *,
+        like: Tensor | None = None,
+        scale: float | None = None,
+        dtype: str = "int8",
+        **attributes: object,
+    ) -> Tensor:
         """A node that makes a tensor of a shape; it means what `like` does, or something random."""
         self.count += 1
         meaning = like.quantization if like is not None else self.quantization(scale, dtype)
@@ -70,14 +77,14 @@ class Draft:
         return out
 
 
-def run_on(device: Device, network: Network, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run_on(device: Device, network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs on a device."""
     return Session(device, network).run(inputs)
 
 
 def check(
     draft: Draft, outputs: list[Tensor], target: str = "n8", rounding: str = "reference", within: int = 0
-) -> Network:
+) -> CompiledNetwork:
     """Compile, run on the golden model, compare with the host's operators."""
     graph = draft.graph.finish([tensor.name for tensor in outputs])
     network = compile(graph, target, rounding=rounding)

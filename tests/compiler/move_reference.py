@@ -4,9 +4,9 @@ import numpy as np
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
-from compiler.kernels.scaling import quantize_multiplier
-from compiler.network import Network
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
+from compiler.util.scaling import quantize_multiplier
 from cosim.golden import GoldenDevice
 from tests.numerics.reference import scale
 
@@ -15,7 +15,9 @@ Arrays = dict[str, np.ndarray]
 DOUBLE = 0
 
 
-def check(network: Network, inputs: dict[str, np.ndarray], wanted: dict[str, np.ndarray], what: str) -> None:
+def check(
+    network: CompiledNetwork, inputs: dict[str, np.ndarray], wanted: dict[str, np.ndarray], what: str
+) -> None:
     """The golden model's outputs are these."""
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         for name, found in Session(device, network).run(inputs).items():
@@ -86,8 +88,9 @@ def change(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
         return values
     pair = quantize_multiplier(a.scale[0] / b.scale[0])
     limits = np.iinfo(y.dtype)
-    known = {int(v): scale(int(v) - a.zero_point[0], *pair, 0, DOUBLE) + b.zero_point[0]
-             for v in np.unique(values)}  # fmt: skip
+    known = {
+        int(v): scale(int(v) - a.zero_point[0], *pair, 0, DOUBLE) + b.zero_point[0] for v in np.unique(values)
+    }
     flat = [min(max(known[int(v)], limits.min), limits.max) for v in values.reshape(-1)]
     return np.array(flat, y.dtype).reshape(values.shape)
 

@@ -2,15 +2,26 @@
 
 import numpy as np
 
-from compiler.frontends.build import GraphBuilder
+from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 
 Arrays = dict[str, np.ndarray]
 OPERATORS = (
-    "transpose", "transpose", "concat", "concat", "slice", "slice", "pad", "gather", "resize_nearest",
-    "requantize", "reshape", "max_pool2d", "conv2d",
-)  # fmt: skip
+    "transpose",
+    "transpose",
+    "concat",
+    "concat",
+    "slice",
+    "slice",
+    "pad",
+    "gather",
+    "resize_nearest",
+    "requantize",
+    "reshape",
+    "max_pool2d",
+    "conv2d",
+)
 
 
 class Maker:
@@ -98,13 +109,21 @@ class Maker:
             elif kind == 2 and len(x.shape) == 4 and x.shape[0] == 1 and axis == 3:
                 inputs.append(self.made_by_conv(x))
             else:
-                starts = [int(self.rng.integers(0, max(t - 2, 1))) if i == axis else 0
-                          for i, t in enumerate(x.shape)]  # fmt: skip
+                starts = [
+                    int(self.rng.integers(0, max(t - 2, 1))) if i == axis else 0
+                    for i, t in enumerate(x.shape)
+                ]
                 shape[axis] = int(self.rng.integers(1, x.shape[axis] - starts[axis] + 1))
                 inputs.append(
-                    self.out("slice", [x], tuple(shape), starts=tuple(starts), sizes=tuple(shape),
-                             steps=(1,) * len(shape))
-                )  # fmt: skip
+                    self.out(
+                        "slice",
+                        [x],
+                        tuple(shape),
+                        starts=tuple(starts),
+                        sizes=tuple(shape),
+                        steps=(1,) * len(shape),
+                    )
+                )
         self.rng.shuffle(inputs)  # type: ignore[arg-type]
         shape = list(x.shape)
         shape[axis] = sum(t.shape[axis] for t in inputs)
@@ -147,8 +166,13 @@ class Maker:
             for total in x.shape[1:3]
         )
         if size[0] * size[1] * x.shape[0] * x.shape[3] < 40_000:
-            self.out("resize_nearest", [x], (x.shape[0], *size, x.shape[3]), size=size,
-                     centers=bool(self.rng.integers(2)))  # fmt: skip
+            self.out(
+                "resize_nearest",
+                [x],
+                (x.shape[0], *size, x.shape[3]),
+                size=size,
+                centers=bool(self.rng.integers(2)),
+            )
 
     def _max_pool2d(self, x: Tensor) -> None:
         if len(x.shape) == 4 and x.shape[0] == 1 and self.dtype in ("int8", "uint8"):
@@ -171,8 +195,15 @@ class Maker:
         count = self.size(30)
         data = self.rng.integers(-127, 128, (count, 1, 1, x.shape[3])).astype(np.int8)
         weights = self.build.constant("w", data, Quantization.of(0.01))
-        return self.out("conv2d", [x, weights], (*x.shape[:3], count), strides=(1, 1), pads=(0, 0, 0, 0),
-                        dilations=(1, 1), groups=1)  # fmt: skip
+        return self.out(
+            "conv2d",
+            [x, weights],
+            (*x.shape[:3], count),
+            strides=(1, 1),
+            pads=(0, 0, 0, 0),
+            dilations=(1, 1),
+            groups=1,
+        )
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Any integers."""

@@ -10,7 +10,7 @@ import onnxruntime
 from onnx import helper
 
 from compiler.api import compile
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from tests.support.exact_products import exact_products
 
@@ -50,9 +50,10 @@ def cut(model: onnx.ModelProto, inputs: Arrays) -> Iterator[QuantizedLayer]:
     producer = {name: node for node in model.graph.node for name in node.output}
     held = {tensor.name: tensor for tensor in model.graph.initializer}
     made = [
-        node.output[0] for node in model.graph.node
+        node.output[0]
+        for node in model.graph.node
         if node.op_type == _QUANTIZE and _activation(node.input[0], producer, held)
-    ]  # fmt: skip
+    ]
     if not made:
         return
     values = dict(inputs) | _values(model, inputs, made)
@@ -62,10 +63,12 @@ def cut(model: onnx.ModelProto, inputs: Arrays) -> Iterator[QuantizedLayer]:
         if not given:
             continue
         graph = helper.make_graph(
-            [node for node in model.graph.node if node.output[0] in nodes], name,
-            [_described(key, array) for key, array in given.items()], [_described(name, values[name])],
+            [node for node in model.graph.node if node.output[0] in nodes],
+            name,
+            [_described(key, array) for key, array in given.items()],
+            [_described(name, values[name])],
             [held[end] for end in ends if end in held],
-        )  # fmt: skip
+        )
         if not any(node.op_type not in _FORMS for node in graph.node):
             continue  # the model's edge: real numbers become integers
         layer = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)

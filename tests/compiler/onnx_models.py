@@ -11,8 +11,8 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontends.onnx import read_onnx
-from compiler.host.evaluate import evaluate
 from compiler.ir.graph import Graph
+from compiler.reference.evaluate import evaluate
 from tests.support.exact_products import exact_products
 
 Arrays = Mapping[str, np.ndarray]
@@ -37,11 +37,12 @@ def model(
     """A model; inputs are samples, whose shapes and types it gets."""
     types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in inputs.items()}
     graph = helper.make_graph(
-        list(nodes), "test",
+        list(nodes),
+        "test",
         [helper.make_tensor_value_info(name, types[name], array.shape) for name, array in inputs.items()],
         [onnx.ValueInfoProto(name=name) for name in outputs],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()],
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     made = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     answers = reference(made, inputs)
@@ -114,8 +115,10 @@ def small(
 ) -> onnx.ModelProto:
     """A model from x to y that onnxruntime need not accept."""
     graph = helper.make_graph(
-        list(nodes), "test", [helper.make_tensor_value_info("x", kind, shape)],
+        list(nodes),
+        "test",
+        [helper.make_tensor_value_info("x", kind, shape)],
         [helper.make_tensor_value_info("y", kind, None)],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
-    )  # fmt: skip
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from cosim.golden.command import Command
+from cosim.golden.csr import ControlRegisters
 from cosim.golden.device import GoldenDevice
-from cosim.golden.host import Host
-from cosim.golden.machine import MAX_IN_FLIGHT, Machine
+from cosim.golden.machine import Machine
+from cosim.semantics.limits import MAX_IN_FLIGHT
 from hw.config import MlaConfig
 from hw.isa.enums import SEQUENCER, Unit
 from tests.compiler.touched import touched
@@ -128,4 +129,4 @@ class WitnessedDevice(GoldenDevice):
     def reset(self) -> None:
         super().reset()
         self.machine = _Witnessed(self.config, self.dram)
-        self._host = Host(self.machine)
+        self._host = ControlRegisters(self.machine)

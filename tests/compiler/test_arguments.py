@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import backend
+from compiler import onnx_backend
 from compiler.api import compile
-from compiler.schedule.dram import Dram
+from compiler.options import DramTiming
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
 from tests.compiler.float_graphs import numbers
@@ -34,11 +34,13 @@ INPUTS = "inputs must be a list, a dict by name, or one array, not"
         ("batches", "12", "batches must be a list of integers, not '12'"),
         ("batches", (1, "2"), "batches must be an integer of at least 1, not '2'"),
         ("batches", (2, 1), "batches must ascend, not be 2, 1"),
+        ("keep_float", "conv1", "keep_float must be a list of names, not 'conv1'"),
+        ("keep_float", ["conv1", 3], "each of keep_float must be a name, not 3"),
         ("skip", 3, "skip must be the name of a tensor, or None, not 3"),
         ("schedule", {}, "schedule must be a Schedule or None, not {}"),
         ("dram", None, "dram must be a Dram, not None"),
-        ("dram", Dram(latency=0), "latency of dram must be at least 1, not 0"),
-        ("dram", Dram(bytes_per_cycle=0), "bytes_per_cycle of dram must be more than 0, not 0"),
+        ("dram", DramTiming(latency=0), "latency of dram must be at least 1, not 0"),
+        ("dram", DramTiming(bytes_per_cycle=0), "bytes_per_cycle of dram must be more than 0, not 0"),
         ("strict", "no", "strict must be True or False, not 'no'"),
         ("calibration", (each for each in [IMAGE]), f"{CALIBRATION} <generator"),
         ("calibration", "samples.npy", f"{CALIBRATION} 'samples.npy'"),
@@ -52,7 +54,10 @@ INPUTS = "inputs must be a list, a dict by name, or one array, not"
     ],
 )
 def test_options_of_compile(name: str, value: Any, text: str) -> None:
-    for call in (lambda: compile(MODEL, **{name: value}), lambda: backend.prepare(RELU, **{name: value})):
+    for call in (
+        lambda: compile(MODEL, **{name: value}),
+        lambda: onnx_backend.prepare(RELU, **{name: value}),
+    ):
         with pytest.raises(InputError, match=f"^{re.escape(text)}"):
             call()
 
@@ -78,36 +83,36 @@ def test_models(wrong: Any) -> None:
     ):
         compile(wrong)
     with pytest.raises(InputError, match=r"^model must be a ModelProto, its bytes, or a path, not "):
-        backend.prepare(wrong)
+        onnx_backend.prepare(wrong)
     with pytest.raises(InputError, match=r"^model must be a ModelProto, its bytes, or a path, not "):
-        backend.run_model(wrong, [IMAGE])
+        onnx_backend.run_model(wrong, [IMAGE])
     with pytest.raises(InputError, match=r"^model must be a ModelProto, not "):
-        backend.MlaBackend.is_opset_supported(wrong)
+        onnx_backend.MlaBackend.is_opset_supported(wrong)
     with pytest.raises(InputError, match=r"^node must be a NodeProto, not "):
-        backend.run_node(wrong, [IMAGE])
-    assert not backend.is_compatible(wrong)
+        onnx_backend.run_node(wrong, [IMAGE])
+    assert not onnx_backend.is_compatible(wrong)
 
 
 def test_devices() -> None:
     with pytest.raises(InputError, match=r"^device must be MLA, MLA:TARGET, MLA:TARGET:rtl or CPU, not 3$"):
-        backend.prepare(RELU, 3)  # pyright: ignore[reportArgumentType]
-    assert not backend.supports_device(None)  # pyright: ignore[reportArgumentType]
+        onnx_backend.prepare(RELU, 3)  # pyright: ignore[reportArgumentType]
+    assert not onnx_backend.supports_device(None)  # pyright: ignore[reportArgumentType]
 
 
 def test_calibration_in_any_container_serves() -> None:
     x = numbers(2, 3)
     for given in ([{"x": x}], [x], x[None], {"x": x[None]}, ({"x": x},), {"x": [x, x]}):
-        assert backend.run_model(RELU, x, calibration=given)[0].shape == (2, 3)
+        assert onnx_backend.run_model(RELU, x, calibration=given)[0].shape == (2, 3)
 
 
 def test_inputs() -> None:
     wrong: Any
-    with backend.prepare(MODEL) as ready:
+    with onnx_backend.prepare(MODEL) as ready:
         for wrong in (None, 3.0, "image", iter([IMAGE])):
             with pytest.raises(InputError, match=f"^{INPUTS} "):
                 ready.run(wrong)
             with pytest.raises(InputError, match=f"^{INPUTS} "):
-                backend.run_node(onnx.helper.make_node("Relu", ["x"], ["y"]), wrong)
+                onnx_backend.run_node(onnx.helper.make_node("Relu", ["x"], ["y"]), wrong)
         for wrong in ([[1], [1, 2]], "image", None):
             with pytest.raises(InputError, match=r"^input 'image' must be an array of numbers"):
                 ready.run([wrong])
@@ -115,7 +120,7 @@ def test_inputs() -> None:
                 ready.network(wrong)  # pyright: ignore[reportArgumentType]
         with pytest.raises(InputError, match=r"^a key of input must be the name of an input, not 3$"):
             ready.run({3: IMAGE})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"^prepare takes rounding, .*, and no foo$"):
-        backend.prepare(MODEL, foo=1)
+    with pytest.raises(InputError, match=r"^prepare has no argument foo; arguments are rounding, .*$"):
+        onnx_backend.prepare(MODEL, foo=1)
     with pytest.raises(InputError, match=r"^opset_version must be an integer of at least 1, not '17'$"):
-        backend.run_node(onnx.helper.make_node("Relu", ["x"], ["y"]), [IMAGE], opset_version="17")
+        onnx_backend.run_node(onnx.helper.make_node("Relu", ["x"], ["y"]), [IMAGE], opset_version="17")

@@ -47,9 +47,11 @@ def test_attention(target: str, heads: int, rows: int, depth: int) -> None:
     number = meaning(graph, factor.name, factor.data)
     powers = np.exp(real[scaled] - real[scaled].max(-1, keepdims=True))
     wanted = {
-        scores: q @ k.swapaxes(2, 3), scaled: real[scores] * number,
-        share: powers / powers.sum(-1, keepdims=True), y: (real[share] @ v).swapaxes(1, 2),
-    }  # fmt: skip
+        scores: q @ k.swapaxes(2, 3),
+        scaled: real[scores] * number,
+        share: powers / powers.sum(-1, keepdims=True),
+        y: (real[share] @ v).swapaxes(1, 2),
+    }
     for name, array in wanted.items():
         off = np.abs(stored(graph, name, array) - found[name])
         assert off.max() <= 1, f"{target}: {name} is {off.max()} off\n{graph}"
@@ -65,8 +67,10 @@ def stored(graph: Graph, name: str, real: np.ndarray) -> np.ndarray:
     tensor = graph.tensors[name]
     assert tensor.quantization is not None
     limits, (scale,), (zero,) = (
-        np.iinfo(tensor.dtype), tensor.quantization.scale, tensor.quantization.zero_point,
-    )  # fmt: skip
+        np.iinfo(tensor.dtype),
+        tensor.quantization.scale,
+        tensor.quantization.zero_point,
+    )
     return np.clip(np.rint(real / scale) + zero, limits.min, limits.max).astype(int)
 
 

@@ -15,9 +15,15 @@ def conv(
     weights = draft.constant((outputs, kernel, kernel, x.shape[3] // groups))
     h, w = ((size + 2 * pad - kernel) // stride + 1 for size in x.shape[1:3])
     return draft.node(
-        "conv2d", [x, weights], (x.shape[0], h, w, outputs), scale=40.0, strides=(stride, stride),
-        dilations=(1, 1), pads=(pad,) * 4, groups=groups,
-    )  # fmt: skip
+        "conv2d",
+        [x, weights],
+        (x.shape[0], h, w, outputs),
+        scale=40.0,
+        strides=(stride, stride),
+        dilations=(1, 1),
+        pads=(pad,) * 4,
+        groups=groups,
+    )
 
 
 def depthwise(draft: Draft, x: Tensor, kernel: int, stride: int = 1, pad: int = 0) -> Tensor:
@@ -25,18 +31,29 @@ def depthwise(draft: Draft, x: Tensor, kernel: int, stride: int = 1, pad: int = 
     weights = draft.constant((kernel, kernel, x.shape[3]), quantization=meaning)
     h, w = ((size + 2 * pad - kernel) // stride + 1 for size in x.shape[1:3])
     return draft.node(
-        "depthwise_conv2d", [x, weights], (x.shape[0], h, w, x.shape[3]), scale=10.0, strides=(stride, stride),
-        dilations=(1, 1), pads=(pad,) * 4,
-    )  # fmt: skip
+        "depthwise_conv2d",
+        [x, weights],
+        (x.shape[0], h, w, x.shape[3]),
+        scale=10.0,
+        strides=(stride, stride),
+        dilations=(1, 1),
+        pads=(pad,) * 4,
+    )
 
 
 def pool(draft: Draft, x: Tensor, op: str, kernel: int, stride: int, pad: int) -> Tensor:
     h, w = ((size + 2 * pad - kernel) // stride + 1 for size in x.shape[1:3])
     more: dict[str, Any] = {"count_pads": False} if op == "avg_pool2d" else {}
     return draft.node(
-        op, [x], (x.shape[0], h, w, x.shape[3]), like=x, kernel=(kernel, kernel), strides=(stride, stride),
-        pads=(pad,) * 4, **more,
-    )  # fmt: skip
+        op,
+        [x],
+        (x.shape[0], h, w, x.shape[3]),
+        like=x,
+        kernel=(kernel, kernel),
+        strides=(stride, stride),
+        pads=(pad,) * 4,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
@@ -44,9 +61,12 @@ def pool(draft: Draft, x: Tensor, op: str, kernel: int, stride: int, pad: int) -
 def test_convolutions(rng: np.random.Generator, kind: str, target: str) -> None:
     draft, batch = Draft(rng), int(rng.integers(2, 5))
     kernel, stride, pad, groups, outputs = {
-        "plain": (3, 1, 1, 1, 12), "strided": (3, 2, 1, 1, 20), "grouped": (3, 1, 0, 2, 8), "flat": (1, 1, 0, 1, 24),
+        "plain": (3, 1, 1, 1, 12),
+        "strided": (3, 2, 1, 1, 20),
+        "grouped": (3, 1, 0, 2, 8),
+        "flat": (1, 1, 0, 1, 24),
         "wide": (5, 1, 2, 1, 70),
-    }[kind]  # fmt: skip
+    }[kind]
     x = draft.input((batch, 11, 9, 6))
     first = conv(draft, x, 8, 3, 1, 1)
     network = check(draft, [conv(draft, first, outputs, kernel, stride, pad, groups)], target)
@@ -66,9 +86,15 @@ def test_images_with_all_that_comes_with_them(rng: np.random.Generator, target: 
     joined = draft.node("concat", pooled, (*pooled[0].shape[:3], 48), like=pooled[0], axis=3)
     h, w = joined.shape[1:3]
     mean = draft.node(
-        "avg_pool2d", [joined], (batch, 1, 1, 48), like=joined, kernel=(h, w), strides=(1, 1), pads=(0,) * 4,
+        "avg_pool2d",
+        [joined],
+        (batch, 1, 1, 48),
+        like=joined,
+        kernel=(h, w),
+        strides=(1, 1),
+        pads=(0,) * 4,
         count_pads=False,
-    )  # fmt: skip
+    )
     flat = draft.node("reshape", [mean], (batch, 48), like=mean, shape=(batch, 48))
     scores = draft.node("dense", [flat, draft.constant((10, 48))], (batch, 10), scale=2.0)
     assert not check(draft, [scores, z], target, within=1).host
@@ -91,9 +117,16 @@ def test_transposed_convolutions(rng: np.random.Generator, stride: int) -> None:
     weights = draft.constant((7, 2, 2, 6))
     made = (3, 4 * stride + 2, 3 * stride + 2, 7)
     y = draft.node(
-        "conv_transpose2d", [x, weights], made, scale=40.0, strides=(stride, stride), dilations=(1, 1),
-        pads=(0,) * 4, groups=1, output_pads=(),
-    )  # fmt: skip
+        "conv_transpose2d",
+        [x, weights],
+        made,
+        scale=40.0,
+        strides=(stride, stride),
+        dilations=(1, 1),
+        pads=(0,) * 4,
+        groups=1,
+        output_pads=(),
+    )
     assert not check(draft, [y]).host
 
 
@@ -101,8 +134,15 @@ def test_rows_that_do_not_interleave_are_the_hosts(rng: np.random.Generator) -> 
     draft = Draft(rng)
     x = draft.input((2, 5, 4, 6))
     y = draft.node(
-        "conv_transpose2d", [x, draft.constant((7, 3, 3, 6))], (2, 11, 9, 7), scale=40.0, strides=(2, 2),
-        dilations=(1, 1), pads=(0,) * 4, groups=1, output_pads=(),
-    )  # fmt: skip
+        "conv_transpose2d",
+        [x, draft.constant((7, 3, 3, 6))],
+        (2, 11, 9, 7),
+        scale=40.0,
+        strides=(2, 2),
+        dilations=(1, 1),
+        pads=(0,) * 4,
+        groups=1,
+        output_pads=(),
+    )
     (node,) = check(draft, [y]).host
     assert "images of a batch whose 11 rows are no multiple of the stride" in node.reason

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.host import evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Network
-from compiler.runtime import dram_bytes
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import dram_bytes
 from compiler.schedule.schedule import Schedule
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
@@ -31,7 +31,11 @@ def graph_of(kind: str, seed: int) -> tuple[Chance, Graph]:
 
 
 def compare(
-    kind: str, seed: int, network: Network, inputs: dict[str, np.ndarray], found: dict[str, np.ndarray]
+    kind: str,
+    seed: int,
+    network: CompiledNetwork,
+    inputs: dict[str, np.ndarray],
+    found: dict[str, np.ndarray],
 ) -> None:
     assert network.graph is not None
     wanted = evaluate(network.graph, inputs, rounding=network.rounding)  # type: ignore[arg-type]
@@ -43,7 +47,7 @@ def compare(
         )
 
 
-def on_golden(network: Network, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def on_golden(network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         return run_on(device, network, inputs)
 
@@ -154,11 +158,18 @@ def test_a_transposed_convolution_that_cuts_its_edges_off(fold: bool) -> None:
     draft = Draft(np.random.default_rng(5))
     x, weights = draft.input((1, 7, 9, 3)), draft.constant((5, 2, 2, 3))
     y = draft.node(
-        "conv_transpose2d", [x, weights], (1, 5, 7, 5), scale=20.0, strides=(1, 1), pads=(2, 2, 1, 1),
-        dilations=(1, 1), groups=1, output_pads=(0, 0),
-    )  # fmt: skip
+        "conv_transpose2d",
+        [x, weights],
+        (1, 5, 7, 5),
+        scale=20.0,
+        strides=(1, 1),
+        pads=(2, 2, 1, 1),
+        dilations=(1, 1),
+        groups=1,
+        output_pads=(0, 0),
+    )
     graph = draft.graph.finish([y.name])
-    schedule = everywhere(compile(graph, "n8", strict=True).schedule, fold=fold)
+    schedule = everywhere(compile(graph, "n8", strict=True).schedule, fold_kernel_width=fold)
     network, inputs = compile(graph, "n8", schedule=schedule), draft.random_inputs()
     compare("transposed", 5, network, inputs, on_golden(network, inputs))
 
@@ -188,7 +199,7 @@ TOO_MUCH = [
     ("reduce_sum", (2, 8), "int16", {"axes": (0,), "keep": True}, "must be int8 or uint8, not int16"),
     ("reduce_sum", (2, 3, 2, 3, 2, 3), "int8", {"axes": (0, 2, 4), "keep": True}, "too many strides"),
     ("reduce_max", (2, 3000, 2, 2100, 2), "int8", {"axes": (1, 3), "keep": True}, "too long strides"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("op", "shape", "dtype", "attributes", "message"), TOO_MUCH)

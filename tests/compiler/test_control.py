@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.host import evaluate
-from compiler.host.control import MOST_TRIPS
 from compiler.ir.graph import Graph, GraphError, Node
 from compiler.ir.tensor import Tensor
-from compiler.package import read_package, to_bytes
 from compiler.passes import simplify
-from compiler.passes.names import name_apart
-from compiler.passes.trips import MOST_NODES, MOST_UNROLLED
-from compiler.runtime import Session, dram_bytes
-from compiler.validate.network import validate_network
+from compiler.passes.trip_count import MOST_NODES, MOST_UNROLLED
+from compiler.passes.unique_names import name_apart
+from compiler.reference import evaluate
+from compiler.reference.control import MOST_TRIPS
+from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice
 from hw.errors import InputError, WorkError
 from tests.compiler.control_graphs import body, choice, constant, loop, row, rows
@@ -25,7 +25,7 @@ from tests.compiler.control_graphs import body, choice, constant, loop, row, row
 LONG = MOST_UNROLLED + 8
 
 
-def test_text() -> None:
+def test_text_of_an_if() -> None:
     assert str(choice()).splitlines()[4:] == [
         ") {",
         "    %z: int8[1, 16] * 0.1 @ 3 = if(%p, %x, %y)  ; choose",
@@ -102,7 +102,7 @@ def test_refused_loops() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("length", [1, 4, MOST_UNROLLED, LONG])
-def test_loops(length: int, sign: int) -> None:
+def test_loops_unrolled_or_not_equal_the_definition(length: int, sign: int) -> None:
     """Unrolled or not, on the golden model as by definition."""
     graph = loop(length, length, sign=sign)
     inputs = rows(length, s0=0, x=length, w=0)
@@ -177,7 +177,7 @@ def endless() -> Graph:
 
 
 def test_endless_loops_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.host.control.MOST_TRIPS", 1234)
+    monkeypatch.setattr("compiler.reference.control.MOST_TRIPS", 1234)
     message = "loop 'again' does not end: the loops of a model may take 1,234 iterations for a sample"
     with pytest.raises(WorkError, match=message):
         evaluate(endless(), rows(1, s0=0, w=0))
@@ -185,7 +185,7 @@ def test_endless_loops_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_endless_loops_end_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops in loops count together, and every sample from the start."""
-    monkeypatch.setattr("compiler.host.control.MOST_TRIPS", 50)
+    monkeypatch.setattr("compiler.reference.control.MOST_TRIPS", 50)
     network = compile(endless(), "n4")
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         session = Session(device, network)
@@ -230,9 +230,13 @@ def test_damaged_packages(tmp_path: Path) -> None:
     for before, after, message in (
         (b'"states": 1', b'"states": 9', "must have 12 operands and 10 outputs"),
         (b'"states": 1', b'"states": -1', "states must be an integer, not negative"),
-        (b'"op": "loop",\n    "attr', b'"op": "conv2d",\n    "attr', "'conv2d' is no control flow"),
-        (b'"scanned": [', b'"scan": [', "'loop' is no control flow, or not all of it"),
-        (b'"name": "x_t"', b'"name": "x_u"', "nothing makes 'x_t'"),
+        (
+            b'"op": "loop",\n    "attr',
+            b'"op": "conv2d",\n    "attr',
+            "'conv2d' is not a complete control-flow",
+        ),
+        (b'"scanned": [', b'"scan": [', "'loop' is not a complete control-flow operator"),
+        (b'"name": "x_t"', b'"name": "x_u"', "no stage computes 'x_t'"),
         (members["manifest.json"], deep, "RecursionError"),
     ):
         with zipfile.ZipFile(path, "w") as archive:

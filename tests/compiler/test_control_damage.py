@@ -55,9 +55,9 @@ def test_branches(tmp_path: Path) -> None:
     for made, message in (
         (
             chosen(branch("t", node("Add", "x nowhere", "t"))),
-            "node 'If:y': nothing makes its input 'nowhere'",
+            "node 'If:y': no node computes its input 'nowhere'",
         ),
-        (chosen(branch("nowhere")), "node 'If:y': nothing makes its input 'nowhere'"),
+        (chosen(branch("nowhere")), "node 'If:y': no node computes its input 'nowhere'"),
         (
             chosen(branch("t", node("Reshape", "x six", "t"), node("Constant", "", "six", value_ints=[6]))),
             "there is no conversion for node 'If:y' (If: subgraphs whose outputs are of shapes [6] and [2, 3])",
@@ -81,7 +81,7 @@ def test_branches(tmp_path: Path) -> None:
         ),
         (
             chosen(branch("t", node("Relu", "x", "t"), node("Neg", "x", "t"))),
-            "'then_branch' of node 'If:y': node 'Neg:t': its output 't' is made already",
+            "'then_branch' of node 'If:y': node 'Neg:t': its output 't' already has a producer",
         ),
         (
             chosen(branch("t", node("Relu", "x", "u"), node("Frobnicate", "u", "t"))),
@@ -113,7 +113,7 @@ def test_a_subgraph_may_use_nothing_of_itself(tmp_path: Path) -> None:
     assert message == "node 'If:y' waits for its own output: there is a cycle"
 
 
-def test_loops(tmp_path: Path) -> None:
+def test_damaged_loops_name_the_node(tmp_path: Path) -> None:
     state = [*COUNTED, ("s", FLOAT)]
     ends = [("c2", BOOL), ("s2", FLOAT)]
     early = [node("ReduceSum", "s", "t", keepdims=0), node("Less", "t zero", "c2"), node("Neg", "s", "s2")]
@@ -150,7 +150,7 @@ def test_loops(tmp_path: Path) -> None:
         ),
         (
             looped(subgraph([node("Identity", "c", "c2"), node("Add", "s far", "s2")], state, ends)),
-            "node 'Loop:y': nothing makes its input 'far'",
+            "node 'Loop:y': no node computes its input 'far'",
         ),
         (small(node("Loop", "- - x", "y")), "node 'Loop:y': attribute body must be a graph"),
     ):
@@ -224,7 +224,7 @@ def test_nested_loops_of_more_work_than_one_can_wait_for() -> None:
         inner = node("Loop", f"trips - s{depth}", f"r{depth}", body=body)
         body = subgraph([node("Identity", f"c{depth}", f"d{depth}"), inner], *ends(depth))
     with pytest.raises(
-        InputError, match="the loops in it carry out 1,082,400 nodes for a sample; 262,144 is"
+        InputError, match="its inner loops execute 1,082,400 nodes per sample; the limit is 262,144"
     ):
         simplify(read_onnx(small(node("Loop", "trips - x", "y", body=body), trips=integer(32))))
 

@@ -9,12 +9,12 @@ import pytest
 
 from compiler.api import compile
 from compiler.cli.main import main
-from compiler.devices import open_device
 from compiler.frontends.onnx import read_onnx
-from compiler.host import evaluate
-from compiler.network import Network
-from compiler.passes.trips import MOST_UNROLLED
-from compiler.run import document, run_samples
+from compiler.passes.trip_count import MOST_UNROLLED
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_device
+from compiler.runtime.report import document, run_samples
 from tests.compiler.control_models import branch, early_exit, integer, recurrent, subgraph
 from tests.compiler.onnx_models import model, node, reference
 
@@ -23,7 +23,7 @@ LONG = MOST_UNROLLED + 8
 SURE, UNSURE = 3.0, 0.1
 
 
-def compiled(folder: Path, made: onnx.ModelProto, target: str = "n4", **options: object) -> Network:
+def compiled(folder: Path, made: onnx.ModelProto, target: str = "n4", **options: object) -> CompiledNetwork:
     """The network of a model."""
     path = folder / "model.onnx"
     path.write_bytes(made.SerializeToString())
@@ -78,7 +78,10 @@ def test_early_exit_on_the_chip(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for amplitudes in ((SURE, SURE), (SURE, UNSURE)):
         np.save(inputs, np.concatenate([each["x"] for each in images(rng, *amplitudes)]))
         status = main(["run", str(path), "--target", "n4", "--input", str(inputs), "--json", str(output)])
-        assert (status, "on the host: If:y (if): the host decides" in capsys.readouterr().err) == (0, True)
+        assert (status, "runs on the host: If:y (if): the host decides" in capsys.readouterr().err) == (
+            0,
+            True,
+        )
         reports.append(json.loads(output.read_text()))
     for report in reports:
         assert (
@@ -120,9 +123,11 @@ def test_float_loops_are_quantized(tmp_path: Path) -> None:
     """With what goes into the body during calibration, step by step."""
     rng = np.random.default_rng(8)
     nodes = [
-        node("Concat", "x_t h", "xh", axis=1), node("MatMul", "xh w", "a"), node("Tanh", "a", "h2"),
+        node("Concat", "x_t h", "xh", axis=1),
+        node("MatMul", "xh w", "a"),
+        node("Tanh", "a", "h2"),
         node("Identity", "h2", "y_t"),
-    ]  # fmt: skip
+    ]
     kind = onnx.TensorProto.FLOAT
     body = subgraph(nodes, [("h", kind), ("x_t", kind)], [("h2", kind), ("y_t", kind)])
     sample = {"x": rng.standard_normal((LONG, 1, 16)).astype(np.float32)}
@@ -169,17 +174,29 @@ def test_float_branches_are_quantized_apart(tmp_path: Path) -> None:
         found, wanted = network(**sample)["y"], reference(made, sample)["y"]
         assert np.square(found - wanted).mean() < 1e-3 * np.square(wanted).mean()
     half = compiled(tmp_path, made, calibration=samples[::2])
-    assert {each.node: each.reason for each in half.host}["Conv:c"] == "no calibration sample came here"
+    assert {each.node: each.reason for each in half.host}[
+        "Conv:c"
+    ] == "not executed by any calibration sample"
+    kept = compiled(tmp_path, made, calibration=samples, keep_float=["Conv:t"])
+    assert {each.node: each.reason for each in kept.host}["Conv:t"] == "asked to stay float"
+    on_device = {name for info in kept.infos for name in info.nodes}
+    assert "Conv:c" in on_device and "Conv:t" not in on_device
 
 
 def test_loops_that_take_no_step(tmp_path: Path) -> None:
     """A sample for which nothing runs on the accelerator has no cycles and a floor all the same."""
     body = subgraph(
-        [node("QuantizeLinear", "s q z", "sq"), node("DequantizeLinear", "sq q z", "sd"), node("Add", "sd sd", "t"),
-         node("QuantizeLinear", "t q z", "tq"), node("DequantizeLinear", "tq q z", "s2"), node("Identity", "c", "c2")],
+        [
+            node("QuantizeLinear", "s q z", "sq"),
+            node("DequantizeLinear", "sq q z", "sd"),
+            node("Add", "sd sd", "t"),
+            node("QuantizeLinear", "t q z", "tq"),
+            node("DequantizeLinear", "tq q z", "s2"),
+            node("Identity", "c", "c2"),
+        ],
         [("i", onnx.TensorProto.INT64), ("c", onnx.TensorProto.BOOL), ("s", onnx.TensorProto.FLOAT)],
         [("c2", onnx.TensorProto.BOOL), ("s2", onnx.TensorProto.FLOAT)],
-    )  # fmt: skip
+    )
     sample = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(1, 16), "trips": integer(0)}
     constants = {"q": np.array(0.02, np.float32), "z": np.array(0, np.int8)}
     network = compiled(tmp_path, model([node("Loop", "trips - x", "y", body=body)], sample, ["y"], constants))

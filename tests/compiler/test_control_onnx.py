@@ -8,7 +8,7 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.passes import simplify
-from compiler.passes.trips import MOST_UNROLLED
+from compiler.passes.trip_count import MOST_UNROLLED
 from tests.compiler.control_models import BOOL, COUNTED, FLOAT, INTEGER, branch, integer, subgraph
 from tests.compiler.onnx_models import check, evaluated, model, node, reference
 
@@ -43,8 +43,9 @@ def summed(op: str, limit: str) -> list[onnx.NodeProto]:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_both_branches(tmp_path: Path, sign: int) -> None:
     parts = {
-        "then_branch": branch("t", node("Mul", "x two", "t")), "else_branch": branch("e", node("Add", "x w", "e")),
-    }  # fmt: skip
+        "then_branch": branch("t", node("Mul", "x two", "t")),
+        "else_branch": branch("e", node("Add", "x w", "e")),
+    }
     x = {"x": sign * np.abs(random(2, 3)), "w": random(3)}
     constants = {"zero": ZERO, "two": np.array(2, np.float32)}
     made = model(
@@ -147,9 +148,14 @@ def test_a_counter_that_is_known_unrolls(tmp_path: Path) -> None:
 
 def test_logic_decides(tmp_path: Path) -> None:
     nodes = [
-        node("Add", "s w", "s2"), node("ReduceSum", "s2", "sum", keepdims=0), node("LessOrEqual", "sum limit", "a"),
-        node("Not", "b", "nb"), node("And", "a nb", "c2"), node("Equal", "sum limit", "e"), node("Or", "e b", "b2"),
-    ]  # fmt: skip
+        node("Add", "s w", "s2"),
+        node("ReduceSum", "s2", "sum", keepdims=0),
+        node("LessOrEqual", "sum limit", "a"),
+        node("Not", "b", "nb"),
+        node("And", "a nb", "c2"),
+        node("Equal", "sum limit", "e"),
+        node("Or", "e b", "b2"),
+    ]
     body = subgraph(nodes, [*COUNTED, ("b", BOOL), ("s", FLOAT)], [("c2", BOOL), ("b2", BOOL), ("s2", FLOAT)])
     x = {"x": random(2, 3), "w": np.abs(random(3))}
     constants = {"limit": np.array(30, np.float32), "true": TRUE, "b0": np.array(False)}
@@ -171,12 +177,15 @@ def test_loops_in_loops(tmp_path: Path, outer: int, inner: int) -> None:
 
 def test_branches_in_loops(tmp_path: Path) -> None:
     parts = {
-        "then_branch": branch("a", node("Sub", "s w", "a")), "else_branch": branch("b", node("Add", "s w", "b")),
-    }  # fmt: skip
+        "then_branch": branch("a", node("Sub", "s w", "a")),
+        "else_branch": branch("b", node("Add", "s w", "b")),
+    }
     nodes = [
-        node("ReduceSum", "s", "sum", keepdims=0), node("Greater", "sum zero", "p"), node("If", "p", "s2", **parts),
+        node("ReduceSum", "s", "sum", keepdims=0),
+        node("Greater", "sum zero", "p"),
+        node("If", "p", "s2", **parts),
         node("Identity", "c", "c2"),
-    ]  # fmt: skip
+    ]
     body = subgraph(nodes, [*COUNTED, ("s", FLOAT)], [("c2", BOOL), ("s2", FLOAT)])
     x = {"x": random(2, 3), "w": np.abs(random(3))}
     made = model(
@@ -189,9 +198,13 @@ def test_branches_in_loops(tmp_path: Path) -> None:
 def test_states_that_only_unrolling_can_do(tmp_path: Path) -> None:
     """A state that grows, and slices at places that the number of the iteration gives."""
     nodes = [
-        node("Unsqueeze", "i axis", "from"), node("Add", "from one", "to"), node("Slice", "x from to axis", "row"),
-        node("Concat", "s row", "s2", axis=0), node("Identity", "c", "c2"), node("Identity", "row", "r"),
-    ]  # fmt: skip
+        node("Unsqueeze", "i axis", "from"),
+        node("Add", "from one", "to"),
+        node("Slice", "x from to axis", "row"),
+        node("Concat", "s row", "s2", axis=0),
+        node("Identity", "c", "c2"),
+        node("Identity", "row", "r"),
+    ]
     body = subgraph(nodes, [*COUNTED, ("s", FLOAT)], [("c2", BOOL), ("s2", FLOAT), ("r", FLOAT)])
     x = {"x": random(6, 3)}
     constants = {"trips": integer(4), "one": np.array([1]), "axis": np.array([0]), "s0": random(1, 3)}
@@ -209,9 +222,15 @@ def test_scans(tmp_path: Path, steps: int, backward: int) -> None:
     body = subgraph(nodes, [("s", FLOAT), ("a", FLOAT), ("b", FLOAT)], [("s2", FLOAT), ("p", FLOAT)])
     directions = {"scan_input_directions": [backward, 0], "scan_output_directions": [1 - backward]}
     scan = node(
-        "Scan", "s0 xa xb", "s ps", body=body, num_scan_inputs=2, scan_input_axes=[0, -1], scan_output_axes=[1],
+        "Scan",
+        "s0 xa xb",
+        "s ps",
+        body=body,
+        num_scan_inputs=2,
+        scan_input_axes=[0, -1],
+        scan_output_axes=[1],
         **directions,
-    )  # fmt: skip
+    )
     x = {"xa": random(steps, 2, 3), "xb": random(2, 3, steps)}
     graph = same(tmp_path, model([scan], x, ["s", "ps"], {"s0": np.zeros((2, 3), np.float32)}), x)
     assert count(graph, "loop") == (steps == LONG)
@@ -231,9 +250,11 @@ def test_scan_without_a_state(tmp_path: Path) -> None:
 
 def test_the_number_of_an_iteration_is_a_number(tmp_path: Path) -> None:
     nodes = [
-        node("Cast", "i", "f", to=onnx.TensorProto.FLOAT), node("Mul", "w f", "p"), node("Add", "s p", "s2"),
+        node("Cast", "i", "f", to=onnx.TensorProto.FLOAT),
+        node("Mul", "w f", "p"),
+        node("Add", "s p", "s2"),
         node("Identity", "c", "c2"),
-    ]  # fmt: skip
+    ]
     body = subgraph(nodes, [*COUNTED, ("s", FLOAT)], [("c2", BOOL), ("s2", FLOAT)])
     x = {"x": random(2, 3), "w": random(3)}
     for trips in (4, LONG):
@@ -245,12 +266,15 @@ def test_functions_of_the_file(tmp_path: Path) -> None:
     """One uses the other, and an If is within one."""
     helper, opsets = onnx.helper, [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("own", 1)]
     parts = {
-        "then_branch": branch("t", node("Neg", "a", "t")), "else_branch": branch("e", node("Identity", "a", "e")),
-    }  # fmt: skip
+        "then_branch": branch("t", node("Neg", "a", "t")),
+        "else_branch": branch("e", node("Identity", "a", "e")),
+    }
     inner = [
-        node("ReduceSum", "a", "sum", keepdims=0), node("Sub", "sum sum", "zero"), node("Less", "sum zero", "p"),
+        node("ReduceSum", "a", "sum", keepdims=0),
+        node("Sub", "sum sum", "zero"),
+        node("Less", "sum zero", "p"),
         node("If", "p", "b", **parts),
-    ]  # fmt: skip
+    ]
     outer = [
         node("Turned", "a", "m", domain="own"),
         node("Turned", "m", "n", domain="own"),

@@ -19,9 +19,11 @@ class Program:
     def __init__(self, seed: int):
         self.rng, self.count = np.random.default_rng(seed), 0
         self.constants = {
-            "half": np.array(0.5, np.float32), "limit": np.array(0.3, np.float32), "true": np.array(True),
+            "half": np.array(0.5, np.float32),
+            "limit": np.array(0.3, np.float32),
+            "true": np.array(True),
             **{f"n{trips}": integer(trips) for trips in (0, 1, 3, 35)},
-        }  # fmt: skip
+        }
 
     def name(self) -> str:
         """A name that is new."""
@@ -81,8 +83,9 @@ class Program:
         after, test = self.decision(inner) if self.rng.random() < 0.5 else ([], going)
         body = subgraph(
             [*nodes, *after, node("Identity", test, done), node("Identity", inner[-1], last)],
-            [(number, INTEGER), (going, BOOL), (state, FLOAT)], [(done, BOOL), (last, FLOAT)],
-        )  # fmt: skip
+            [(number, INTEGER), (going, BOOL), (state, FLOAT)],
+            [(done, BOOL), (last, FLOAT)],
+        )
         trips = f"n{self.rng.choice([0, 1, 3, 35])}"
         return [node("Loop", f"{trips} true {self.pick(scope)}", name, body=body)], name
 
@@ -91,17 +94,30 @@ class Program:
         state, column, last, made, kept, name = (self.name() for _ in range(6))
         bent, ways = self.name(), [int(way) for way in self.rng.integers(0, 2, 2)]
         body = subgraph(
-            [node("Add", f"{state} {column}", bent), node("Tanh", bent, last), node("Mul", f"{last} half", made)],
-            [(state, FLOAT), (column, FLOAT)], [(last, FLOAT), (made, FLOAT)], SHAPE[:1],
-        )  # fmt: skip
+            [
+                node("Add", f"{state} {column}", bent),
+                node("Tanh", bent, last),
+                node("Mul", f"{last} half", made),
+            ],
+            [(state, FLOAT), (column, FLOAT)],
+            [(last, FLOAT), (made, FLOAT)],
+            SHAPE[:1],
+        )
         first, source = self.name(), self.pick(scope)
         return [
             node("ReduceMean", self.pick(scope), first, axes=[1], keepdims=0),
             node(
-                "Scan", f"{first} {source}", f"{kept} {name}", body=body, num_scan_inputs=1, scan_input_axes=[1],
-                scan_output_axes=[1], scan_input_directions=ways[:1], scan_output_directions=ways[1:],
+                "Scan",
+                f"{first} {source}",
+                f"{kept} {name}",
+                body=body,
+                num_scan_inputs=1,
+                scan_input_axes=[1],
+                scan_output_axes=[1],
+                scan_input_directions=ways[:1],
+                scan_output_directions=ways[1:],
             ),
-        ], name  # fmt: skip
+        ], name
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,7 +8,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from compiler.api import compile
 from compiler.frontends.tflite import read_tflite
-from compiler.network import Network
+from compiler.runtime.compiled import CompiledNetwork
 from hw.errors import InputError
 from tests.numerics.litert import REFERENCE
 from tests.support.one_operator import options
@@ -31,21 +31,29 @@ def counting(*, known: bool) -> list[FileGraph]:
         "WHILE", ["i", "x"], ["j", "y"], options("While", condSubgraphIndex=1, bodySubgraphIndex=2)
     )
     main = FileGraph(
-        {"x": ROW, "i": number(0) if known else NUMBER, "j": NUMBER, "y": ROW}, [loop],
-        ["x"] if known else ["x", "i"], ["y", "j"], {"x": MEANING, "y": MEANING},
-    )  # fmt: skip
+        {"x": ROW, "i": number(0) if known else NUMBER, "j": NUMBER, "y": ROW},
+        [loop],
+        ["x"] if known else ["x", "i"],
+        ["y", "j"],
+        {"x": MEANING, "y": MEANING},
+    )
     condition = FileGraph(
         {"i": NUMBER, "s": ROW, "five": number(5), "go": TRUTH},
-        [Operator("LESS", ["i", "five"], ["go"], options("Less"))], ["i", "s"], ["go"], {"s": MEANING},
-    )  # fmt: skip
+        [Operator("LESS", ["i", "five"], ["go"], options("Less"))],
+        ["i", "s"],
+        ["go"],
+        {"s": MEANING},
+    )
     body = FileGraph(
         {"i": NUMBER, "s": ROW, "one": number(1), "i2": NUMBER, "w": w, "s2": ROW},
         [
             Operator("ADD", ["i", "one"], ["i2"], options("Add")),
             Operator("ADD", ["s", "w"], ["s2"], options("Add"), 2),
         ],
-        ["i", "s"], ["i2", "s2"], {"s": MEANING, "s2": MEANING, "w": (0.05, 0)},
-    )  # fmt: skip
+        ["i", "s"],
+        ["i2", "s2"],
+        {"s": MEANING, "s2": MEANING, "w": (0.05, 0)},
+    )
     return [main, condition, body]
 
 
@@ -58,17 +66,24 @@ def choosing() -> list[FileGraph]:
     ]
     limit = np.array(60, np.int8)
     tensors = {
-        "x": ROW, "axes": np.array([0, 1], np.int32), "top": ((), "int8"), "limit": limit, "p": TRUTH, "y": ROW,
-    }  # fmt: skip
+        "x": ROW,
+        "axes": np.array([0, 1], np.int32),
+        "top": ((), "int8"),
+        "limit": limit,
+        "p": TRUTH,
+        "y": ROW,
+    }
     meaning: dict[str, tuple[float, int]] = {"x": MEANING, "y": MEANING, "top": MEANING, "limit": MEANING}
     branches = [
         FileGraph(
             {"a": ROW, "w": np.full((1, 16), value, np.int8), "b": ROW},
-            [Operator(kind, ["a", "w"], ["b"], options(kind.capitalize()), 2)], ["a"], ["b"],
+            [Operator(kind, ["a", "w"], ["b"], options(kind.capitalize()), 2)],
+            ["a"],
+            ["b"],
             {"a": MEANING, "w": (0.05, 0), "b": MEANING},
         )
         for kind, value in (("ADD", -70), ("MUL", 33))
-    ]  # fmt: skip
+    ]
     return [FileGraph(tensors, decide, ["x"], ["y"], meaning), *branches]
 
 
@@ -82,14 +97,14 @@ def litert(data: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
     return [interpreter.get_tensor(details["index"]) for details in interpreter.get_output_details()]
 
 
-def compiled(folder: Path, data: bytes) -> Network:
+def compiled(folder: Path, data: bytes) -> CompiledNetwork:
     """The network of a file."""
     path = folder / "model.tflite"
     path.write_bytes(data)
     return compile(path, "n8")
 
 
-def same(network: Network, data: bytes, inputs: list[np.ndarray]) -> None:
+def same(network: CompiledNetwork, data: bytes, inputs: list[np.ndarray]) -> None:
     """The golden model makes what LiteRT makes."""
     wanted, found = litert(data, inputs), network(*inputs)
     for tensor, array in zip(network.outputs, wanted, strict=True):

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.draw import FORMATS, to_dot, to_json, to_svg, to_text
-from compiler.draw.folded import folded
-from compiler.draw.layered import cut, layered
-from compiler.record import Record
-from compiler.views import STAGES, View, view_of
-from compiler.views.view import Cost, add_edge, add_node, start
+from compiler.trace import CompilationTrace
+from compiler.visualize.graphs import STAGES, View, view_of
+from compiler.visualize.graphs.view import Cost, add_edge, add_node, start
+from compiler.visualize.svg import FORMATS, to_dot, to_json, to_svg, to_text
+from compiler.visualize.svg.collapse import folded
+from compiler.visualize.svg.layered_layout import cut, layered
 from hw.config import MlaConfig
 from tests.compiler.test_views import mixed
 
@@ -23,8 +23,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def record() -> Record:
-    made = Record()
+def record() -> CompilationTrace:
+    made = CompilationTrace()
     compile(mixed(), "n8", record=made)
     return made
 
@@ -53,7 +53,7 @@ def boxes(svg: str) -> list[tuple[float, ...]]:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_stage_in_every_format(record: Record, stage: str, form: str) -> None:
+def test_every_stage_in_every_format(record: CompilationTrace, stage: str, form: str) -> None:
     view = view_of(record, stage)
     text = FORMATS[form](view)
     if form == "json":
@@ -118,7 +118,7 @@ def test_names_that_mean_something_to_a_format() -> None:
     assert name in to_text(view)
 
 
-def test_pictures_have_no_long_fractions(record: Record) -> None:
+def test_pictures_have_no_long_fractions(record: CompilationTrace) -> None:
     """So that they are the same everywhere."""
     for stage in ("layers", "scheduled", "placed", "timeline"):
         assert not re.search(r'="[^"]*\.\d\d', to_svg(view_of(record, stage)))

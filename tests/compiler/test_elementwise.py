@@ -12,11 +12,23 @@ from tests.compiler.graphs import Draft, check
 
 TARGETS = ["n4", "n8", "n16"]
 UNARY = {
-    "sigmoid": {}, "tanh": {}, "hard_swish": {}, "gelu": {"tanh": False}, "silu": {}, "exp": {},
-    "log": {}, "abs": {}, "sqrt": {}, "rsqrt": {},
-    "elu": {"alpha": 0.7}, "softplus": {}, "mish": {},
-    "leaky_relu": {"alpha": 0.1}, "clip": {"low": -1.0, "high": math.inf}, "requantize": {},
-}  # fmt: skip
+    "sigmoid": {},
+    "tanh": {},
+    "hard_swish": {},
+    "gelu": {"tanh": False},
+    "silu": {},
+    "exp": {},
+    "log": {},
+    "abs": {},
+    "sqrt": {},
+    "rsqrt": {},
+    "elu": {"alpha": 0.7},
+    "softplus": {},
+    "mish": {},
+    "leaky_relu": {"alpha": 0.1},
+    "clip": {"low": -1.0, "high": math.inf},
+    "requantize": {},
+}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -88,8 +100,8 @@ def test_uint8() -> None:
 @pytest.mark.parametrize(
     ("op", "dtypes", "reason"),
     [
-        ("add", ("int8", "int16"), "add of int8 and int16"),
-        ("mul", ("int16", "int16"), "mul of int16 and int16"),
+        ("add", ("int8", "int16"), "tensor 'x2' must be int8 or uint8, not int16"),
+        ("mul", ("int16", "int16"), "tensor 'x1' must be int8 or uint8, not int16"),
     ],
 )
 def test_what_cannot_be_done_says_why(op: str, dtypes: tuple[str, str], reason: str) -> None:

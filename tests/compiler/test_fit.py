@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen.code import Code
+from compiler.codegen.executable import StageExecutable
 from compiler.ir.tensor import Tensor
-from compiler.schedule import fit as fitting
+from compiler.scheduler import fit_memory as fitting
 from tests.compiler.graphs import Draft, check
 
 
@@ -54,7 +54,7 @@ def test_attempts_do_not_grow_with_the_length_of_a_network(
 ) -> None:
     attempts, generate = [0], fitting.generate
 
-    def counted(*given: Any) -> Code:
+    def counted(*given: Any) -> StageExecutable:
         attempts[0] += 1
         return generate(*given)
 

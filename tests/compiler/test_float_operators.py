@@ -17,8 +17,12 @@ Array = np.ndarray
 GRAPHS = 20
 #: By operator: units in the last place that a result may be off, and what part of the results may be at all.
 BOUNDS = {
-    "softmax": (1, 0.001), "layer_norm": (1, 0.02), "rms_norm": (1, 0.02), "gelu": (1, 0.001), "tanh gelu": (1, 0.001),
-}  # fmt: skip
+    "softmax": (1, 0.001),
+    "layer_norm": (1, 0.02),
+    "rms_norm": (1, 0.02),
+    "gelu": (1, 0.001),
+    "tanh gelu": (1, 0.001),
+}
 
 
 def _softmax(x: Array, *_: Array) -> Array:
@@ -46,7 +50,7 @@ CASES: dict[str, tuple[str, dict, int, Callable[..., Array]]] = {
     "rms_norm": ("rms_norm", {"axis": 1, "epsilon": 1e-5}, 1, _rms_norm),
     "gelu": ("gelu", {"tanh": False}, 0, lambda x: x * 0.5 * (1 + erf(x / np.sqrt(2)))),
     "tanh gelu": ("gelu", {"tanh": True}, 0, _tanh_gelu),
-}  # fmt: skip
+}
 
 
 def differences(name: str, rng: np.random.Generator) -> Array:

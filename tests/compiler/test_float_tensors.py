@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from compiler.api import compile
-from compiler.host import evaluate
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Network
-from compiler.runtime import Session, dram_bytes
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from tests.compiler.onnx_models import model, reference
@@ -23,7 +23,7 @@ Arrays = list[NDArray]
 
 def built(
     path: Path, target: str, x: NDArray, nodes: list, outputs: list[str], **known: NDArray
-) -> tuple[Network, Arrays]:
+) -> tuple[CompiledNetwork, Arrays]:
     """A model of one input compiled, and what onnxruntime makes of it."""
     made = model(nodes, {"x": x}, outputs, known, opset=21)
     onnx.save(made, path / "floats.onnx")
@@ -106,10 +106,12 @@ def test_conversions_between_layers(rng: np.random.Generator) -> None:
     graph.add_input(Tensor("x", shape, "int8", Quantization.of(0.05)))
     last = "x"
     for op, dtype, q in (
-        ("tanh", "int8", Quantization.of(1 / 128)), ("dequantize", "float32", None),
-        ("exp", "float32", None), ("quantize", "int8", Quantization.of(0.02, -7)),
+        ("tanh", "int8", Quantization.of(1 / 128)),
+        ("dequantize", "float32", None),
+        ("exp", "float32", None),
+        ("quantize", "int8", Quantization.of(0.02, -7)),
         ("sigmoid", "int8", Quantization.of(1 / 256, -128)),
-    ):  # fmt: skip
+    ):
         made = graph.add_tensor(Tensor(f"{op} made", shape, dtype, q))
         graph.add_node(Node(op, op, (last,), (made.name,), {}))
         last = made.name

@@ -28,7 +28,7 @@ def test_makers_and_readers() -> None:
     assert graph.out(graph.nodes["sum"]) is graph.tensors["z"]
 
 
-def test_text() -> None:
+def test_text_of_a_graph() -> None:
     assert str(chain()).splitlines() == [
         "graph chain(",
         "    %x: int8[1, 4, 4, 8] * 0.5 @ 3",
@@ -58,8 +58,8 @@ def test_networkx_view() -> None:
             r"kernel must be two positive integers, not \(2, 0\)",
         ),
         (("n", "add", ("x", "q"), ("z",), {}), "node 'n': there is no tensor 'q'"),
-        (("n", "add", ("x", "y"), ("z",), {}), "node 'n': nothing makes its input 'y' before it runs"),
-        (("n", "tanh", ("x",), ("x",), {}), "node 'n': its output 'x' is made already"),
+        (("n", "add", ("x", "y"), ("z",), {}), "node 'n': its input 'y' is not computed before it runs"),
+        (("n", "tanh", ("x",), ("x",), {}), "node 'n': its output 'x' already has a producer"),
     ],
 )
 def test_refused_nodes(node: tuple, message: str) -> None:
@@ -73,11 +73,11 @@ def test_refused_nodes(node: tuple, message: str) -> None:
 
 def test_refused_graphs() -> None:
     graph = chain()
-    with pytest.raises(GraphError, match="tensor 'x' is there twice"):
+    with pytest.raises(GraphError, match="tensor 'x' is defined twice"):
         graph.add_tensor(Tensor("x", (1,), "int8"))
-    with pytest.raises(GraphError, match="node 'cut' is there twice"):
+    with pytest.raises(GraphError, match="node 'cut' is defined twice"):
         graph.add_node(Node("cut", "tanh", ("x",), ("z",)))
-    with pytest.raises(GraphError, match="nothing makes the output 'w'"):
+    with pytest.raises(GraphError, match="no node computes the output 'w'"):
         graph.finish(["w"])
 
 

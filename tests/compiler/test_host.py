@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.host import evaluate, run_node
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference import evaluate, run_node
 from hw.errors import InputError
 
 STEP = Quantization.of(0.5, 3)
@@ -101,26 +101,53 @@ WINDOW = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0)}
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (single("max_pool2d", [IMAGE], Tensor("y", (1, 3, 2, 2), "int8", STEP), **WINDOW),
-         r"node 'n' \(max_pool2d\): 3 windows along axis 1 take 6 pixels, but padded there are 4"),
-        (single("avg_pool2d", [IMAGE], Tensor("y", (1, 1, 1, 2), "int8", STEP), kernel=(1, 1), strides=(1, 1),
-                pads=(1, 0, 0, 0), count_pads=False), "a window lies wholly in the padding"),
-        (single("transpose", [IMAGE], Tensor("y", (1, 4, 4, 2), "int8", STEP), perm=(0, 3, 1, 2)),
-         r"makes shape \[1, 2, 4, 4\], but 'y' is \[1, 4, 4, 2\]"),
-        (single("transpose", [IMAGE], Tensor("y", (1, 4, 4, 2), "int8", STEP), perm=(0, 1)), "cannot be computed"),
-        (single("reduce_sum", [IMAGE], Tensor("y", (1, 4, 4), "int8", STEP), axes=(4,), keep=False),
-         "cannot be computed"),
-        (single("slice", [MANY], Tensor("y", (2,), "int8", STEP), starts=(1,), sizes=(2,), steps=(1,)),
-         r"axis 0 has indices 0\.\.1, not 1\.\.2"),
-        (single("gather", [MANY, Tensor("i", (1,), "int64")], Tensor("y", (1,), "int8", STEP), axis=1),
-         "cannot be computed"),
-        (single("rms_norm", [IMAGE], Tensor("y", IMAGE.shape, "int8", STEP), axis=4, epsilon=0.0),
-         "cannot be computed"),
+        (
+            single("max_pool2d", [IMAGE], Tensor("y", (1, 3, 2, 2), "int8", STEP), **WINDOW),
+            r"node 'n' \(max_pool2d\): 3 windows along axis 1 take 6 pixels, but padded there are 4",
+        ),
+        (
+            single(
+                "avg_pool2d",
+                [IMAGE],
+                Tensor("y", (1, 1, 1, 2), "int8", STEP),
+                kernel=(1, 1),
+                strides=(1, 1),
+                pads=(1, 0, 0, 0),
+                count_pads=False,
+            ),
+            "a window lies wholly in the padding",
+        ),
+        (
+            single("transpose", [IMAGE], Tensor("y", (1, 4, 4, 2), "int8", STEP), perm=(0, 3, 1, 2)),
+            r"makes shape \[1, 2, 4, 4\], but 'y' is \[1, 4, 4, 2\]",
+        ),
+        (
+            single("transpose", [IMAGE], Tensor("y", (1, 4, 4, 2), "int8", STEP), perm=(0, 1)),
+            "cannot be computed",
+        ),
+        (
+            single("reduce_sum", [IMAGE], Tensor("y", (1, 4, 4), "int8", STEP), axes=(4,), keep=False),
+            "cannot be computed",
+        ),
+        (
+            single("slice", [MANY], Tensor("y", (2,), "int8", STEP), starts=(1,), sizes=(2,), steps=(1,)),
+            r"axis 0 has indices 0\.\.1, not 1\.\.2",
+        ),
+        (
+            single("gather", [MANY, Tensor("i", (1,), "int64")], Tensor("y", (1,), "int8", STEP), axis=1),
+            "cannot be computed",
+        ),
+        (
+            single("rms_norm", [IMAGE], Tensor("y", IMAGE.shape, "int8", STEP), axis=4, epsilon=0.0),
+            "cannot be computed",
+        ),
         (single("tanh", [MANY], Tensor("y", (2,), "int8", STEP)), "tensor 'x' must have one scale, not many"),
-        (single("hard_swish", [IMAGE], Tensor("y", IMAGE.shape, "int8", Quantization.of(1e-4))),
-         r"the output's scale must be above 0\.00391, 1/128 of the input's, not 0\.0001"),
+        (
+            single("hard_swish", [IMAGE], Tensor("y", IMAGE.shape, "int8", Quantization.of(1e-4))),
+            r"the output's scale must be above 0\.00391, 1/128 of the input's, not 0\.0001",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused_nodes(graph: Graph, message: str) -> None:
     with pytest.raises(InputError, match=message):
         evaluate(graph, zeros(graph))

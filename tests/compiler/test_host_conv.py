@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from compiler.frontends.build import same_pads
+from compiler.frontends.builder import same_pads
 from compiler.ir.tensor import Quantization, Tensor
 from tests.support.one_operator import RESOLVERS, OneOperator, constant, options, quantized, scale_of
 
@@ -94,9 +94,15 @@ def conv(rng: Rng, dtype: str, ties: bool) -> OneOperator:
     weights, bias, scale = weights_of(rng, x, (out_c, *window.kernel, in_c // groups), 0, terms, ties)
     y = quantized(rng, "y", (2, *window.out, out_c), dtype, ties=ties, scale=scale)
     return OneOperator(
-        OPERATOR.CONV_2D, options("Conv2D", **window.dilated_fields), "conv2d", [x], y,
-        window.attributes | {"groups": groups}, constants=[weights, bias], version=5 if dtype == "int16" else 3,
-    )  # fmt: skip
+        OPERATOR.CONV_2D,
+        options("Conv2D", **window.dilated_fields),
+        "conv2d",
+        [x],
+        y,
+        window.attributes | {"groups": groups},
+        constants=[weights, bias],
+        version=5 if dtype == "int16" else 3,
+    )
 
 
 def depthwise(rng: Rng, dtype: str, ties: bool) -> OneOperator:
@@ -109,10 +115,16 @@ def depthwise(rng: Rng, dtype: str, ties: bool) -> OneOperator:
     assert weights.data is not None and q is not None
     moved = constant("w", weights.data[None], Quantization(q.scale, q.zero_point, None if q.whole else 3))
     return OneOperator(
-        OPERATOR.DEPTHWISE_CONV_2D, options("DepthwiseConv2D", depthMultiplier=1, **window.dilated_fields),
-        "depthwise_conv2d", [x], y, window.attributes, constants=[weights, bias], stored=[moved, bias],
+        OPERATOR.DEPTHWISE_CONV_2D,
+        options("DepthwiseConv2D", depthMultiplier=1, **window.dilated_fields),
+        "depthwise_conv2d",
+        [x],
+        y,
+        window.attributes,
+        constants=[weights, bias],
+        stored=[moved, bias],
         version=5 if dtype == "int16" else 3,
-    )  # fmt: skip
+    )
 
 
 def transposed(rng: Rng, dtype: str, ties: bool) -> OneOperator:
@@ -141,10 +153,17 @@ def transposed(rng: Rng, dtype: str, ties: bool) -> OneOperator:
     )
     attributes = window.attributes | {"groups": 1, "output_pads": extra}
     return OneOperator(
-        OPERATOR.TRANSPOSE_CONV, options("TransposeConv", **window.fields), "conv_transpose2d", [x], y, attributes,
-        constants=[weights, bias], parameters=[constant("shape", np.array(y.shape, np.int32))], order=[3, 1, 0, 2],
+        OPERATOR.TRANSPOSE_CONV,
+        options("TransposeConv", **window.fields),
+        "conv_transpose2d",
+        [x],
+        y,
+        attributes,
+        constants=[weights, bias],
+        parameters=[constant("shape", np.array(y.shape, np.int32))],
+        order=[3, 1, 0, 2],
         version=3,
-    )  # fmt: skip
+    )
 
 
 def dense(rng: Rng, dtype: str, ties: bool) -> OneOperator:
@@ -153,9 +172,14 @@ def dense(rng: Rng, dtype: str, ties: bool) -> OneOperator:
     weights, bias, scale = weights_of(rng, x, (n, k), 0, k, ties, channels=False)
     y = quantized(rng, "y", (m, n), dtype, ties=ties, scale=scale)
     return OneOperator(
-        OPERATOR.FULLY_CONNECTED, options("FullyConnected"), "dense", [x], y, constants=[weights, bias],
+        OPERATOR.FULLY_CONNECTED,
+        options("FullyConnected"),
+        "dense",
+        [x],
+        y,
+        constants=[weights, bias],
         version=7 if dtype == "int16" else 4,
-    )  # fmt: skip
+    )
 
 
 def matmul(rng: Rng, dtype: str, ties: bool) -> OneOperator:
@@ -175,9 +199,14 @@ def pool(kind: str, op: str, **attributes: bool) -> Case:
         fields = window.fields | {"filterHeight": window.kernel[0], "filterWidth": window.kernel[1]}
         known = {"kernel": window.kernel, "strides": window.strides, "pads": window.pads}
         return OneOperator(
-            getattr(OPERATOR, kind), options("Pool2D", **fields), op, [x], y, known | attributes,
+            getattr(OPERATOR, kind),
+            options("Pool2D", **fields),
+            op,
+            [x],
+            y,
+            known | attributes,
             version=3 if dtype == "int16" else 2,
-        )  # fmt: skip
+        )
 
     return case
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from compiler.host import evaluate
 from compiler.ir.tensor import Tensor
+from compiler.reference import evaluate
 from tests.numerics.litert import run
 from tests.support.one_operator import (
     RESOLVERS,
@@ -58,13 +58,23 @@ def fixed_output(kind: str, op: str, scale: float, *, centre: bool = False) -> C
     """A function whose output's quantization TFLite prescribes."""
 
     def case(rng: Rng, dtype: str, ties: bool) -> OneOperator:
-        zero = np.iinfo(dtype).min + (128 if centre else 0)
-        y = quantized(rng, "y", SHAPE, dtype, scale=scale, zero=zero)
-        return OneOperator(
-            getattr(OPERATOR, kind), None, op, [quantized(rng, "x", SHAPE, dtype, ties=ties)], y
-        )
+        if dtype == "int16":
+            x, y = _fine(rng, dtype, ties), quantized(rng, "y", SHAPE, dtype, scale=2.0**-15)
+        else:
+            zero = np.iinfo(dtype).min + (128 if centre else 0)
+            x, y = (
+                quantized(rng, "x", SHAPE, dtype, ties=ties),
+                quantized(rng, "y", SHAPE, dtype, scale=scale, zero=zero),
+            )
+        return OneOperator(getattr(OPERATOR, kind), None, op, [x], y)
 
     return case
+
+
+def _fine(rng: Rng, dtype: str, ties: bool, shape: tuple[int, ...] = SHAPE) -> Tensor:
+    """An operand of int16 whose numbers are small; no power of two is among those with kernels of their own."""
+    scale = 2.0 ** -int(rng.integers(13, 17)) if ties else float(rng.uniform(1e-5, 1e-3))
+    return quantized(rng, "x", shape, dtype, scale=scale)
 
 
 def leaky(rng: Rng, dtype: str, ties: bool) -> OneOperator:
@@ -90,7 +100,7 @@ def of_positive(kind: str) -> Case:
 
 def exp(rng: Rng, dtype: str, ties: bool) -> OneOperator:
     """Of numbers that do not overflow an int32, which LiteRT does not saturate."""
-    x = quantized(rng, "x", SHAPE, dtype, scale=rng.uniform(0.001, 0.05))
+    x = quantized(rng, "x", SHAPE, dtype, scale=rng.uniform(0.001, 0.05) / (256 if dtype == "int16" else 1))
     y = quantized(rng, "y", SHAPE, dtype, ties=ties)
     return OneOperator(OPERATOR.EXP, options("Exp"), "exp", [x], y)
 
@@ -104,11 +114,14 @@ def prelu(rng: Rng, dtype: str, ties: bool) -> OneOperator:
 
 def softmax(rng: Rng, dtype: str, ties: bool) -> OneOperator:
     shape, beta = (5, int(rng.integers(2, 600))), float(rng.choice([1.0, 0.5, 2.5]))
-    y = quantized(rng, "y", shape, dtype, scale=1 / 256, zero=np.iinfo(dtype).min)
-    x = quantized(rng, "x", shape, dtype, ties=ties)
+    if dtype == "int16":
+        x, y = _fine(rng, dtype, ties, shape), quantized(rng, "y", shape, dtype, scale=2.0**-15)
+    else:
+        y = quantized(rng, "y", shape, dtype, scale=1 / 256, zero=np.iinfo(dtype).min)
+        x = quantized(rng, "x", shape, dtype, ties=ties)
     return OneOperator(
         OPERATOR.SOFTMAX, options("Softmax", beta=beta), "softmax", [x], y, {"axis": 1, "beta": beta}
-    )  # fmt: skip
+    )
 
 
 def quantize(rng: Rng, dtype: str, ties: bool) -> OneOperator:
@@ -144,9 +157,14 @@ def reduction(kind: str, op: str, *, same: bool = False) -> Case:
         if same:
             y = Tensor("y", y.shape, dtype, x.quantization)
         return OneOperator(
-            getattr(OPERATOR, kind), options("Reducer", keepDims=keep), op, [x], y, {"axes": axes, "keep": keep},
+            getattr(OPERATOR, kind),
+            options("Reducer", keepDims=keep),
+            op,
+            [x],
+            y,
+            {"axes": axes, "keep": keep},
             parameters=[constant("axes", np.array(axes, np.int32))],
-        )  # fmt: skip
+        )
 
     return case
 
@@ -161,17 +179,17 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "relu_n1_to_1": (unary("RELU_N1_TO_1", "clip", version=1, low=-1.0, high=1.0), BYTES),
     "leaky_relu": (leaky, ALL),
     "prelu": (prelu, BYTES),
-    "sigmoid": (fixed_output("LOGISTIC", "sigmoid", 1 / 256), BYTES),
-    "tanh": (fixed_output("TANH", "tanh", 1 / 128, centre=True), BYTES),
+    "sigmoid": (fixed_output("LOGISTIC", "sigmoid", 1 / 256), ALL),
+    "tanh": (fixed_output("TANH", "tanh", 1 / 128, centre=True), ALL),
     "hard_swish": (unary("HARD_SWISH", "hard_swish", options("HardSwish"), version=1), BYTES),
-    "gelu": (gelu, BYTES),
-    "exp": (exp, ("int8",)),
-    "abs": (unary("ABS", "abs"), ("int8",)),
+    "gelu": (gelu, ALL),
+    "exp": (exp, ("int8", "int16")),
+    "abs": (unary("ABS", "abs"), ("int8", "int16")),
     "log": (of_positive("LOG"), ("int8",)),
     "sqrt": (of_positive("SQRT"), ("int8",)),
     "rsqrt": (of_positive("RSQRT"), ("int8",)),
     "elu": (unary("ELU", "elu", version=1, alpha=1.0), ("int8",)),
-    "softmax": (softmax, BYTES),
+    "softmax": (softmax, ALL),
     "quantize": (quantize, ALL),
     "dequantize": (dequantize, ALL),
     "requantize": (unary("QUANTIZE", "requantize", options("Quantize")), ALL),
@@ -214,6 +232,18 @@ def test_as_litert(rng: Rng, name: str, dtype: str, kernels: str) -> None:
         assert np.abs(got.astype(np.float64) - want).max() <= 1
         different, total = different + int((got != want).sum()), total + got.size
     assert different <= 0.0006 * total
+
+
+@pytest.mark.parametrize("kind", ["LOG", "SQRT", "RSQRT"])
+def test_numbers_above_zero_in_int16(rng: Rng, kind: str) -> None:
+    for trial in range(TRIALS):
+        x = _fine(rng, "int16", trial % 2 == 0)
+        y = quantized(rng, "y", SHAPE, "int16", scale=float(rng.uniform(1e-4, 1e-2)))
+        one = OneOperator(getattr(OPERATOR, kind), None, kind.lower(), [x], y)
+        values = rng.integers(1, 1 << 15, SHAPE).astype(np.int16)
+        want = run(one.file(), RESOLVERS["reference"], values)
+        off = np.abs(evaluate(one.graph(), {"x": values})["y"].astype(int) - want)
+        assert off.max() <= int(kind == "LOG") and np.count_nonzero(off) <= 0.001 * off.size
 
 
 @pytest.mark.parametrize("name", ["add", "mul", "requantize", "leaky_relu", "reduce_mean"])

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.host.table import OPERATORS
 from compiler.ir.ops import OPS
+from compiler.reference.registry import OPERATORS
 from tests.support.onnx_operator import channels_first, channels_last, on_host, run
 
 TRIALS = 12

@@ -7,8 +7,8 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 from compiler.frontends.model import read_model
-from compiler.host import evaluate, run_node
 from compiler.ir.graph import Graph
+from compiler.reference import evaluate, run_node
 from tests.compiler.networks import model as model_file
 from tests.support.one_operator import RESOLVERS
 
@@ -23,9 +23,11 @@ class Litert:
 
     def __init__(self, path: Path, kernels: str, *, layers: bool = False):
         self.interpreter = Interpreter(
-            model_path=str(path), experimental_op_resolver_type=RESOLVERS[kernels], num_threads=1,
+            model_path=str(path),
+            experimental_op_resolver_type=RESOLVERS[kernels],
+            num_threads=1,
             experimental_preserve_all_tensors=layers,
-        )  # fmt: skip
+        )
         self.interpreter.allocate_tensors()
         (self.input,), (self.output,) = (
             self.interpreter.get_input_details(),

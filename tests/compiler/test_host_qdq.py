@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.host import evaluate
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference import evaluate
 from tests.support.one_operator import quantized, random_values, scale_of
 from tests.support.onnx_operator import channels_first, channels_last, run
 
@@ -125,9 +125,16 @@ def test_convolution(rng: Rng, dtype: str) -> None:
         window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
         got = host("conv2d", [x, w, b], values, y, window)
         want = run(
-            "QLinearConv", channels_first(values[0]), *operands(x), channels_first(values[1]), *operands(w),
-            *operands(y), values[2], pads=(1, 1, 1, 1), constants=True,
-        )  # fmt: skip
+            "QLinearConv",
+            channels_first(values[0]),
+            *operands(x),
+            channels_first(values[1]),
+            *operands(w),
+            *operands(y),
+            values[2],
+            pads=(1, 1, 1, 1),
+            constants=True,
+        )
         np.testing.assert_array_equal(got, channels_last(want))
 
 

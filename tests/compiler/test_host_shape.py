@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from compiler.host import evaluate
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference import evaluate
 from tests.support.onnx_operator import on_host, run
 
 TRIALS = 12
@@ -91,9 +91,15 @@ def test_resize_nearest(rng: Rng, centers: bool) -> None:
         x = rng.normal(size=(2, *given, 3)).astype(np.float32)
         mode = ("half_pixel", "round_prefer_ceil") if centers else ("asymmetric", "floor")
         want = run(
-            "Resize", np.ascontiguousarray(x.transpose(0, 3, 1, 2)), None, None, np.array([2, 3, *size], np.int64),
-            mode="nearest", coordinate_transformation_mode=mode[0], nearest_mode=mode[1],
-        ).transpose(0, 2, 3, 1)  # fmt: skip
+            "Resize",
+            np.ascontiguousarray(x.transpose(0, 3, 1, 2)),
+            None,
+            None,
+            np.array([2, 3, *size], np.int64),
+            mode="nearest",
+            coordinate_transformation_mode=mode[0],
+            nearest_mode=mode[1],
+        ).transpose(0, 2, 3, 1)
         got = on_host("resize_nearest", x, makes=want.shape, size=size, centers=centers)
         np.testing.assert_array_equal(got, want)
 

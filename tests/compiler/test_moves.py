@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.codegen.network import _Generator
-from compiler.frontends.build import GraphBuilder
-from compiler.host import evaluate as on_host
+from compiler.codegen.generate import _Generator
+from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.lower.groups import group
-from compiler.lower.lower import lower
-from compiler.lower.walk import Walk, stretches
-from compiler.runtime import Session, dram_bytes
+from compiler.layers.affine_copy import Walk, stretches
+from compiler.lowering.fusion_groups import group
+from compiler.lowering.lower import lower
+from compiler.reference import evaluate as on_host
+from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import Schedule
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
@@ -42,12 +42,16 @@ def perturbed(schedule: Schedule, seed: int) -> Schedule:
     rng = random.Random(seed)
     layers = {
         name: replace(
-            layer, on_chip=rng.random() < 0.6, rows=rng.choice((1, 2, 5, 40, layer.rows)),
-            x_buffers=rng.choice((1, 2, 3)), y_buffers=rng.choice((1, 2)), prefetch=rng.choice((0, 4)),
-            joined=rng.random() < 0.3,
+            layer,
+            on_chip=rng.random() < 0.6,
+            rows=rng.choice((1, 2, 5, 40, layer.rows)),
+            x_buffers=rng.choice((1, 2, 3)),
+            y_buffers=rng.choice((1, 2)),
+            prefetch=rng.choice((0, 4)),
+            same_program_as_previous=rng.random() < 0.3,
         )
         for name, layer in schedule.layers.items()
-    }  # fmt: skip
+    }
     return replace(schedule, layers=layers)
 
 
@@ -160,9 +164,14 @@ def test_bad_shapes_are_refused_with_a_message(graph: Graph, message: str) -> No
 
 def test_indices_become_few_stretches() -> None:
     for indices, count in (
-        ([0, 0, 1, 1, 2, 2], 1), ([0, 2, 4, 6], 1), ([5, 4, 3], 1), ([0, 1, 2, 7, 8, 9], 2), ([4], 1),
-        ([0, 0, 1, 2, 2, 3], 3), ([3, 3, 3], 1),
-    ):  # fmt: skip
+        ([0, 0, 1, 1, 2, 2], 1),
+        ([0, 2, 4, 6], 1),
+        ([5, 4, 3], 1),
+        ([0, 1, 2, 7, 8, 9], 2),
+        ([4], 1),
+        ([0, 0, 1, 2, 2, 3], 3),
+        ([3, 3, 3], 1),
+    ):
         parts = stretches(indices)
         found = {}
         for part in parts:

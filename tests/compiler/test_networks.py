@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from tests.compiler.networks import NETWORKS, Reference, model, random_inputs

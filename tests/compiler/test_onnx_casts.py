@@ -34,26 +34,54 @@ CASES = {
     "wraps_then_real": ([_cast("x", "a", "int32"), _cast("a", "y", "float")], WIDE, "y", {}),
     "widens": ([_cast("x", "y", "int64")], NARROW, "y", {}),
     "widens_for_a_product": (
-        [_cast("x", "a", "int64"), node("Mul", "a k", "y"), _cast("y", "z", "float")], NARROW, "y z",
-        {"k": np.array(300_001)}),
+        [_cast("x", "a", "int64"), node("Mul", "a k", "y"), _cast("y", "z", "float")],
+        NARROW,
+        "y z",
+        {"k": np.array(300_001)},
+    ),
     "widens_to_compare": (
-        [_cast("x", "a", "int64"), node("Mul", "a k", "b"), node("Equal", "b j", "y"), _cast("b", "z", "float")],
-        NARROW, "y z", {"k": np.array(300_001), "j": NARROW.astype(np.int64) * 300_001}),
+        [
+            _cast("x", "a", "int64"),
+            node("Mul", "a k", "b"),
+            node("Equal", "b j", "y"),
+            _cast("b", "z", "float"),
+        ],
+        NARROW,
+        "y z",
+        {"k": np.array(300_001), "j": NARROW.astype(np.int64) * 300_001},
+    ),
     "product_wraps": (
-        [_cast("x", "a", "int32"), node("Mul", "a k", "b"), _cast("b", "y", "float")], WIDE, "y",
-        {"k": np.array(3, np.int32)}),
+        [_cast("x", "a", "int32"), node("Mul", "a k", "b"), _cast("b", "y", "float")],
+        WIDE,
+        "y",
+        {"k": np.array(3, np.int32)},
+    ),
     "sum_wraps": (
-        [node("Add", "x k", "b"), _cast("b", "y", "float")], NARROW, "y", {"k": np.array(2**31 - 1, np.int32)}),
+        [node("Add", "x k", "b"), _cast("b", "y", "float")],
+        NARROW,
+        "y",
+        {"k": np.array(2**31 - 1, np.int32)},
+    ),
     "running_sum_wraps": (
-        [node("CumSum", "x k", "b"), _cast("b", "y", "float")], NARROW, "y", {"k": np.array(0)}),
+        [node("CumSum", "x k", "b"), _cast("b", "y", "float")],
+        NARROW,
+        "y",
+        {"k": np.array(0)},
+    ),
     "bytes_wrap": (
-        [node("Sub", "x k", "b"), _cast("b", "y", "float")], np.array([5, 7], np.uint8), "y",
-        {"k": np.array([9, 5], np.uint8)}),
+        [node("Sub", "x k", "b"), _cast("b", "y", "float")],
+        np.array([5, 7], np.uint8),
+        "y",
+        {"k": np.array([9, 5], np.uint8)},
+    ),
     "constant_wraps": (
-        [_cast("k", "a", "uint16"), _cast("a", "b", "int64"), node("Add", "x b", "y")], WIDE, "y",
-        {"k": np.array([-1, 70_000, 3, 0, 65_535])}),
+        [_cast("k", "a", "uint16"), _cast("a", "b", "int64"), node("Add", "x b", "y")],
+        WIDE,
+        "y",
+        {"k": np.array([-1, 70_000, 3, 0, 65_535])},
+    ),
     "like": ([node("CastLike", "x k", "y")], WIDE, "y", {"k": np.array(0, np.int32)}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -65,8 +93,10 @@ def test_casts_are_those_of_onnxruntime(tmp_path, name):
 def test_places_of_the_greatest_come_out_in_the_declared_type(tmp_path):
     """As segmentation networks end that TensorFlow exports."""
     nodes = [
-        node("Conv", "x w", "c", pads=[1] * 4), node("ArgMax", "c", "a", axis=1, keepdims=0), _cast("a", "y", "int32"),
-    ]  # fmt: skip
+        node("Conv", "x w", "c", pads=[1] * 4),
+        node("ArgMax", "c", "a", axis=1, keepdims=0),
+        _cast("a", "y", "int32"),
+    ]
     given = {"x": numbers(1, 3, 6, 6)}
     made = model(nodes, given, ["y"], {"w": numbers(5, 3, 3, 3)})
     network = compile(read(tmp_path, made), "n8", calibration=[given])

@@ -8,7 +8,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.onnx import read_onnx
-from compiler.package import read_package, to_bytes
+from compiler.runtime.package.writer import read_package, to_bytes
 from tests.compiler.onnx_models import model, node, reference
 
 X = {"x": np.random.default_rng(3).integers(0, 256, (2, 3, 6, 5)).astype(np.uint8)}
@@ -18,8 +18,11 @@ CHAINS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
     "scaled_and_moved": ([node("Mul", "d a", "e"), node("Add", "e b", "h")], {"a": 1.7, "b": -0.3}),
     "of_one_element": ([node("Mul", "d a", "e"), node("Sub", "b e", "h")], {"a": [[[0.7]]], "b": [0.2]}),
     "sine_of_squares": ([node("Mul", "d a", "e"), node("Sin", "e", "f"), node("Abs", "f", "h")], {"a": 0.5}),
-    "clipped": ([node("Sigmoid", "d", "e"), node("Clip", "e a b", "f"), node("Exp", "f", "h")], {"a": 0.1, "b": 0.8}),
-}  # fmt: skip
+    "clipped": (
+        [node("Sigmoid", "d", "e"), node("Clip", "e a b", "f"), node("Exp", "f", "h")],
+        {"a": 0.1, "b": 0.8},
+    ),
+}
 
 
 def _model(chain: str) -> onnx.ModelProto:
@@ -66,9 +69,10 @@ def test_a_normalization_of_channels(shape: tuple[int, ...]) -> None:
     held |= {name: np.array(v, np.float32) for name, v in (("s", 0.04), ("t", 1 / 30))}
     held |= {name: np.array(v, np.uint8) for name, v in (("z", 100), ("u", 128))}
     nodes = [
-        node("DequantizeLinear", "x s z", "d"), node("BatchNormalization", "d factor shift mean variance", "h"),
+        node("DequantizeLinear", "x s z", "d"),
+        node("BatchNormalization", "d factor shift mean variance", "h"),
         node("QuantizeLinear", "h t u", "y"),
-    ]  # fmt: skip
+    ]
     made = model(nodes, x, ["y"], held)
     network = compile(read_onnx(made), "n4", rounding="onnxruntime", strict=True)
     far = np.abs(network(**x)["y"].astype(int) - reference(made, x)["y"].astype(int))

@@ -87,9 +87,14 @@ def test_dequantized_in_front_of_a_float_layer(tmp_path):
 
 def test_dequantized_and_quantized_dynamically(tmp_path):
     nodes = [
-        GATHER, READ, node("DynamicQuantizeLinear", "d", "q a b"), node("MatMulInteger", "q w b", "o"),
-        node("Cast", "o", "f", to=onnx.TensorProto.FLOAT), node("Mul", "a k", "m"), node("Mul", "f m", "y"),
-    ]  # fmt: skip
+        GATHER,
+        READ,
+        node("DynamicQuantizeLinear", "d", "q a b"),
+        node("MatMulInteger", "q w b", "o"),
+        node("Cast", "o", "f", to=onnx.TensorProto.FLOAT),
+        node("Mul", "a k", "m"),
+        node("Mul", "f m", "y"),
+    ]
     made = model(nodes, PLACES, ["y"], ONE | {"w": WEIGHTS, "k": np.array(0.01, np.float32)})
     assert "dense" in _check(tmp_path, made, 35, calibration=[PLACES])
 

@@ -36,16 +36,22 @@ def test_a_function_of_another_operator_set_with_the_same_operator(
 @pytest.mark.parametrize(
     ("body", "imports", "message"),
     [
-        ([node("Softmax", "a", "b")], [("", 11)],
-         "'Softmax' of its operator set 11 is not that of 17, which the model imports"),
+        (
+            [node("Softmax", "a", "b")],
+            [("", 11)],
+            "'Softmax' of its operator set 11 is not that of 17, which the model imports",
+        ),
         ([node("Relu", "a", "b")], [("", 6)], "operator set must be 7 or later, not 6; onnx.version_"),
         ([node("Relu", "a", "b")], [("", 1 << 40)], "operator set must be "),
         ([node("Relu", "a", "b")], [], "uses 'Relu' of domain '' and imports no operator set of it"),
-        ([node("Gelu", "a", "b", domain="com.microsoft")], [("", 17)],
-         "uses 'Gelu' of domain 'com.microsoft' and imports no operator set of it"),
+        (
+            [node("Gelu", "a", "b", domain="com.microsoft")],
+            [("", 17)],
+            "uses 'Gelu' of domain 'com.microsoft' and imports no operator set of it",
+        ),
         ([node("Own", "a", "b", domain="own")], [("own", 2)], "uses itself"),
     ],
-)  # fmt: skip
+)
 def test_operator_sets_that_do_not_go_with_the_model(
     body: list[onnx.NodeProto], imports: list[tuple[str, int]], message: str
 ) -> None:

@@ -6,23 +6,26 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from compiler.backend import MlaBackend
-from compiler.frontends.onnx.one_node import one_node
+from compiler.frontends.onnx.single_node_model import one_node
+from compiler.onnx_backend import MlaBackend
 from tests.compiler.onnx_models import reference
 
 BYTES = ("int8", "uint8")
 #: By name: shapes of both factors, attributes.
 MATRICES = {
-    "matrix": ((5, 40), (40, 23)), "row": ((1, 300), (300, 7)), "stack": ((2, 3, 17, 33), (33, 50)),
-    "vector": ((19,), (19, 4)), "deep": ((3, 2000), (2000, 5)),
-}  # fmt: skip
+    "matrix": ((5, 40), (40, 23)),
+    "row": ((1, 300), (300, 7)),
+    "stack": ((2, 3, 17, 33), (33, 50)),
+    "vector": ((19,), (19, 4)),
+    "deep": ((3, 2000), (2000, 5)),
+}
 IMAGES = {
     "3x3": ((1, 5, 9, 7), (12, 5, 3, 3), {"pads": [1, 1, 1, 1]}),
     "stride": ((1, 20, 9, 8), (3, 20, 2, 3), {"strides": [2, 1]}),
     "groups": ((1, 6, 8, 8), (9, 2, 3, 3), {"group": 3, "dilations": [2, 2]}),
     "depthwise": ((1, 8, 8, 8), (8, 1, 3, 3), {"group": 8}),
     "signal": ((1, 4, 30), (6, 4, 5), {}),
-}  # fmt: skip
+}
 
 
 def drawn(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
@@ -102,8 +105,12 @@ def check(op: str, seed: int, dtypes: tuple[str, str], shapes: Any, attributes: 
     if op == "MatMulInteger":
         wanted = shift[0] @ shift[1]
     else:
-        plain = one_node(helper.make_node("Conv", ["x", "w"], ["y"], **attributes),
-                         {"x": shift[0].astype(np.float32), "w": shift[1].astype(np.float32)}, ["x"], 21)  # fmt: skip
+        plain = one_node(
+            helper.make_node("Conv", ["x", "w"], ["y"], **attributes),
+            {"x": shift[0].astype(np.float32), "w": shift[1].astype(np.float32)},
+            ["x"],
+            21,
+        )
         plain.ir_version = 8  # what onnxruntime knows
         wanted = reference(plain, {"x": shift[0].astype(np.float32)})["y"]
     np.testing.assert_array_equal(found, wanted.astype(np.int32), f"seed {seed}")

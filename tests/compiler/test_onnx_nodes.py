@@ -5,28 +5,75 @@ from collections import Counter
 import pytest
 
 from scripts.onnx_nodes.case import Where, run
-from scripts.onnx_nodes.reach import in_reach
+from scripts.onnx_nodes.scope import in_reach
 from scripts.onnx_nodes.suite import node_tests, operators, share
 
 QUANTIZED = (
-    "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QuantizeLinear", "DequantizeLinear",
+    "QLinearConv",
+    "QLinearMatMul",
+    "ConvInteger",
+    "MatMulInteger",
+    "QuantizeLinear",
+    "DequantizeLinear",
     "DynamicQuantizeLinear",
-)  # fmt: skip
+)
 #: Operators that must run on the accelerator in every such test of types and shapes that the machine has.
 ACCELERATED = (
-    "Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Relu", "LeakyRelu", "Clip", "Sigmoid",
-    "Tanh", "HardSwish", "Gelu", "Exp", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceSum",
-    "ReduceMean", "ReduceMax", "ReduceMin", "Softmax", "Concat", "Split", "Slice", "Gather", "Resize",
-    "QLinearConv", "QLinearMatMul", "Elu", "Erf", "Softplus", "Sqrt", "Abs", "Max", "Min", "Pad", "PRelu", "Expand",
-    "Tile", "Sum", "Mean", "Neg",
-)  # fmt: skip
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+    "MatMul",
+    "Add",
+    "Sub",
+    "Mul",
+    "Relu",
+    "LeakyRelu",
+    "Clip",
+    "Sigmoid",
+    "Tanh",
+    "HardSwish",
+    "Gelu",
+    "Exp",
+    "AveragePool",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "MaxPool",
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "Softmax",
+    "Concat",
+    "Split",
+    "Slice",
+    "Gather",
+    "Resize",
+    "QLinearConv",
+    "QLinearMatMul",
+    "Elu",
+    "Erf",
+    "Softplus",
+    "Sqrt",
+    "Abs",
+    "Max",
+    "Min",
+    "Pad",
+    "PRelu",
+    "Expand",
+    "Tile",
+    "Sum",
+    "Mean",
+    "Neg",
+)
 #: But for what these reasons say.
 EXCEPT = {
-    "resizing by linear", "resizing by cubic", "resizing that keeps the ratio of the sides",
+    "resizing by linear",
+    "resizing by cubic",
+    "resizing that keeps the ratio of the sides",
     "of its output must be at most",
     "its output 2 is no other operator's",
     "is not quantized as a whole",  # sums and products of plain integers, which wrap around
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

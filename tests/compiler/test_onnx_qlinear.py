@@ -73,10 +73,15 @@ def test_gemm_with_factor_and_bias(
     a, b = (shape[::-1] if turn else shape for shape, turn in zip(((4, 6), (6, 5)), turned, strict=True))
     inputs = {"x": integers(*a, dtype=dtype)}
     held = {
-        "xs": np.float32(0.03), "xz": np.array(3, dtype), "w": integers(*b, seed=1), "wz": np.zeros(5, np.int8),
-        "ws": np.linspace(0.01, 0.03, 5, dtype=np.float32), "ys": np.float32(0.2), "yz": np.array(7, dtype),
+        "xs": np.float32(0.03),
+        "xz": np.array(3, dtype),
+        "w": integers(*b, seed=1),
+        "wz": np.zeros(5, np.int8),
+        "ws": np.linspace(0.01, 0.03, 5, dtype=np.float32),
+        "ys": np.float32(0.2),
+        "yz": np.array(7, dtype),
         "c": np.random.default_rng(2).integers(-9000, 9000, 5).astype(np.int32),
-    }  # fmt: skip
+    }
     attributes = {"alpha": factor, "transA": turned[0], "transB": turned[1], "domain": "com.microsoft"}
     made = model([node("QGemm", "x xs xz w ws wz c ys yz", "y", **attributes)], inputs, ["y"], held)
     graph = check(tmp_path, made, inputs)
@@ -102,9 +107,12 @@ def test_integer_sums(tmp_path: Path, op: str, dtype: str) -> None:
 def test_dynamic_quantization_computes_with_real_numbers(tmp_path: Path) -> None:
     """What it makes differs from onnxruntime's by the rounding that it leaves out."""
     nodes = [
-        node("DynamicQuantizeLinear", "x", "q s z"), node("MatMulInteger", "q w z wz", "i"),
-        node("Cast", "i", "f", to=1), node("Mul", "s ws", "scale"), node("Mul", "f scale", "y"),
-    ]  # fmt: skip
+        node("DynamicQuantizeLinear", "x", "q s z"),
+        node("MatMulInteger", "q w z wz", "i"),
+        node("Cast", "i", "f", to=1),
+        node("Mul", "s ws", "scale"),
+        node("Mul", "f scale", "y"),
+    ]
     held = {"w": integers(8, 5), "wz": np.int8(0), "ws": np.float32(0.01)}
     inputs = {"x": np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)}
     graph = check(tmp_path, model(nodes, inputs, ["y"], held), inputs, tolerance=0.02)

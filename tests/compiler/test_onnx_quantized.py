@@ -212,9 +212,7 @@ def test_digits(tmp_path: Path) -> None:
     """The project's own network: all on integers, nearly all scores those of onnxruntime, which rounds float32 sums."""
     made = onnx.load(MODEL)
     graph = read(tmp_path, made)
-    assert ops(graph) == {
-        "reshape": 2, "conv2d": 3, "clip": 3, "max_pool2d": 2, "add": 1, "dense": 1
-    }  # fmt: skip
+    assert ops(graph) == {"reshape": 2, "conv2d": 3, "clip": 3, "max_pool2d": 2, "add": 1, "dense": 1}
     assert all_integers(graph)
     images = load_digits_split()[1].images[:60]
     got = np.concatenate([evaluated(graph, {"image": image[None]})["scores"] for image in images])

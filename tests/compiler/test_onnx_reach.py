@@ -45,8 +45,14 @@ def test_maxima_with_dilations(tmp_path: Path, seed: int, padded: bool) -> None:
     dilations[seed % 2] = max(dilations[seed % 2], 2)
     pads = [int(rng.integers(0, k)) for k in kernel] * 2 if padded else [0] * 4
     pooled = build.add(
-        "MaxPool", build.real("a"), "p", kernel_shape=kernel, dilations=dilations, pads=pads, strides=pairs(rng, 1, 4)
-    )  # fmt: skip
+        "MaxPool",
+        build.real("a"),
+        "p",
+        kernel_shape=kernel,
+        dilations=dilations,
+        pads=pads,
+        strides=pairs(rng, 1, 4),
+    )
     build.quantized(pooled, 0.05, 3)
     same(tmp_path, build, image(rng, 8), within=0)
 
@@ -114,9 +120,14 @@ def test_averages_into_another_scale(tmp_path: Path, seed: int, counted: int) ->
     kernel = pairs(rng, 2, 5)
     pads = [int(rng.integers(0, k)) for k in kernel * 2]
     pooled = build.add(
-        "AveragePool", build.real("a", 0.0513, 9), "p", kernel_shape=kernel, pads=pads, strides=pairs(rng, 1, 4),
+        "AveragePool",
+        build.real("a", 0.0513, 9),
+        "p",
+        kernel_shape=kernel,
+        pads=pads,
+        strides=pairs(rng, 1, 4),
         count_include_pad=counted,
-    )  # fmt: skip
+    )
     build.quantized(pooled, float(rng.uniform(0.02, 0.09)), 5)
     same(tmp_path, build, image(rng), within=1)
 

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 
 from compiler.api import compile
 from compiler.frontends.onnx import read_onnx
-from compiler.host import evaluate
-from compiler.package import read_package, to_bytes
+from compiler.reference import evaluate
+from compiler.runtime.package.writer import read_package, to_bytes
 from hw.errors import InputError
 from tests.compiler.onnx_models import check, model, node, ops, read, small
 
@@ -38,15 +38,23 @@ def weights(op: str, directions: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("op", "attributes", "message"),
     [
-        ("LSTM", {"activations": ["HardSigmoid", "Relu", "Tanh"]}, "activations 'HardSigmoid, Relu, Tanh' (only Sig"),
-        ("GRU", {"activations": ["HardSigmoid", "Relu"]}, "activations 'HardSigmoid, Relu' (only Sigmoid, Tanh)"),
+        (
+            "LSTM",
+            {"activations": ["HardSigmoid", "Relu", "Tanh"]},
+            "activations 'HardSigmoid, Relu, Tanh' (only Sig",
+        ),
+        (
+            "GRU",
+            {"activations": ["HardSigmoid", "Relu"]},
+            "activations 'HardSigmoid, Relu' (only Sigmoid, Tanh)",
+        ),
         ("RNN", {"activations": ["Relu"]}, "activations 'Relu' (only Tanh)"),
         ("LSTM", {"clip": 0.3}, "clip of 0.3"),
         ("GRU", {"clip": 0.3}, "clip of 0.3"),
         ("RNN", {"clip": 0.3}, "clip of 0.3"),
         ("LSTM", {"input_forget": 1}, "input_forget"),
     ],
-)  # fmt: skip
+)
 def test_refused_attributes(op: str, attributes: dict[str, Any], message: str) -> None:
     recurrent = node(op, "x w r", "y", hidden_size=HIDDEN, **attributes)
     made = small(recurrent, shape=(STEPS, BATCH, SIZE), **weights(op))
@@ -113,8 +121,15 @@ def test_counted_padding_with_rounding_up(tmp_path: Path, opset: int) -> None:
     ):
         x = {"x": numbers(1, 2, 9, 10)}
         pool = node(
-            "AveragePool", "x", "y", kernel_shape=kernel, strides=strides, pads=pads, ceil_mode=1, count_include_pad=1
-        )  # fmt: skip
+            "AveragePool",
+            "x",
+            "y",
+            kernel_shape=kernel,
+            strides=strides,
+            pads=pads,
+            ceil_mode=1,
+            count_include_pad=1,
+        )
         assert "onnx" not in ops(check(tmp_path, model([pool], x, ["y"], opset=opset), x))
 
 
@@ -145,9 +160,13 @@ def test_numbers_of_channels_of_signals(tmp_path: Path) -> None:
     """Which ONNX's reference lays along another dimension."""
     names = "x xs xz w ws wz ys yz"
     held = {
-        "xs": np.float32(0.1), "xz": np.uint8(7), "ws": np.linspace(0.01, 0.02, 4, dtype=np.float32),
-        "wz": np.full(4, 9, np.uint8), "ys": np.float32(0.7), "yz": np.uint8(90),
-    }  # fmt: skip
+        "xs": np.float32(0.1),
+        "xz": np.uint8(7),
+        "ws": np.linspace(0.01, 0.02, 4, dtype=np.float32),
+        "wz": np.full(4, 9, np.uint8),
+        "ys": np.float32(0.7),
+        "yz": np.uint8(90),
+    }
     flowing = {"x": integers(1, 4, 8), "w": integers(4, 4, 3, seed=1)}
     assert set(ops(check(tmp_path, linear("QLinearConv", names, flowing, held), flowing))) == {"onnx"}
 
@@ -157,10 +176,12 @@ def test_numbers_of_rows() -> None:
     one = helper.make_tensor_value_info
     zeros = integers(4)
     graph = helper.make_graph(
-        [node("MatMulInteger", "x w xz", "y")], "test",
+        [node("MatMulInteger", "x w xz", "y")],
+        "test",
         [one("x", onnx.TensorProto.UINT8, [4, 4]), one("w", onnx.TensorProto.UINT8, [4, 4])],
-        [one("y", onnx.TensorProto.INT32, [4, 4])], [numpy_helper.from_array(zeros, "xz")],
-    )  # fmt: skip
+        [one("y", onnx.TensorProto.INT32, [4, 4])],
+        [numpy_helper.from_array(zeros, "xz")],
+    )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
     x, w = integers(4, 4, seed=1), integers(4, 4, seed=2)
     wanted = (x.astype(int) - zeros.astype(int)[:, None]) @ w.astype(int)

@@ -8,8 +8,13 @@ import pytest
 from tests.compiler.onnx_models import check, model, node, ops
 
 MODES = (
-    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn",
-)  # fmt: skip
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+)
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 #: Not all of them exact in single precision; 1 / 3, 2 / 3 and 0.6 make places a little off the middle of two elements.
 SCALES = (0.3, 1 / 3, 0.4, 0.5, 0.6, 2 / 3, 0.7, 0.9, 1.3, 1.7, 2.0, 2.3, 3.7)
@@ -69,9 +74,14 @@ def test_between_elements(tmp_path: Path, mode: str, kind: str, smooth: int) -> 
 def test_cubic_without_what_is_outside(tmp_path: Path) -> None:
     for mode in ("half_pixel", "asymmetric"):
         _resized(
-            tmp_path, None, (1.5, 0.5), mode="cubic", coordinate_transformation_mode=mode, exclude_outside=1,
+            tmp_path,
+            None,
+            (1.5, 0.5),
+            mode="cubic",
+            coordinate_transformation_mode=mode,
+            exclude_outside=1,
             cubic_coeff_a=-0.5,
-        )  # fmt: skip
+        )
 
 
 def test_part_of_an_image(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.host import onnx_single
+from compiler.reference import onnx_single
 from tests.support.onnx_operator import run
 
 CORNERS = np.array(

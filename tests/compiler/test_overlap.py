@@ -11,8 +11,8 @@ import pytest
 
 from compiler.api import compile
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Network
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from tests.compiler.graphs import Draft
@@ -23,7 +23,7 @@ _AFTER_RESET = 20_000
 _CEILING, _POOL_CEILING = 209_000, 131_000
 
 
-def attention(rows: int, width: int) -> tuple[Network, dict[str, np.ndarray]]:
+def attention(rows: int, width: int) -> tuple[CompiledNetwork, dict[str, np.ndarray]]:
     """A softmax of a product, times a dense layer's result."""
     draft = Draft(np.random.default_rng(3))
     x = draft.input((rows, width))
@@ -40,14 +40,20 @@ def attention(rows: int, width: int) -> tuple[Network, dict[str, np.ndarray]]:
     return compile(graph, "n16"), draft.random_inputs()
 
 
-def convolution_and_pool(size: int, channels: int) -> tuple[Network, dict[str, np.ndarray]]:
+def convolution_and_pool(size: int, channels: int) -> tuple[CompiledNetwork, dict[str, np.ndarray]]:
     """A first convolution and the pool behind it, whose rows need all blocks of channels."""
     draft, half = Draft(np.random.default_rng(4)), size // 2
     x = draft.input((1, size, size, 3))
     y = draft.node(
-        "conv2d", [x, draft.constant((channels, 7, 7, 3))], (1, half, half, channels), scale=40.0,
-        strides=(2, 2), dilations=(1, 1), pads=(3, 3, 3, 3), groups=1,
-    )  # fmt: skip
+        "conv2d",
+        [x, draft.constant((channels, 7, 7, 3))],
+        (1, half, half, channels),
+        scale=40.0,
+        strides=(2, 2),
+        dilations=(1, 1),
+        pads=(3, 3, 3, 3),
+        groups=1,
+    )
     z = replace(y, name="pooled", shape=(1, half // 2, half // 2, channels))
     draft.into("max_pool2d", [y], z, kernel=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
     return compile(draft.graph.finish([z.name]), "n16"), draft.random_inputs()
@@ -61,7 +67,7 @@ def test_turns(made: tuple[Callable[..., Any], int, int], ceiling: int) -> None:
     network, inputs = maker(*sizes)
     apart = replace(
         network.schedule,
-        layers={name: replace(layer, overlap=False) for name, layer in network.schedule.layers.items()},
+        layers={name: replace(layer, interleave=False) for name, layer in network.schedule.layers.items()},
     )
     assert network.schedule != apart
     assert network.graph is not None

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.codegen.command import Memory
-from compiler.codegen.network import _Generator
-from compiler.frontends.build import GraphBuilder
-from compiler.host import evaluate as on_host
+from compiler.codegen.generate import _Generator
+from compiler.commands.commands import BufferMemory
+from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.lower.groups import group
-from compiler.lower.lower import lower
-from compiler.passes.pads import fold_pads
+from compiler.lowering.fusion_groups import group
+from compiler.lowering.lower import lower
+from compiler.passes.fold_pads import fold_pads
+from compiler.reference import evaluate as on_host
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import load_target
 from tests.compiler.move_reference import check, evaluate
@@ -51,16 +51,27 @@ def test_channels_are_read_where_they_are() -> None:
     x = build.graph.add_input(Tensor("x", (1, 6, 6, 12), "int8", Q))
     for i, (start, size) in enumerate(((0, 5), (5, 7))):
         part = build.node(
-            "slice", "slice", [x], Tensor(f"s{i}", (1, 6, 6, size), "int8", Q), starts=(0, 0, 0, start),
-            sizes=(1, 6, 6, size), steps=(1, 1, 1, 1),
-        )  # fmt: skip
+            "slice",
+            "slice",
+            [x],
+            Tensor(f"s{i}", (1, 6, 6, size), "int8", Q),
+            starts=(0, 0, 0, start),
+            sizes=(1, 6, 6, size),
+            steps=(1, 1, 1, 1),
+        )
         weights = build.constant(
             "w", rng.integers(-9, 9, (4, 3, 3, size)).astype(np.int8), Quantization.of(0.1)
         )
         build.node(
-            "conv", "conv2d", [part, weights], Tensor(f"y{i}", (1, 6, 6, 4), "int8", Q), strides=(1, 1),
-            pads=(1, 1, 1, 1), dilations=(1, 1), groups=1,
-        )  # fmt: skip
+            "conv",
+            "conv2d",
+            [part, weights],
+            Tensor(f"y{i}", (1, 6, 6, 4), "int8", Q),
+            strides=(1, 1),
+            pads=(1, 1, 1, 1),
+            dilations=(1, 1),
+            groups=1,
+        )
     graph = build.graph.finish(["y0", "y1"])
     inputs = {"x": rng.integers(-128, 128, (1, 6, 6, 12)).astype(np.int8)}
     for target in ("n4", "n8"):
@@ -82,8 +93,15 @@ def padded(value: float, reader: str, pads: tuple[tuple[int, int], ...]) -> Grap
         weights = build.constant(
             "w", rng.integers(-9, 9, (4, 3, 3, shape[3])).astype(np.int8), Quantization.of(0.1)
         )
-        build.node("conv", reader, [p, weights], Tensor("y", (*shape[:3], 4), "int8", Q),
-                   dilations=(1, 1), groups=1, **window)  # fmt: skip
+        build.node(
+            "conv",
+            reader,
+            [p, weights],
+            Tensor("y", (*shape[:3], 4), "int8", Q),
+            dilations=(1, 1),
+            groups=1,
+            **window,
+        )
     return build.graph.finish(["y"])
 
 
@@ -113,7 +131,7 @@ def test_homes_of_parts_share_the_whole_one_s_memory() -> None:
     layers = {layer.name: LayerSchedule() for layer in lowered.layers}
     homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2, 0).homes
     first, second, whole = homes["p0"], homes["p1"], homes["y"]
-    assert first.ring is second.ring is whole.ring and whole.ring.memory == Memory.DRAM
+    assert first.ring is second.ring is whole.ring and whole.ring.memory == BufferMemory.DRAM
     assert (first.pixel, second.offset, first.offset) == (12, 6, 0)
 
 
@@ -121,13 +139,24 @@ def test_a_large_average_gets_its_channels_without_gaps() -> None:
     build, rng = GraphBuilder("average"), np.random.default_rng(7)
     x = build.graph.add_input(Tensor("x", (1, 16, 17, 12), "int8", Q))
     part = build.node(
-        "slice", "slice", [x], Tensor("s", (1, 16, 17, 5), "int8", Q), starts=(0, 0, 0, 4),
-        sizes=(1, 16, 17, 5), steps=(1, 1, 1, 1),
-    )  # fmt: skip
+        "slice",
+        "slice",
+        [x],
+        Tensor("s", (1, 16, 17, 5), "int8", Q),
+        starts=(0, 0, 0, 4),
+        sizes=(1, 16, 17, 5),
+        steps=(1, 1, 1, 1),
+    )
     build.node(
-        "pool", "avg_pool2d", [part], Tensor("y", (1, 1, 1, 5), "int8", Q), kernel=(16, 17), strides=(1, 1),
-        pads=(0, 0, 0, 0), count_pads=False,
-    )  # fmt: skip
+        "pool",
+        "avg_pool2d",
+        [part],
+        Tensor("y", (1, 1, 1, 5), "int8", Q),
+        kernel=(16, 17),
+        strides=(1, 1),
+        pads=(0, 0, 0, 0),
+        count_pads=False,
+    )
     graph = build.graph.finish(["y"])
     inputs = {"x": rng.integers(-128, 128, (1, 16, 17, 12)).astype(np.int8)}
     check(compile(graph, "n8", strict=True), inputs, on_host(graph, inputs), "average")

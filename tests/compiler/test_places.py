@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 from compiler.api import compile
-from compiler.made_up import made_up
-from compiler.package import read_package, to_bytes
-from compiler.places import places_in
+from compiler.ir.random_inputs import random_input
+from compiler.passes.index_bounds import index_bounds
 from compiler.quantize.samples import random_samples
+from compiler.runtime.package.writer import read_package, to_bytes
 from tests.compiler.control_models import BOOL, COUNTED, FLOAT, INTEGER, branch, integer, subgraph
 from tests.compiler.float_graphs import numbers
 from tests.compiler.onnx_models import model, node, read, reference
@@ -19,9 +19,16 @@ TABLE = {"t": numbers(20, 4)}
 GATHER = node("Gather", "t j", "y")
 #: Gathers the row that its state counts, and adds it up.
 STEP = subgraph(
-    [node("Gather", "t s", "r"), node("Add", "a r", "b"), node("Identity", "s", "n"), node("Identity", "c", "d")],
-    [*COUNTED, ("s", INTEGER), ("a", FLOAT)], [("d", BOOL), ("n", INTEGER), ("b", FLOAT)], (4,),
-)  # fmt: skip
+    [
+        node("Gather", "t s", "r"),
+        node("Add", "a r", "b"),
+        node("Identity", "s", "n"),
+        node("Identity", "c", "d"),
+    ],
+    [*COUNTED, ("s", INTEGER), ("a", FLOAT)],
+    [("d", BOOL), ("n", INTEGER), ("b", FLOAT)],
+    (4,),
+)
 #: Nodes, shape and type of the input, constants, what its integers must be below.
 CASES = {
     "gather": ([node("Gather", "t i", "y")], (2, 5), np.int64, TABLE, 20),
@@ -29,28 +36,68 @@ CASES = {
     "cast": ([node("Cast", "i", "j", to=INTEGER), GATHER], (5,), np.int32, TABLE, 20),
     "bytes": ([node("Cast", "i", "j", to=INTEGER), GATHER], (5,), np.uint8, TABLE, 20),
     "moved": (
-        [node("Transpose", "i", "k", perm=[1, 0]), node("Concat", "k k", "l", axis=0), node("Reshape", "l s", "j"),
-         GATHER], (2, 5), np.int64, TABLE | {"s": np.array([20])}, 20),
+        [
+            node("Transpose", "i", "k", perm=[1, 0]),
+            node("Concat", "k k", "l", axis=0),
+            node("Reshape", "l s", "j"),
+            GATHER,
+        ],
+        (2, 5),
+        np.int64,
+        TABLE | {"s": np.array([20])},
+        20,
+    ),
     "least": (
-        [node("Gather", "t i", "a"), node("Gather", "u i", "b"), node("Add", "a b", "y")], (9,), np.int64,
-        TABLE | {"u": numbers(7, 4)}, 7),
+        [node("Gather", "t i", "a"), node("Gather", "u i", "b"), node("Add", "a b", "y")],
+        (9,),
+        np.int64,
+        TABLE | {"u": numbers(7, 4)},
+        7,
+    ),
     "elements": ([node("GatherElements", "t i", "y", axis=1)], (20, 4), np.int64, TABLE, 4),
     "deep": ([node("GatherND", "t i", "y")], (6, 2), np.int64, TABLE, 4),
     "deep_rows": ([node("GatherND", "t i", "y")], (6, 1), np.int64, TABLE, 20),
-    "scattered": ([node("ScatterElements", "t i u", "y", axis=0)], (3, 4), np.int64,
-                  TABLE | {"u": numbers(3, 4)}, 20),
-    "one_hot": ([node("OneHot", "i d v", "y")], (5,), np.int64,
-                {"d": integer(6), "v": np.array([0, 1], np.float32)}, 6),
+    "scattered": (
+        [node("ScatterElements", "t i u", "y", axis=0)],
+        (3, 4),
+        np.int64,
+        TABLE | {"u": numbers(3, 4)},
+        20,
+    ),
+    "one_hot": (
+        [node("OneHot", "i d v", "y")],
+        (5,),
+        np.int64,
+        {"d": integer(6), "v": np.array([0, 1], np.float32)},
+        6,
+    ),
     "counted": ([node("CumSum", "i a", "j"), GATHER], (15,), np.int64, TABLE | {"a": integer(0)}, 2),
     "branches": (
-        [node("ReduceSum", "i", "s", keepdims=0), node("Greater", "s z", "c"),
-         node("If", "c", "y", then_branch=branch("o", node("Gather", "t i", "o")),
-              else_branch=branch("p", node("Gather", "u i", "p")))],
-        (5,), np.int64, TABLE | {"u": numbers(7, 4), "z": integer(9)}, 7),
-    "loop": ([node("Add", "i k", "m"), node("Loop", "m - i a", "z y", body=STEP)], (), np.int64,
-             TABLE | {"k": integer(2), "a": numbers(4)}, 20),
+        [
+            node("ReduceSum", "i", "s", keepdims=0),
+            node("Greater", "s z", "c"),
+            node(
+                "If",
+                "c",
+                "y",
+                then_branch=branch("o", node("Gather", "t i", "o")),
+                else_branch=branch("p", node("Gather", "u i", "p")),
+            ),
+        ],
+        (5,),
+        np.int64,
+        TABLE | {"u": numbers(7, 4), "z": integer(9)},
+        7,
+    ),
+    "loop": (
+        [node("Add", "i k", "m"), node("Loop", "m - i a", "z y", body=STEP)],
+        (),
+        np.int64,
+        TABLE | {"k": integer(2), "a": numbers(4)},
+        20,
+    ),
     "mask": ([node("Cast", "i", "y", to=FLOAT)], (40,), np.int64, {}, 2),
-}  # fmt: skip
+}
 
 
 def _model(name: str) -> onnx.ModelProto:
@@ -64,7 +111,7 @@ def test_places_are_known_and_the_model_runs_on_them(tmp_path, name):
     made, limit = _model(name), CASES[name][-1]
     graph = read(tmp_path, made)
     if name != "mask":
-        assert places_in(graph) == {"i": limit}
+        assert index_bounds(graph) == {"i": limit}
     values = [sample["i"] for sample in random_samples(graph, 5, 40)]
     assert min(value.min() for value in values) == 0
     assert max(value.max() for value in values) == limit - 1, "seed 5"
@@ -76,11 +123,11 @@ def test_places_are_known_and_the_model_runs_on_them(tmp_path, name):
 def test_a_compiled_file_tells_them_as_well(tmp_path: Path, name):
     path = tmp_path / "model.mla"
     path.write_bytes(to_bytes(compile(read(tmp_path, _model(name)), "n8")))
-    assert places_in(read_package(path)) == {"i": CASES[name][-1]}
+    assert index_bounds(read_package(path)) == {"i": CASES[name][-1]}
 
 
 def test_other_integers_are_any_of_their_type(tmp_path):
     nodes = [node("Cast", "x", "f", to=FLOAT), node("Relu", "f", "y")]
     graph = read(tmp_path, model(nodes, {"x": np.zeros((64, 64), np.uint8)}, ["y"]))
-    made = made_up(np.random.default_rng(1), graph.tensors["x"], places_in(graph))
+    made = random_input(np.random.default_rng(1), graph.tensors["x"], index_bounds(graph))
     assert (made.dtype, made.min(), made.max()) == (np.uint8, 0, 255)

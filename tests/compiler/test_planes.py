@@ -7,26 +7,25 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.fusion.planes import apply, pairs_of
-from compiler.host import evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.network import Network
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.runtime import Session, dram_bytes
-from compiler.schedule.dram import Dram
-from compiler.schedule.heuristic import spots_of
+from compiler.options import CompileOptions, DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import Schedule
+from compiler.scheduler.initial import tiling_contexts
+from compiler.tuning.fusion.channel_streaming import apply, pairs_of
+from compiler.tuning.measure.measurer import Measurer
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError
 from tests.compiler.graphs import Draft
 
-OPTIONS = Options(rounding="reference")
+OPTIONS = CompileOptions(rounding="reference")
 EVEN = Quantization.of(0.05, 0)
 
 
@@ -49,25 +48,30 @@ def pair(
     return draft
 
 
-def outputs(network: Network, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def outputs(network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         return Session(device, network).run(inputs)
 
 
 SHAPES = [
-    ((9, 7), (8, 40), 3, 1, 1), ((12, 10), (5, 24), 3, 2, 1), ((8, 8), (3, 33), 5, 1, 3), ((11, 5), (16, 64), 3, 1, 3),
-    ((6, 6), (4, 7), 3, 2, 1), ((9, 12), (6, 10), 7, 1, 1), ((13, 9), (4, 20), 5, 2, 1),
-]  # fmt: skip
+    ((9, 7), (8, 40), 3, 1, 1),
+    ((12, 10), (5, 24), 3, 2, 1),
+    ((8, 8), (3, 33), 5, 1, 3),
+    ((11, 5), (16, 64), 3, 1, 3),
+    ((6, 6), (4, 7), 3, 2, 1),
+    ((9, 12), (6, 10), 7, 1, 1),
+    ((13, 9), (4, 20), 5, 2, 1),
+]
 
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_outputs_are_those_of_the_host(shape: tuple, target: str) -> None:
     draft, config = pair(7, *shape), load_target(target)
-    prepared = Prepared(draft.graph, config, OPTIONS)
+    prepared = ModelCompiler(draft.graph, config, OPTIONS)
     first = prepared.network().schedule
     (lowered,) = prepared.lowered(first.fusions)
-    pairs = pairs_of(lowered, spots_of(config, lowered))
+    pairs = pairs_of(lowered, tiling_contexts(config, lowered))
     assert list(pairs) == [0]
     candidates = pairs[0].candidates()
     inputs = draft.random_inputs()
@@ -91,7 +95,9 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
     network = compile(draft.graph, "n8")
     first, second = (layer.name for layer in network.layers[:2])
     layers = dict(network.schedule.layers)
-    layers[first] = replace(layers[first], **({"order": "channels", "columns": 1, "planes": 1} | changes))
+    layers[first] = replace(
+        layers[first], **({"order": "channels", "columns": 1, "stream_channel_blocks": 1} | changes)
+    )
     layers[second] = replace(layers[second], columns=1)
     return draft.graph, replace(network.schedule, layers=layers)
 
@@ -100,8 +106,8 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
     ("changes", "message"),
     [
         ({"order": "rows"}, 'its order must be "channels"'),
-        ({"columns": 2, "planes": 2}, "columns of both layers must be the same"),
-        ({"overlap": True}, "takes turns otherwise"),
+        ({"columns": 2, "stream_channel_blocks": 2}, "columns of both layers must be the same"),
+        ({"interleave": True}, "takes turns otherwise"),
     ],
 )
 def test_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:
@@ -119,7 +125,7 @@ def test_only_a_depthwise_convolution_alone_takes_planes() -> None:
         compile(graph, "n8", schedule=schedule)
     graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1))
     last = compile(graph, "n8").layers[1].name
-    layers = schedule.layers | {last: replace(schedule.layers[last], planes=1)}
+    layers = schedule.layers | {last: replace(schedule.layers[last], stream_channel_blocks=1)}
     with pytest.raises(InputError, match="it is no convolution of one group and one image"):
         compile(graph, "n8", schedule=replace(schedule, layers=layers))
 
@@ -127,11 +133,11 @@ def test_only_a_depthwise_convolution_alone_takes_planes() -> None:
 def test_what_is_handed_over_does_not_cross_the_bus() -> None:
     """On a machine whose scratchpad does not hold the result between them, with half a row of memory a cycle."""
     draft, config = pair(5, (32, 32), (8, 64), 3, 1), replace(load_target("n8"), sp_bytes=32768)
-    dram = Dram(bytes_per_cycle=4.0)
-    with Measurer(draft.graph, Conditions(config, dram), OPTIONS) as measurer:
+    dram = DramTiming(bytes_per_cycle=4.0)
+    with Measurer(draft.graph, HardwareProfile(config, dram), OPTIONS) as measurer:
         first = measurer.first.schedule
         (lowered,) = measurer.prepared.lowered(first.fusions)
-        (fusible,) = pairs_of(lowered, spots_of(config, lowered, dram)).values()
+        (fusible,) = pairs_of(lowered, tiling_contexts(config, lowered, dram)).values()
         apart = measurer.baseline()
         tried = measurer.measure([apply(first, fusible, fused) for fused in fusible.candidates()[:4]])
         together = [each for each in tried if isinstance(each, Measurement)]

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.host import evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.constants import quantized_operand, quantized_weights
 from compiler.quantize.plan import EDGE
-from compiler.quantize.ranges import KEPT, Seen, affine_of, choose, stored
+from compiler.quantize.ranges import KEPT, InputRecorder, affine_of, choose, stored
+from compiler.reference import evaluate
 from tests.compiler.float_graphs import CONV, IMAGE, SMALL, graph_of, numbers, samples
 from tests.compiler.onnx_models import model, node, ops, read
 
@@ -75,7 +75,7 @@ def test_zero_is_exact_in_every_range(low, high):
 
 
 def test_the_range_that_loses_least_is_taken():
-    even, outlier = Seen(), Seen()
+    even, outlier = InputRecorder(), InputRecorder()
     flat = np.linspace(-1, 1, 16_001).astype(np.float32)
     for _ in range(20):
         even.add(flat)
@@ -90,7 +90,7 @@ def test_the_range_that_loses_least_is_taken():
 
     made = choose([outlier])
     assert made.method != "min/max" and error(made.quantization) < 0.95 * error(affine_of(-1, 2))
-    wide = Seen()
+    wide = InputRecorder()
     wide.add(8 * flat)
     assert choose([even, wide]).quantization == choose([wide]).quantization
 
@@ -98,14 +98,14 @@ def test_the_range_that_loses_least_is_taken():
 def test_extremes_that_are_not_among_the_chosen_elements_count():
     values = np.zeros(10 * KEPT, np.float32)
     values[[3, 5]] = -4, 9
-    seen = Seen()
+    seen = InputRecorder()
     seen.add(values)
     (part,) = seen.parts
     assert part.size < 2 * KEPT and (part.min(), part.max()) == (-4, 9)
 
 
 def test_what_is_not_finite_has_no_say_in_a_range():
-    seen = Seen()
+    seen = InputRecorder()
     seen.add(np.array([np.nan, np.inf, -1, 2], np.float32))
     assert choose([seen]).quantization == affine_of(-1, 2)
 
@@ -126,9 +126,11 @@ def test_a_convolution_saturates_where_its_clip_cuts(tmp_path):
     assert quantization(made, "r").zero_point == (-128,)
     assert "c" not in reported(report) and reported(report)["r"] in ("min/max", "least squares")
     assert {name: made.nodes[name].op for name in report.kept} == {
-        "x:transpose": "transpose", "x:transposed:quantize": "quantize", "y:transpose": "transpose",
+        "x:transpose": "transpose",
+        "x:transposed:quantize": "quantize",
+        "y:transpose": "transpose",
         f"{made.nodes['y:transpose'].inputs[0].removesuffix(':float')}:dequantize": "dequantize",
-    }  # fmt: skip
+    }
     assert set(report.kept.values()) == {EDGE}
     weights = made.tensors[made.nodes["Conv:y"].inputs[1]]
     assert weights.dtype == "int8" and weights.quantization is not None and weights.quantization.axis == 2
@@ -143,11 +145,15 @@ def test_a_value_that_others_read_keeps_its_own_range(tmp_path):
 
 def test_what_moves_elements_keeps_the_quantization(tmp_path):
     nodes = [
-        node("Conv", "x w b", "c", **CONV), node("MaxPool", "c", "p", kernel_shape=[2, 2], strides=[2, 2]),
-        node("Conv", "x w b", "e", strides=[2, 2], **CONV), node("Concat", "p e", "j", axis=1),
-        node("Reshape", "j shape", "s"), node("Transpose", "s", "t", perm=[0, 2, 1]), node("Flatten", "t", "flat"),
+        node("Conv", "x w b", "c", **CONV),
+        node("MaxPool", "c", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", "x w b", "e", strides=[2, 2], **CONV),
+        node("Concat", "p e", "j", axis=1),
+        node("Reshape", "j shape", "s"),
+        node("Transpose", "s", "t", perm=[0, 2, 1]),
+        node("Flatten", "t", "flat"),
         node("Gemm", "flat k", "y"),
-    ]  # fmt: skip
+    ]
     constants = {"shape": np.array([1, 16, 36], np.int64), "k": numbers(16 * 36, 5, scale=0.05)}
     graph = read(tmp_path, model(nodes, {"x": numbers(*IMAGE)}, ["y"], SMALL | constants))
     made, _ = quantize(graph, samples(IMAGE))
@@ -159,9 +165,11 @@ def test_what_moves_elements_keeps_the_quantization(tmp_path):
 
 def test_functions_have_the_quantization_tflite_demands(tmp_path):
     nodes = [
-        node("Sigmoid", "x", "s"), node("Tanh", "x", "t"), node("Softmax", "x", "m", axis=-1),
+        node("Sigmoid", "x", "s"),
+        node("Tanh", "x", "t"),
+        node("Softmax", "x", "m", axis=-1),
         node("Concat", "x s t m s", "y", axis=1),
-    ]  # fmt: skip
+    ]
     made, report = quantize(graph_of(tmp_path, nodes, shape=(1, 2, 8)), samples((1, 2, 8)))
     assert quantization(made, "s") == quantization(made, "m") == Quantization.of(1 / 256, -128)
     assert quantization(made, "t") == Quantization.of(1 / 128, 0)

@@ -5,8 +5,8 @@ import pytest
 
 from compiler.api import compile
 from compiler.ir.tensor import Quantization
-from compiler.network import Network
 from compiler.quantize import quantize
+from compiler.runtime.compiled import CompiledNetwork
 from hw.errors import InputError
 from tests.compiler.float_graphs import numbers
 from tests.compiler.onnx_models import Arrays, model, node, read, reference
@@ -17,7 +17,7 @@ from tests.support.tflite_graphs import FileGraph, Operator, packed
 FLOAT = 1
 
 
-def _near(network: Network, wanted: np.ndarray, given: Arrays, least: float) -> None:
+def _near(network: CompiledNetwork, wanted: np.ndarray, given: Arrays, least: float) -> None:
     """So many decibels from what the float model makes."""
     (found,) = network(*given.values()).values()
     assert found.dtype == wanted.dtype and found.shape == wanted.shape
@@ -25,15 +25,19 @@ def _near(network: Network, wanted: np.ndarray, given: Arrays, least: float) -> 
     assert 10 * np.log10(np.square(wanted.astype(float)).sum() / noise) >= least
 
 
-def _on_device(network: Network) -> set[str]:
+def _on_device(network: CompiledNetwork) -> set[str]:
     return {op for info in network.infos for op in info.ops}
 
 
 def test_a_mask_that_is_cast_leaves_the_rest_quantized(tmp_path):
     nodes = [
-        node("Gather", "table ids", "e"), node("MatMul", "e w", "h"), node("Cast", "mask", "m", to=FLOAT),
-        node("Unsqueeze", "m last", "u"), node("Mul", "h u", "g"), node("Relu", "g", "y"),
-    ]  # fmt: skip
+        node("Gather", "table ids", "e"),
+        node("MatMul", "e w", "h"),
+        node("Cast", "mask", "m", to=FLOAT),
+        node("Unsqueeze", "m last", "u"),
+        node("Mul", "h u", "g"),
+        node("Relu", "g", "y"),
+    ]
     rng = np.random.default_rng(0)
     given = {"ids": rng.integers(0, 20, (1, 5)), "mask": np.array([[1, 1, 0, 1, 0]])}
     constants = {"table": numbers(20, 8), "w": numbers(8, 12), "last": np.array([2])}
@@ -50,9 +54,11 @@ def test_an_image_of_bytes_is_taken_as_it_is(tmp_path, dtype, moved):
     """Its bytes go in without a conversion to float32 and back, also if they are laid out before."""
     nodes = [
         node("Transpose", "x", "t", perm=[0, 3, 1, 2]) if moved else node("Identity", "x", "t"),
-        node("Cast", "t", "f", to=FLOAT), node("Div", "f k", "d"), node("Conv", "d w", "c", pads=[1] * 4),
+        node("Cast", "t", "f", to=FLOAT),
+        node("Div", "f k", "d"),
+        node("Conv", "d w", "c", pads=[1] * 4),
         node("Relu", "c", "y"),
-    ]  # fmt: skip
+    ]
     limits = np.iinfo(dtype)
     rng = np.random.default_rng(1)
     shape = (1, 8, 8, 3) if moved else (1, 3, 8, 8)
@@ -69,9 +75,12 @@ def test_an_image_of_bytes_is_taken_as_it_is(tmp_path, dtype, moved):
 
 def test_arithmetic_on_integers_stays_what_it_is(tmp_path):
     nodes = [
-        node("Add", "i one", "j"), node("Cast", "j", "f", to=FLOAT), node("Mul", "x f", "g"),
-        node("MatMul", "g w", "y"), node("Mul", "j j", "z"),
-    ]  # fmt: skip
+        node("Add", "i one", "j"),
+        node("Cast", "j", "f", to=FLOAT),
+        node("Mul", "x f", "g"),
+        node("MatMul", "g w", "y"),
+        node("Mul", "j j", "z"),
+    ]
     given = {"i": np.array([[5, 2, 7, 1]]), "x": numbers(1, 4)}
     made = model(nodes, given, ["y", "z"], {"one": np.array(1), "w": numbers(4, 6)})
     network = compile(read(tmp_path, made), "n8", calibration=[given])
@@ -90,8 +99,12 @@ def test_dynamic_range_weights_of_tflite_are_quantized_with_the_rest(tmp_path, c
     meaning = Quantization(scales, (0,) * 5, 0) if channels else (scales[0], 0)
     dense = Operator("FULLY_CONNECTED", ["x", "w", "b"], ["h"], options("FullyConnected"), 3)
     tensors = {
-        "x": ((1, 8), "float32"), "w": weights, "b": numbers(5), "h": ((1, 5), "float32"), "y": ((1, 5), "float32"),
-    }  # fmt: skip
+        "x": ((1, 8), "float32"),
+        "w": weights,
+        "b": numbers(5),
+        "h": ((1, 5), "float32"),
+        "y": ((1, 5), "float32"),
+    }
     graph = FileGraph(tensors, [dense, Operator("LOGISTIC", ["h"], ["y"])], ["x"], ["y"], {"w": meaning})
     path, x = tmp_path / "hybrid.tflite", numbers(1, 8, scale=0.3)
     path.write_bytes(packed([graph]))
@@ -107,8 +120,10 @@ def test_dynamic_range_weights_of_tflite_are_quantized_with_the_rest(tmp_path, c
 def test_what_makes_a_model_no_float_one_is_said(tmp_path):
     one = {"s": np.array(0.1, np.float32), "z": np.array(3, np.int8), "k": numbers(1, 4)}
     nodes = [
-        node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "d"), node("Mul", "d k", "y"),
-    ]  # fmt: skip
+        node("QuantizeLinear", "x s z", "q"),
+        node("DequantizeLinear", "q s z", "d"),
+        node("Mul", "d k", "y"),
+    ]
     given = {"x": numbers(1, 4)}
     graph = read(tmp_path, model(nodes, given, ["y"], one))
     text = r"is quantized already: node '.*quantize' \(quantize\) computes on int8 numbers"

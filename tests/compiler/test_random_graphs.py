@@ -16,7 +16,7 @@ from tests.compiler.growing.graphs import check as check_grown
 
 
 @pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
-def test_random_graphs(count: int, rtl: bool) -> None:
+def test_random_graphs_equal_the_host_operators(count: int, rtl: bool) -> None:
     tally = Tally()
     try_out(graphs(), lambda grown: check_grown(grown, tally, rtl=rtl), count // TENTH)
     print(tally, file=sys.stderr)
@@ -28,9 +28,15 @@ def test_groups_share_the_table_behind_them() -> None:
     draft = Draft(np.random.default_rng(1))
     x, weights = draft.input((1, 5, 6, 27)), draft.constant((27, 2, 2, 1), quantization=Quantization.of(0.01))
     y = draft.node(
-        "conv2d", [x, weights], (1, 4, 5, 27), scale=0.2, strides=(1, 1), pads=(0,) * 4, dilations=(1, 1),
+        "conv2d",
+        [x, weights],
+        (1, 4, 5, 27),
+        scale=0.2,
+        strides=(1, 1),
+        pads=(0,) * 4,
+        dilations=(1, 1),
         groups=27,
-    )  # fmt: skip
+    )
     network = check(draft, [draft.node("hard_swish", [y], y.shape, scale=0.1)], "n4")
     assert len(network.layers) == 1
 
@@ -46,9 +52,14 @@ def test_depthwise_convolutions_that_no_stream_takes(
     weights = draft.constant((3, 2, channels), quantization=Quantization.of(0.01, zero))
     shape = (1, 11 - 2 * dilations[0], 11 - dilations[1], channels)
     y = draft.node(
-        "depthwise_conv2d", [x, weights], shape, scale=1.0, strides=(1, 1), pads=(1, 1, 1, 0),
+        "depthwise_conv2d",
+        [x, weights],
+        shape,
+        scale=1.0,
+        strides=(1, 1),
+        pads=(1, 1, 1, 0),
         dilations=dilations,
-    )  # fmt: skip
+    )
     assert not check(draft, [y]).host
 
 

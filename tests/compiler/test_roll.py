@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from compiler.codegen.roll import Delta, Item, Loop, leaves, roll
-from compiler.codegen.sync import Issued
+from compiler.codegen.reroll_loops import CommandLoop, Delta, Item, leaves, reroll
+from compiler.codegen.semaphores import Issued
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
 
@@ -63,14 +63,14 @@ def sequence(rng: random.Random) -> list[Issued]:
 def test_loops_are_the_sequence_they_were_found_in(seed: int) -> None:
     commands = sequence(random.Random(seed))
     depth = 1 + seed % 4
-    items = roll(commands, depth)
+    items = reroll(commands, depth)
     found = [(leaf.unit, leaf.wait, values) for leaf, values in unrolled(items)]
     assert found == [(c.unit, c.wait, c.values) for c in commands], f"seed {seed}"
-    assert all(item.depth <= depth for item in items if isinstance(item, Loop))
+    assert all(item.depth <= depth for item in items if isinstance(item, CommandLoop))
 
 
 def test_even_growth_is_one_loop() -> None:
     fields = len(UNIT_FIELDS[Unit.LOAD])
     commands = [Issued(Unit.LOAD, 0, (0, 16 * i, *([0] * (fields - 2)))) for i in range(50)]
-    (loop,) = roll(commands, 4)
-    assert isinstance(loop, Loop) and (loop.count, loop.deltas) == (50, ({1: 16},))
+    (loop,) = reroll(commands, 4)
+    assert isinstance(loop, CommandLoop) and (loop.count, loop.deltas) == (50, ({1: 16},))

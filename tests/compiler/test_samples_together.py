@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.batches import joined
-from compiler.host import evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes.batch import with_batch
-from compiler.run import run_samples
-from compiler.runtime import dram_bytes
+from compiler.reference import evaluate
+from compiler.runtime.batching import stack_batch
+from compiler.runtime.report import run_samples
+from compiler.runtime.session import dram_bytes
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 from tests.compiler.graphs import Draft
@@ -155,5 +155,5 @@ def test_a_batch_of_none_is_refused() -> None:
 def test_the_last_batch_is_filled_up() -> None:
     network = compile(model("ad01_int8"), batch=4)
     samples = [{network.inputs[0].name: np.full((1, 640), i, np.int8)} for i in range(2)]
-    (whole,) = joined(network, samples).values()
+    (whole,) = stack_batch(network, samples).values()
     assert whole[:, 0].tolist() == [0, 1, 1, 1] and network.sample[0].shape == (1, 640)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.bench.layers import OneLayer
+from compiler.bench.single_layer import OneLayer
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Network
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
@@ -27,24 +27,34 @@ def perturbed(schedule: Schedule, rng: random.Random) -> Schedule:
     layers = {}
     for name, layer in schedule.layers.items():
         changes = {
-            "rows": rng.choice((1, 2, 3, 5, 8, 40)), "width": rng.choice((1, 2, 3, 40)),
-            "band": rng.choice((4, 8, 40)),
-            "columns": rng.choice((1, 2, 3, 8)), "depth": rng.choice((1, 2, 3, 64)),
-            "slots": rng.choice((1, 2, 8)), "slot_buffers": rng.choice((1, 2, 3)),
-            "order": rng.choice(("rows", "channels")), "x_buffers": rng.choice((1, 2, 3)),
-            "w_buffers": rng.choice((1, 2, 8)), "y_buffers": rng.choice((1, 2)),
-            "acc_buffers": rng.choice((1, 2, 3)), "fold": rng.random() < 0.5,
-            "strips": rng.random() < 0.5, "together": rng.choice((1, 2, 3, 4)),
-            "prefetch": rng.choice((0, 1, 4, 20)), "on_chip": rng.random() < 0.6,
-            "joined": rng.random() < 0.3, "overlap": rng.random() < 0.5,
-            "taper": rng.random() < 0.5, "ramp": rng.random() < 0.5,
-        }  # fmt: skip
+            "rows": rng.choice((1, 2, 3, 5, 8, 40)),
+            "width": rng.choice((1, 2, 3, 40)),
+            "rows_per_load": rng.choice((4, 8, 40)),
+            "columns": rng.choice((1, 2, 3, 8)),
+            "depth": rng.choice((1, 2, 3, 64)),
+            "param_blocks": rng.choice((1, 2, 8)),
+            "param_buffers": rng.choice((1, 2, 3)),
+            "order": rng.choice(("rows", "channels")),
+            "x_buffers": rng.choice((1, 2, 3)),
+            "w_buffers": rng.choice((1, 2, 8)),
+            "y_buffers": rng.choice((1, 2)),
+            "acc_buffers": rng.choice((1, 2, 3)),
+            "fold_kernel_width": rng.random() < 0.5,
+            "im2col": rng.random() < 0.5,
+            "pixels_per_pass": rng.choice((1, 2, 3, 4)),
+            "prefetch": rng.choice((0, 1, 4, 20)),
+            "on_chip": rng.random() < 0.6,
+            "same_program_as_previous": rng.random() < 0.3,
+            "interleave": rng.random() < 0.5,
+            "split_last_tile": rng.random() < 0.5,
+            "split_first_tile": rng.random() < 0.5,
+        }
         chosen = rng.sample(sorted(changes), rng.randint(0, 6))
         layers[name] = replace(layer, **{field: changes[field] for field in chosen})
     return replace(schedule, layers=layers)
 
 
-def outputs(network: Network, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def outputs(network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         return Session(device, network).run(inputs)
 
@@ -128,13 +138,17 @@ def test_first_tiles_of_strips_in_parts(target: str, strides: tuple[int, int], p
     first = compile(graph, target, rounding="reference")
     inputs = random_inputs(first, np.random.default_rng(8))
     (name,) = first.schedule.layers
-    plain = replace(first.schedule.layers[name], strips=False, fold=False, ramp=False)
+    plain = replace(
+        first.schedule.layers[name], im2col=False, fold_kernel_width=False, split_first_tile=False
+    )
     apart = compile(
         graph, target, rounding="reference", schedule=replace(first.schedule, layers={name: plain})
     )
     wanted = outputs(apart, inputs)["y"]
     for tile, band in ((1, 4), (4, 4), (5, 40), (40, 40)):
-        ramped = replace(plain, strips=True, ramp=True, rows=tile, band=band, on_chip=False)
+        ramped = replace(
+            plain, im2col=True, split_first_tile=True, rows=tile, rows_per_load=band, on_chip=False
+        )
         network = compile(
             graph, target, rounding="reference", schedule=replace(first.schedule, layers={name: ramped})
         )
@@ -164,7 +178,10 @@ def test_schedules_survive_their_text() -> None:
         ('{"schema_version": 1, "layers": {"a": {"tile": 3}}}', "must have fields among"),
         ('{"schema_version": 1, "layers": {"a": {"rows": 0}}}', "rows must be at least 1"),
         ('{"schema_version": 1, "layers": {"a": {"rows": true}}}', "rows must be an integer"),
-        ('{"schema_version": 1, "layers": {"a": {"fold": 1}}}', "fold must be true or false"),
+        (
+            '{"schema_version": 2, "layers": {"a": {"fold_kernel_width": 1}}}',
+            "fold_kernel_width must be true or false",
+        ),
         ('{"schema_version": 1, "layers": {"a": {"order": "x"}}}', 'must be "rows" or "channels"'),
     ],
 )

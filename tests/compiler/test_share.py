@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from scripts.networks.digits import MODEL
 

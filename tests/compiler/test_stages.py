@@ -8,9 +8,9 @@ import pytest
 
 from compiler.api import compile
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Network
-from compiler.package import read_package, to_bytes
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 from tests.compiler.graphs import Draft, check
@@ -28,7 +28,7 @@ def mixed(seed: int = 0) -> tuple[Draft, list[Tensor]]:
     return draft, [draft.node("add", [y, z], y.shape, scale=50.0), h]
 
 
-def compiled(seed: int) -> tuple[Draft, Network]:
+def compiled(seed: int) -> tuple[Draft, CompiledNetwork]:
     draft, outputs = mixed(seed)
     return draft, compile(draft.graph.finish([tensor.name for tensor in outputs]), "n8")
 

@@ -5,19 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.fusion.sums import carried, with_other_carrier
 from compiler.ir.graph import Graph
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.runtime import Session, dram_bytes
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
+from compiler.runtime.session import Session, dram_bytes
+from compiler.tuning.fusion.residual_add import carried, with_other_carrier
+from compiler.tuning.measure.measurer import Measurer
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from tests.compiler.graphs import Draft
 
-OPTIONS = Options(rounding="reference")
+OPTIONS = CompileOptions(rounding="reference")
 
 
 def forked(seed: int) -> Draft:
@@ -37,7 +37,7 @@ def forked(seed: int) -> Draft:
 
 
 def answers(graph: Graph, fusions: tuple[tuple[str, ...], ...], inputs: dict[str, np.ndarray]) -> np.ndarray:
-    prepared = Prepared(graph, load_target("n8"), OPTIONS)
+    prepared = ModelCompiler(graph, load_target("n8"), OPTIONS)
     schedule = replace(prepared.network().schedule, fusions=fusions)
     network = prepared.network(schedule)
     with GoldenDevice(network.config, dram_bytes(network)) as device:
@@ -48,7 +48,7 @@ def answers(graph: Graph, fusions: tuple[tuple[str, ...], ...], inputs: dict[str
 @pytest.mark.parametrize("seed", range(3))
 def test_either_convolution_carries_the_sum(seed: int) -> None:
     draft = forked(seed)
-    prepared = Prepared(draft.graph, load_target("n8"), OPTIONS)
+    prepared = ModelCompiler(draft.graph, load_target("n8"), OPTIONS)
     (addition,) = carried(prepared.graph, prepared.fusions)
     other = with_other_carrier(prepared.graph, prepared.fusions, addition)
     mine, its = (
@@ -66,7 +66,7 @@ def test_either_convolution_carries_the_sum(seed: int) -> None:
 
 def test_nothing_else_is_carried() -> None:
     draft = forked(0)
-    prepared = Prepared(draft.graph, load_target("n8"), OPTIONS)
+    prepared = ModelCompiler(draft.graph, load_target("n8"), OPTIONS)
     assert (
         len(carried(prepared.graph, prepared.fusions)) == 1
     )  # the input of the second sum is no convolution's
@@ -74,19 +74,19 @@ def test_nothing_else_is_carried() -> None:
 
 
 def test_layers_count_with_the_one_before() -> None:
-    with Measurer(forked(1).graph, Conditions(load_target("n8")), OPTIONS) as measurer:
+    with Measurer(forked(1).graph, HardwareProfile(load_target("n8")), OPTIONS) as measurer:
         first = measurer.baseline()
         schedule = measurer.first.schedule
         names = [entry.names for entry in first.layers]
         assert all(len(each) == 1 for each in names)
         last = names[-1][0]
-        changed = replace(schedule.layers[last], counted=False)
+        changed = replace(schedule.layers[last], own_counter_tag=False)
         (found,) = measurer.measure([replace(schedule, layers=schedule.layers | {last: changed})])
         assert isinstance(found, Measurement) and found.believable and found.cycles <= first.cycles
         assert found.layers[-1].names == (names[-2][0], last)
         assert sum(entry.cycles for entry in found.layers) == found.cycles
         middle = names[1][0]
-        changed = replace(schedule.layers[middle], counted=False)
+        changed = replace(schedule.layers[middle], own_counter_tag=False)
         (found,) = measurer.measure([replace(schedule, layers=schedule.layers | {middle: changed})])
         assert isinstance(found, Measurement) and found.believable
         assert [len(entry.names) for entry in found.layers] == [2, *[1] * (len(names) - 2)]

@@ -19,16 +19,34 @@ from tests.numerics.litert import Tensor, model
 #: Operators of the four networks, their fused activations as nodes of their own.
 NETWORKS = {
     "pretrainedResnet_quant": {
-        "conv2d": 9, "clip": 7, "add": 3, "avg_pool2d": 1, "reshape": 1, "dense": 1, "softmax": 1,
+        "conv2d": 9,
+        "clip": 7,
+        "add": 3,
+        "avg_pool2d": 1,
+        "reshape": 1,
+        "dense": 1,
+        "softmax": 1,
     },
     "kws_ref_model": {
-        "conv2d": 5, "depthwise_conv2d": 4, "clip": 9, "avg_pool2d": 1, "reshape": 1, "dense": 1, "softmax": 1,
+        "conv2d": 5,
+        "depthwise_conv2d": 4,
+        "clip": 9,
+        "avg_pool2d": 1,
+        "reshape": 1,
+        "dense": 1,
+        "softmax": 1,
     },
     "vww_96_int8": {
-        "conv2d": 14, "depthwise_conv2d": 13, "clip": 27, "avg_pool2d": 1, "reshape": 1, "dense": 1, "softmax": 1,
+        "conv2d": 14,
+        "depthwise_conv2d": 13,
+        "clip": 27,
+        "avg_pool2d": 1,
+        "reshape": 1,
+        "dense": 1,
+        "softmax": 1,
     },
     "ad01_int8": {"dense": 10, "clip": 9},
-}  # fmt: skip
+}
 
 
 def meaning(tensor: GraphTensor) -> Quantization:
@@ -51,10 +69,15 @@ def conv_model(activation: int = 0) -> bytes:
     options.fusedActivationFunction = activation
     rng = np.random.default_rng(1)
     return weighted(
-        schema.BuiltinOperator.CONV_2D, (schema.BuiltinOptions.Conv2DOptions, options), Tensor((1, 5, 6, 4), 0.5, 3),
-        rng.integers(-127, 128, (3, 3, 3, 4)), [0.1, 0.2, 0.3], rng.integers(-99, 99, 3),
-        Tensor((1, 3, 3, 3), 0.25, -7), 0,
-    )  # fmt: skip
+        schema.BuiltinOperator.CONV_2D,
+        (schema.BuiltinOptions.Conv2DOptions, options),
+        Tensor((1, 5, 6, 4), 0.5, 3),
+        rng.integers(-127, 128, (3, 3, 3, 4)),
+        [0.1, 0.2, 0.3],
+        rng.integers(-99, 99, 3),
+        Tensor((1, 3, 3, 3), 0.25, -7),
+        0,
+    )
 
 
 def test_convolution(tmp_path: Path) -> None:
@@ -83,10 +106,15 @@ def test_depthwise(tmp_path: Path, multiplier: int, op: str) -> None:
     options.depthMultiplier, channels = multiplier, 4 * multiplier
     weights = np.arange(9 * channels).reshape(1, 3, 3, channels) - 30
     data = weighted(
-        schema.BuiltinOperator.DEPTHWISE_CONV_2D, (schema.BuiltinOptions.DepthwiseConv2DOptions, options),
-        Tensor((1, 6, 6, 4), 0.5, 0), weights, [0.1] * channels, np.zeros(channels),
-        Tensor((1, 4, 4, channels), 1.0, 0), 3,
-    )  # fmt: skip
+        schema.BuiltinOperator.DEPTHWISE_CONV_2D,
+        (schema.BuiltinOptions.DepthwiseConv2DOptions, options),
+        Tensor((1, 6, 6, 4), 0.5, 0),
+        weights,
+        [0.1] * channels,
+        np.zeros(channels),
+        Tensor((1, 4, 4, channels), 1.0, 0),
+        3,
+    )
     graph = read(tmp_path, data)
     (node,) = graph
     filters = graph.ins(node)[1]
@@ -115,19 +143,27 @@ def test_networks(name: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", r"model\.tflite: is no TFLite file: bytes 4\.\.7 must be b'TFL3', not b''"),
+        (b"", r"model\.tflite: not a TFLite file: bytes 4\.\.7 must be b'TFL3', not b''"),
         (b"\x08\0\0\0ONNX", "not b'ONNX'"),
-        (model(schema.BuiltinOperator.TOPK_V2, None, [Tensor((4,), 1.0, 0)], Tensor((4,), 1.0, 0)),
-         r"there is no conversion for node 'topk_v2_0' \(TOPK_V2\)"),
-        (model(schema.BuiltinOperator.RESHAPE, None, [Tensor((4,), 1.0, 0)], Tensor((5,), 1.0, 0)),
-         r"operator 'reshape_0': \[4\] cannot become \[5\]"),
-        (model(schema.BuiltinOperator.SOFTMAX, None, [Tensor((4,), 1.0, 0)], Tensor((4,), 1.0, 0)),
-         "operator 'softmax_0' lacks its options"),
-        (model(schema.BuiltinOperator.LOGISTIC, None, [Tensor((4,), -1.0, 0)], Tensor((4,), 1.0, 0)),
-         "tensor 't0': a scale must be finite and positive, not -1.0"),
+        (
+            model(schema.BuiltinOperator.TOPK_V2, None, [Tensor((4,), 1.0, 0)], Tensor((4,), 1.0, 0)),
+            r"there is no conversion for node 'topk_v2_0' \(TOPK_V2\)",
+        ),
+        (
+            model(schema.BuiltinOperator.RESHAPE, None, [Tensor((4,), 1.0, 0)], Tensor((5,), 1.0, 0)),
+            r"operator 'reshape_0': \[4\] cannot become \[5\]",
+        ),
+        (
+            model(schema.BuiltinOperator.SOFTMAX, None, [Tensor((4,), 1.0, 0)], Tensor((4,), 1.0, 0)),
+            "operator 'softmax_0' lacks its options",
+        ),
+        (
+            model(schema.BuiltinOperator.LOGISTIC, None, [Tensor((4,), -1.0, 0)], Tensor((4,), 1.0, 0)),
+            "tensor 't0': a scale must be finite and positive, not -1.0",
+        ),
     ],
-)  # fmt: skip
-def test_refused(tmp_path: Path, data: bytes, message: str) -> None:
+)
+def test_files_that_are_not_tflite_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path, data)
 
@@ -135,7 +171,7 @@ def test_refused(tmp_path: Path, data: bytes, message: str) -> None:
 def test_missing_files_and_kinds(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_model(tmp_path / "absent.tflite")
-    with pytest.raises(InputError, match=r"a model's name must end in \.tflite"):
+    with pytest.raises(InputError, match=r"a model must be a file ending in \.tflite"):
         read_model(tmp_path / "model.pb")
 
 

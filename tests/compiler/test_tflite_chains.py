@@ -22,9 +22,14 @@ def conv(d: Draft, x: str) -> str:
     kernel = int(d.rng.choice([1, 3]))
     weights, bias = d.weights((out, kernel, kernel, c), 0, x)
     settings = options(
-        "Conv2D", padding=schema.Padding.SAME, strideH=1, strideW=1, dilationHFactor=1, dilationWFactor=1,
+        "Conv2D",
+        padding=schema.Padding.SAME,
+        strideH=1,
+        strideW=1,
+        dilationHFactor=1,
+        dilationWFactor=1,
         fusedActivationFunction=int(d.rng.choice([0, 1])),
-    )  # fmt: skip
+    )
     return d.op("CONV_2D", [x, weights, bias], (n, h, w, out), settings, scale=0.3)
 
 
@@ -40,9 +45,14 @@ def branches(d: Draft, x: str) -> str:
     """Two convolutions, one of them behind a pool, joined."""
     (n, h, w, c) = shape_of(d, x)
     settings = options(
-        "Pool2D", padding=schema.Padding.SAME, strideH=1, strideW=1, filterHeight=3, filterWidth=3,
+        "Pool2D",
+        padding=schema.Padding.SAME,
+        strideH=1,
+        strideW=1,
+        filterHeight=3,
+        filterWidth=3,
         fusedActivationFunction=0,
-    )  # fmt: skip
+    )
     pooled = d.op("MAX_POOL_2D", [x], (n, h, w, c), settings, like=x)
     a = conv(d, pooled)
     b = d.op("QUANTIZE", [conv(d, x)], shape_of(d, d.outputs[-1]), options("Quantize"), like=a)

@@ -145,7 +145,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("name", "values", "wanted"), WORDS)
-def test_words(name: str, values: object, wanted: str, tmp_path: Path) -> None:
+def test_bad_constants_name_the_operator(name: str, values: object, wanted: str, tmp_path: Path) -> None:
     draft = drafted(name)
     draft.tensors[integers(draft)[0]] = np.array(values, np.int32)
     text = message(tmp_path, draft.file())

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.reference import evaluate
+from hw.errors import InputError
 from tests.compiler.tflite_models import Draft, check, litert, read
 from tests.support.one_operator import options
 
@@ -122,3 +124,30 @@ def test_shapes_are_known_before(tmp_path: Path) -> None:
     draft.then(draft.op("PAD", [y, pads], (16, 26), like=x))
     assert [node.op for node in read(draft, tmp_path)] == ["reshape", "pad"]
     assert not check(draft, tmp_path, "reference").host
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "float32"])
+def test_division_rounded_down(dtype: str, tmp_path: Path) -> None:
+    """Of either sign; quantized integers are divided as they are stored."""
+    rng = np.random.default_rng(zlib.crc32(dtype.encode()))
+    for shape in ((3, 5, 8), (8,), ()):
+        draft = Draft(rng, dtype)
+        x = draft.input(ROWS)
+        divisor = draft.constant(shape, like=x)
+        numbers = draft.tensors[divisor]
+        draft.tensors[divisor] = np.where(numbers == 0, 3, numbers).astype(dtype)
+        draft.op("FLOOR_DIV", [x, divisor], ROWS, options("FloorDiv"), like=x)
+        inputs = [draft.values(x)]
+        (want,) = litert(draft.file(), inputs, "reference")
+        graph = read(draft, tmp_path)
+        np.testing.assert_array_equal(evaluate(graph, {x: inputs[0]})[graph.outputs[0]], want)
+
+
+def test_division_by_zero_is_named(tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(0), "int32")
+    draft.op("FLOOR_DIV", [draft.input((4,)), draft.input((4,))], (4,), options("FloorDiv"))
+    (tmp_path / "model.tflite").write_bytes(draft.file())
+    network = compile(tmp_path / "model.tflite", "n8")
+    assert [node.reason for node in network.host] == ["no way to do floor_div on the accelerator"]
+    with pytest.raises(InputError, match="divides by zero"):
+        network(np.ones(4, np.int32), np.zeros(4, np.int32))

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 
 from compiler.api import compile
-from compiler.host import evaluate
+from compiler.reference import evaluate
 from tests.compiler import tflite_cases as cases
 from tests.compiler.tflite_cases import Case
 from tests.compiler.tflite_models import Draft, check, litert, read
+from tests.support.one_operator import options
 
 TRIALS = 2
 BYTES, SIGNED = ("int8", "uint8"), ("int8",)
@@ -108,6 +110,53 @@ def test_on_the_accelerator(
         on_the_accelerator(name, dtype, rounding, rng, tmp_path)
 
 
+#: LiteRT reads int16 slopes as bytes, and in its reference sum signed values as unsigned ones.
+WRONG_IN_LITERT = {("prelu", "reference"), ("prelu", "xnnpack"), ("sum", "reference")}
+#: Tables that are made with the C library's functions, which round as its version does.
+BY_LIBRARY = ("gelu", "exp", "log")
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("dtype", ["int16", "int32"])
+@pytest.mark.parametrize("name", CASES)
+def test_wider_integers(name: str, dtype: str, rounding: str, tmp_path: Path) -> None:
+    """LiteRT's results wherever the operator runs; on the host with a reason if LiteRT has no such kernel."""
+    if dtype == "int16" and (name, rounding) in WRONG_IN_LITERT:
+        pytest.skip("LiteRT is wrong")
+    seed = zlib.crc32(f"{name} {dtype} {rounding}".encode())
+    print(f"seed {seed}")
+    draft = Draft(np.random.default_rng(seed), dtype)
+    CASES[name][0](draft)
+    inputs = [draft.values(each) for each in draft.inputs]
+    try:
+        litert(draft.file(), inputs, rounding)
+    except (RuntimeError, ValueError):
+        (tmp_path / "model.tflite").write_bytes(draft.file())
+        network = compile(tmp_path / "model.tflite", "n8", rounding=rounding)
+        assert network.host and all(node.reason for node in network.host)
+        return
+    check(draft, tmp_path, rounding, within=int(dtype == "int16" and name in BY_LIBRARY))
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+def test_an_average_of_int16(rounding: str, tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(0), "int16")
+    settings = options(
+        "Pool2D",
+        padding=schema.Padding.VALID,
+        strideH=2,
+        strideW=2,
+        filterHeight=2,
+        filterWidth=2,
+        fusedActivationFunction=0,
+    )
+    x = draft.input((1, 4, 4, 8))
+    draft.op("AVERAGE_POOL_2D", [x], (1, 2, 2, 8), settings, like=x)
+    network = check(draft, tmp_path, rounding)
+    assert [node.reason for node in network.host] == ["tensor 'x0' must be int8 or uint8, not int16"]
+    np.testing.assert_array_equal(network(np.full((1, 4, 4, 8), 1000, np.int16))["t1"], 1000)
+
+
 #: Operators of float32 numbers only; ROUND and its kin have steps, which a quantized input meets elsewhere.
 FLOATS: dict[str, Case] = {
     "neg": cases.function("NEG"),
@@ -120,8 +169,12 @@ FLOATS: dict[str, Case] = {
     "cumsum": cases.cumsum,
     "add_n": cases.add_n,
 }
-STEPS = {"floor": cases.function("FLOOR"), "ceil": cases.function("CEIL"), "round": cases.function("ROUND"),
-         "sign": cases.function("SIGN")}  # fmt: skip
+STEPS = {
+    "floor": cases.function("FLOOR"),
+    "ceil": cases.function("CEIL"),
+    "round": cases.function("ROUND"),
+    "sign": cases.function("SIGN"),
+}
 SHARED = {name: case for name, (case, _) in CASES.items() if name not in ("requantize", "exp")}
 #: Results of int8 operators, each with an error of its own, are off by so much of what the numbers differ by.
 MOST_NOISE = 0.06

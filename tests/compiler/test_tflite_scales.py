@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.host.fixed import multiplied
 from compiler.ir.tensor import Quantization
+from compiler.reference.fixed import multiplied
 from tests.compiler.tflite_models import Draft, litert, read
 from tests.support.one_operator import options
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from compiler.validate import KINDS, Call, ValidationError, validate
+from compiler.validate import KINDS, MacroCall, ValidationError, validate
 from hw.errors import InputError
 from hw.isa.assembler import assemble
-from hw.isa.micro import LOOP_IMM, MicroOp, encode
+from hw.isa.micro_instruction import LOOP_IMM, MicroOp, encode
 from hw.isa.program import Program
 from tests.compiler.validating import CONFIG, WINDOWS, proof, refused
 
@@ -136,41 +136,60 @@ def test_every_kind_is_documented():
 
 
 def test_arguments_of_calls():
-    def kind(call: Call, **options) -> str:
+    def kind(call: MacroCall, **options) -> str:
         with pytest.raises(ValidationError) as caught:
-            validate(CONFIG, [Call(assemble("halt")), call], WINDOWS, **options)
+            validate(CONFIG, [MacroCall(assemble("halt")), call], WINDOWS, **options)
         assert caught.value.call == 1
         return caught.value.kind
 
     halt = assemble("halt")
-    assert kind(Call(Program("none", ()))) == "size"
-    assert kind(Call(assemble("halt\n" * (CONFIG.wis_words + 1)))) == "size"
-    assert kind(Call(assemble("halt\n" * CONFIG.wis_words)), pinned=[halt]) == "size"
-    assert kind(Call(Program("wide", (encode(MicroOp.HALT) | 1 << 64,)))) == "illegal"
-    assert kind(Call(halt, (0,) * 49)) == "operand"
-    assert kind(Call(halt, (1 << 32,))) == "operand"
-    assert kind(Call(halt, (-(1 << 31) - 1,))) == "operand"
-    assert kind(Call(halt, (), CONFIG.tags)) == "operand"
+    assert kind(MacroCall(Program("none", ()))) == "size"
+    assert kind(MacroCall(assemble("halt\n" * (CONFIG.wis_words + 1)))) == "size"
+    assert kind(MacroCall(assemble("halt\n" * CONFIG.wis_words)), pinned=[halt]) == "size"
+    assert kind(MacroCall(Program("wide", (encode(MicroOp.HALT) | 1 << 64,)))) == "illegal"
+    assert kind(MacroCall(halt, (0,) * 49)) == "operand"
+    assert kind(MacroCall(halt, (1 << 32,))) == "operand"
+    assert kind(MacroCall(halt, (-(1 << 31) - 1,))) == "operand"
+    assert kind(MacroCall(halt, (), CONFIG.tags)) == "operand"
     for limit, windows, pinned in ((0, [], []), (1, [(0, 1, 3)] * 5, []), (1, [], [halt] * CONFIG.segments)):
         with pytest.raises(InputError) as caught:
-            validate(CONFIG, [Call(halt)], windows, pinned=pinned, limit=limit)
+            validate(CONFIG, [MacroCall(halt)], windows, pinned=pinned, limit=limit)
         assert not isinstance(caught.value, ValidationError)
 
 
 def test_place_of_pinned_code_and_of_words_without_lines():
     pinned = [assemble("ret"), assemble("add r1, 1\nissue load\nret", "shared")]
-    call = Call(Program("caller", assemble("callp 1, 0\nhalt").words))
+    call = MacroCall(Program("caller", assemble("callp 1, 0\nhalt").words))
     with pytest.raises(ValidationError) as caught:
         validate(CONFIG, [call], WINDOWS, pinned=pinned)
     error = caught.value
     assert (error.program, error.instruction, error.line) == ("shared", 1, 2)
     assert str(error).startswith(
-        "call 0, program 'shared', instruction 1 (line 2): window: load: DRAM from 0x0 on"
+        "call 0, program 'shared', instruction 1 (line 2): window: load: read of DRAM 0x0.."
     )
     assert error.to_json()["kind"] == "window"
     assert (
         pickle.loads(pickle.dumps(error)).to_json() == error.to_json()
     )  # searches work in several processes
     with pytest.raises(ValidationError) as caught:
-        validate(CONFIG, [Call(Program("bare", assemble("add r1, 1\ntrap 2").words))], WINDOWS)
+        validate(CONFIG, [MacroCall(Program("bare", assemble("add r1, 1\ntrap 2").words))], WINDOWS)
     assert (caught.value.instruction, caught.value.line) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            "set store.dram, 0x9000\nset store.len, 8\nissue store\nhalt",
+            "write to DRAM 0x9000..0x9007 is outside every writable window",
+        ),
+        (
+            "set load.dram, 0x20\nset load.len, 4\nissue load\nhalt",
+            "read of DRAM 0x20..0x23 is outside every readable window",
+        ),
+    ],
+)
+def test_window_errors_name_the_range(source: str, text: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        validate(CONFIG, [MacroCall(assemble(source))], [(0x9000, 0x9FFF, 1)])
+    assert caught.value.kind == "window" and caught.value.reason.endswith(text)

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from compiler.validate import check
-from compiler.validate.bits import Word, compute, parts, taken, word_of
-from cosim.golden.alu import ALU, BRANCH, MASK
-from hw.isa.micro import MicroOp
+from compiler.validate import explore
+from compiler.validate.known_bits import Word, compute, parts, taken, word_of
+from cosim.semantics.alu import ALU, BRANCH, MASK
+from hw.isa.micro_instruction import MicroOp
 from tests.compiler.validating import proof, refused
 
 
@@ -105,11 +105,11 @@ def test_ways_must_not_take_too_long(monkeypatch):
     source = (
         "fence fuse ;{mark}\nbeq %fuse_max, r0, other\nadd r1, 1\nother: loop 100, end\nadd r2, 1\nend: halt"
     )
-    monkeypatch.setattr(check, "MAX_WAY_INSTRUCTIONS", 90)
+    monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 90)
     assert proof(source.format(mark="")).ways == 2
     twice = "fence fuse\nbeq %fuse_zeros, r0, half\nadd r1, 2\nhalf: " + source.format(mark=" <<")
     refused(twice, "statistics", text="more than 90 instructions")
-    monkeypatch.setattr(check, "MAX_WAY_INSTRUCTIONS", 1000)
+    monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 1000)
     assert proof(twice).ways == 4
 
 

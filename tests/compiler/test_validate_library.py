@@ -1,14 +1,12 @@
 """The static validator on programs that are known to be good: the library with the operands the kernels make."""
 
-import os
-
 import numpy as np
 import pytest
 
-from compiler.kernels.conv import Conv
-from compiler.kernels.resident import LIBRARY, OPCODES, program_name, resident_program
-from compiler.kernels.run import Operators
-from compiler.validate import Call, validate
+from compiler.kernel_library.conv import Conv
+from compiler.kernel_library.opcodes import LIBRARY, OPCODES, program_name, resident_program
+from compiler.kernel_library.run import Operators
+from compiler.validate import MacroCall, validate
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from hw.config import load_target
@@ -24,20 +22,13 @@ class Recorder(Operators):
 
     def __init__(self, config):
         super().__init__(Driver(GoldenDevice(config, DRAM_BYTES)))
-        self.calls: list[Call] = []
+        self.calls: list[MacroCall] = []
         self.windows = [(self.driver.memory.used, DRAM_BYTES - 1, 3)]
 
     def enqueue(self, operation, operands, *, tag=0, irq=False) -> int:
         program = resident_program(program_name(operation))
-        self.calls.append(Call(program, tuple(int(value) for value in operands), tag))
+        self.calls.append(MacroCall(program, tuple(int(value) for value in operands), tag))
         return len(self.calls) - 1
-
-
-@pytest.fixture
-def rng():
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture(params=["n4", "n8", "n16", "n32"])

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from compiler.api import compile
+from compiler.runtime.validation import validate_network
 from compiler.validate import ValidationError
-from compiler.validate.network import validate_network
-from hw.isa.micro import WORD, MicroOp
+from hw.isa.micro_instruction import WORD, MicroOp
 from hw.isa.program import Program
 from tests.compiler.networks import NETWORKS, model
 

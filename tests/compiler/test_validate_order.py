@@ -2,7 +2,7 @@
 
 import pytest
 
-from compiler.validate import Call, ValidationError, validate
+from compiler.validate import MacroCall, ValidationError, validate
 from hw.config import MlaConfig
 from hw.isa.assembler import assemble
 from tests.compiler.validating import CONFIG, WINDOWS, proof, refused
@@ -47,17 +47,17 @@ def test_a_token_is_only_as_good_as_its_place():
 def test_nothing_waits_between_calls():
     halves = [f"{PREFIX}issue load\nhalt", f"{PREFIX}issue store\nhalt"]
     with pytest.raises(ValidationError) as caught:
-        validate(CONFIG, [Call(assemble(half)) for half in halves], WINDOWS)
+        validate(CONFIG, [MacroCall(assemble(half)) for half in halves], WINDOWS)
     assert (caught.value.kind, caught.value.call) == ("race", 1)
     waiting = f"{PREFIX}issue load\nfence load\nhalt"
-    assert validate(CONFIG, [Call(assemble(half)) for half in (waiting, halves[1])], WINDOWS).calls == 2
+    assert validate(CONFIG, [MacroCall(assemble(half)) for half in (waiting, halves[1])], WINDOWS).calls == 2
 
 
 def test_semaphores_last_from_call_to_call():
     give, take = f"{PREFIX}issue load, signal(store:0)\nhalt", f"{PREFIX}issue store, wait(load:0)\nhalt"
-    assert validate(CONFIG, [Call(assemble(half)) for half in (give, take)], WINDOWS).calls == 2
+    assert validate(CONFIG, [MacroCall(assemble(half)) for half in (give, take)], WINDOWS).calls == 2
     with pytest.raises(ValidationError) as caught:  # the host may be late with the second
-        validate(CONFIG, [Call(assemble(half)) for half in (take, give)], WINDOWS)
+        validate(CONFIG, [MacroCall(assemble(half)) for half in (take, give)], WINDOWS)
     assert (caught.value.kind, caught.value.call) == ("deadlock", 0)
 
 
@@ -68,7 +68,7 @@ def test_eight_macro_instructions_in_flight(buffers, safe):
         f"{PREFIX}set load.dst, op0\nset store.src, op0\nset store.dram, op1\n"
         "issue load, signal(store:0)\nissue store, wait(load:0)\nhalt"
     )
-    calls = [Call(program, (index % buffers * 16, 0x2000 + 16 * index)) for index in range(20)]
+    calls = [MacroCall(program, (index % buffers * 16, 0x2000 + 16 * index)) for index in range(20)]
     if safe:
         assert validate(CONFIG, calls, WINDOWS).calls == len(calls)
         return
@@ -84,14 +84,14 @@ def test_fuse_in_place():
     refused(
         walk.format(a=1, d=2, base=0) + "issue fuse ; <<\nhalt",
         "race",
-        text="an earlier one of the same command",
+        text="the result of an earlier point of the same command",
     )
     sp = "set fuse.src, a_src=sp\nset fuse.stage, d_dst=sp\nset fuse.lanes, 3\n"
     assert proof(sp + walk.format(a=3, d=3, base=0) + "issue fuse\nhalt")
     refused(sp + walk.format(a=3, d=3, base=1) + "issue fuse ; <<\nhalt", "race")
 
 
-def test_report():
+def test_proof_report_of_a_loop():
     source = f"{PREFIX}loop 3, end\nissue load, signal(store:0)\nissue store, wait(load:0), signal(load:0, seq:0)\n"
     source += (
         "wait store:0\nissue load, wait(store:0), signal(store:0)\nissue store, wait(load:0), signal(seq:0)\n"
@@ -120,5 +120,5 @@ def test_other_machines():
     assert proof(source)
     shallow = MlaConfig(**{**vars(CONFIG), "queue_depth": 2})
     with pytest.raises(ValidationError) as caught:
-        validate(shallow, [Call(assemble(source))], WINDOWS)
+        validate(shallow, [MacroCall(assemble(source))], WINDOWS)
     assert caught.value.kind == "deadlock"

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from compiler.validate import Call, ValidationError, validate
+from compiler.validate import MacroCall, ValidationError, validate
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.isa.program import Program
@@ -43,7 +43,7 @@ def traps(case: Case) -> bool:
 
 
 def check(case: Case, library: Program, programs: list[Program]):
-    calls = [Call(programs[m.program], tuple(m.operands), m.tag) for m in runs(case)]
+    calls = [MacroCall(programs[m.program], tuple(m.operands), m.tag) for m in runs(case)]
     return validate(case.config, calls, WINDOWS, pinned=[library], limit=STEP_LIMIT)
 
 
@@ -86,7 +86,7 @@ def test_what_passes_does_not_depend_on_the_order(target):
                 check(case, library, some)
             except ValidationError as error:
                 refused[way] += 1
-                assert error.place.instruction >= 0
+                assert error.location.instruction >= 0
                 continue
             passed[way] += 1
             where = f"target={target} seed={seed} damage={index} ({way})"

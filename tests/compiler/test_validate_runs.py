@@ -7,32 +7,32 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.kept import Kept
-from compiler.network import Network
-from compiler.validate import Call, ValidationError
-from compiler.validate.apart import in_order
-from compiler.validate.call import Stream
-from compiler.validate.check import followed
-from compiler.validate.regions import region
-from compiler.validate.runs import proved
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.util.lru_cache import LruCache
+from compiler.validate import MacroCall, ValidationError
+from compiler.validate.bulk_races import in_order
+from compiler.validate.explore import followed
+from compiler.validate.macro_call import CallStream
+from compiler.validate.proof_memo import proved
+from compiler.validate.strided_regions import region
 from compiler.validate.trace import Log
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.isa.program import Program
 from tests.compiler.damage import damages
-from tests.loop.conftest import two_convolutions
+from tests.support.small_network import two_convolutions
 
 LIMIT = 1 << 16
 SLOTS = 3
 
 
 @pytest.fixture(scope="module")
-def network() -> Network:
+def network() -> CompiledNetwork:
     return compile(two_convolutions(), "n4")
 
 
-def placed(network: Network, base: int, ends: int) -> tuple[list[Call], list[Window]]:
+def placed(network: CompiledNetwork, base: int, ends: int) -> tuple[list[MacroCall], list[DramWindow]]:
     """Calls for some requests, with the model's memory and their inputs and outputs at some addresses."""
     (stage,) = network.stages
     assert stage.code is not None
@@ -42,17 +42,19 @@ def placed(network: Network, base: int, ends: int) -> tuple[list[Call], list[Win
         for tensor in (*stage.inputs, *stage.outputs):
             operands.append(at)
             at += -(-tensor.bytes // 64) * 64
-        calls += [Call(part.program, tuple(operands)) for part in stage.code.parts]
+        calls += [MacroCall(part.program, tuple(operands)) for part in stage.code.parts]
     return calls, [(base, base + stage.code.memory - 1, 3), (ends, at - 1, 3)]
 
 
-def with_program(calls: list[Call], number: int, program: Program) -> list[Call]:
+def with_program(calls: list[MacroCall], number: int, program: Program) -> list[MacroCall]:
     old = calls[number].program
     return [replace(call, program=program) if call.program is old else call for call in calls]
 
 
-def stream(config: MlaConfig, calls: list[Call], windows: list[Window], limit: int = LIMIT) -> Stream:
-    return Stream(config, calls, windows, (), limit)
+def stream(
+    config: MlaConfig, calls: list[MacroCall], windows: list[DramWindow], limit: int = LIMIT
+) -> CallStream:
+    return CallStream(config, calls, windows, (), limit)
 
 
 @pytest.mark.parametrize(("base", "ends"), [(0, 1 << 16), (1 << 20, 0), (0xFFF0_0000, 64)])
@@ -73,8 +75,11 @@ def test_memory_that_lies_elsewhere_is_looked_at_each_time(network):
         (calls, [windows[0]]),
         (calls, [windows[0], (ends[0], ends[1], 1)]),
         placed(network, 0, 64),  # a request's input and output in the model's memory
-        ([replace(call, operands=(0xFFFF_FFC0, *call.operands[1:])) for call in calls], [(0, (1 << 32) - 1, 3)]),
-    ]  # fmt: skip
+        (
+            [replace(call, operands=(0xFFFF_FFC0, *call.operands[1:])) for call in calls],
+            [(0, (1 << 32) - 1, 3)],
+        ),
+    ]
     for bad, where in wrong:
         assert proved(stream(network.config, bad, where)) is None
     with pytest.raises(ValidationError) as caught:
@@ -117,9 +122,11 @@ def log(accesses: list[tuple[int, set[int]]]) -> Log:
         low, step = min(touched), sorted(touched)[1] - min(touched) if len(touched) > 1 else 1
         regions.append(region("sp", low, [(len(touched), step)], 1))
     return Log(
-        np.array([number for number, _ in accesses]), np.array([r.low for r in regions]),
-        np.array([r.high for r in regions]), regions,
-    )  # fmt: skip
+        np.array([number for number, _ in accesses]),
+        np.array([r.low for r in regions]),
+        np.array([r.high for r in regions]),
+        regions,
+    )
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -160,7 +167,7 @@ def test_order_is_that_of_one_comparison_after_the_other(seed):
 
 
 def test_what_is_kept_weighs_no_more_than_it_may():
-    kept: Kept[str] = Kept(10)
+    kept: LruCache[str] = LruCache(10)
     for number in range(8):
         kept.put(number, str(number), 3)
         kept.get(0)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from compiler.validate.hazards import reads_own_results
-from compiler.validate.regions import Region, intervals, overlap, region
-from compiler.validate.streams import streams
+from compiler.validate.footprint import streams
+from compiler.validate.intra_command_hazards import reads_own_results
+from compiler.validate.strided_regions import StridedRegion, intervals, overlap, region
 from hw.config import load_target
 from hw.isa.enums import Unit
 from tests.compiler.touched import fuse_points, touched
@@ -23,7 +23,7 @@ def rng() -> random.Random:
     return random.Random(seed)
 
 
-def addresses(item: Region) -> Iterator[int]:
+def addresses(item: StridedRegion) -> Iterator[int]:
     starts, ends = intervals(item.steps, item.run, item.high - item.low)
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         yield from range(item.low + start, item.low + end)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.cost.energy import MAC_PJ, PJ_PER_BYTE
 from compiler.ir.graph import Graph
-from compiler.network import Network
-from compiler.profile.energy import MAC_PJ, PJ_PER_BYTE
-from compiler.record import Dram, Record
-from compiler.run import run_samples
-from compiler.runtime import dram_bytes
-from compiler.schedule.heuristic import estimates
-from compiler.views import STAGES, View, view_of
-from compiler.views.view import KINDS as NODES
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.report import run_samples
+from compiler.runtime.session import dram_bytes
+from compiler.scheduler.initial import estimates
+from compiler.trace import CompilationTrace, Dram
+from compiler.visualize.graphs import STAGES, View, view_of
+from compiler.visualize.graphs.view import KINDS as NODES
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
@@ -36,8 +36,17 @@ def mixed() -> Graph:
     c = draft.node("mul", [b, a], a.shape, scale=9000.0)
     square = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0)}
     pooled = draft.node("max_pool2d", [c], (1, 5, 4, 20), like=c, **square)
-    host = draft.node("conv2d", [pooled, draft.constant((4, 1, 1, 20))], (1, 5, 4, 4), dtype="int16",
-                      scale=2.0, groups=1, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1))  # fmt: skip
+    host = draft.node(
+        "conv2d",
+        [pooled, draft.constant((4, 1, 1, 20))],
+        (1, 5, 4, 4),
+        dtype="int16",
+        scale=2.0,
+        groups=1,
+        strides=(1, 1),
+        pads=(0, 0, 0, 0),
+        dilations=(1, 1),
+    )
     back = draft.node("requantize", [host], host.shape, scale=3.0)
     d = draft.node(
         "concat", [back, draft.node("tanh", [back], back.shape, like=back)], (1, 5, 4, 8), like=back, axis=3
@@ -46,8 +55,8 @@ def mixed() -> Graph:
 
 
 @pytest.fixture(scope="module", params=["digits", "mixed"])
-def record(request: pytest.FixtureRequest) -> Record:
-    made = Record()
+def record(request: pytest.FixtureRequest) -> CompilationTrace:
+    made = CompilationTrace()
     compile(MODEL if request.param == "digits" else mixed(), "n8", record=made)
     return made
 
@@ -62,14 +71,14 @@ def total(view: View, unit: str, memory: str, *, written: bool, of: str = "bytes
     return found
 
 
-def counts_of(network: Network, sample: dict[str, np.ndarray]) -> dict[str, int]:
+def counts_of(network: CompiledNetwork, sample: dict[str, np.ndarray]) -> dict[str, int]:
     """What the golden model counts, whatever the tag."""
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         counts = run_samples(device, network, [sample], lambda _: None).counts
     return {name: sum(row[name] for row in counts.values()) for name in next(iter(counts.values()))}
 
 
-def test_bytes_and_products_are_what_the_machine_counts(record: Record) -> None:
+def test_bytes_and_products_are_what_the_machine_counts(record: CompilationTrace) -> None:
     network, view = record.network, view_of(record, "scheduled")
     assert network is not None
     rng, n = np.random.default_rng(1), record.config.n
@@ -84,7 +93,7 @@ def test_bytes_and_products_are_what_the_machine_counts(record: Record) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_of_every_kind_of_layer(kind: str) -> None:
-    chance, made = Chance(7), Record()
+    chance, made = Chance(7), CompilationTrace()
     y = KINDS[kind][0](chance)
     network = compile(chance.graph.finish([y.name]), "n4", record=made)
     counted, view = counts_of(network, chance.random_inputs()), view_of(made, "scheduled")
@@ -93,7 +102,7 @@ def test_bytes_of_every_kind_of_layer(kind: str) -> None:
     assert total(view, "matrix", "acc", written=True) == counted["acc_writes"] * 4 * 4
 
 
-def test_energy_of_an_edge_is_that_of_its_memory(record: Record) -> None:
+def test_energy_of_an_edge_is_that_of_its_memory(record: CompilationTrace) -> None:
     view = view_of(record, "scheduled")
     for source, target, edge in view.edges(data=True):
         if "memory" not in view.nodes[source] and "memory" not in view.nodes[target]:
@@ -105,21 +114,21 @@ def test_energy_of_an_edge_is_that_of_its_memory(record: Record) -> None:
         assert edge["pj"] == pytest.approx(edge["bytes"] * price, abs=0.06)
 
 
-def test_cycles_of_layers_are_those_that_the_schedule_was_chosen_by(record: Record) -> None:
+def test_cycles_of_layers_are_those_that_the_schedule_was_chosen_by(record: CompilationTrace) -> None:
     view = view_of(record, "layers")
     for making in record.makings:
         for name, (cycles, _) in estimates(record.config, making.lowered).items():
             assert view.nodes[name]["cycles"] == round(cycles)
 
 
-def test_operators_have_their_tensors_bytes(record: Record) -> None:
+def test_operators_have_their_tensors_bytes(record: CompilationTrace) -> None:
     graph, view = record.graphs["quantized"], view_of(record, "quantized")
     for source, target, edge in view.edges(data=True):
         assert edge["bytes"] == graph.tensors[edge["tensor"]].bytes, (source, target)
     assert {key for key, data in view.nodes(data=True) if data["kind"] == "operator"} == graph.nodes.keys()
 
 
-def test_every_buffer_lies_within_its_memory(record: Record) -> None:
+def test_every_buffer_lies_within_its_memory(record: CompilationTrace) -> None:
     view = view_of(record, "placed")
     placed = [data for _, data in view.nodes(data=True) if "starts" in data]
     assert {data["memory"] for data in placed} >= {"sp", "acc", "slot"}
@@ -130,7 +139,7 @@ def test_every_buffer_lies_within_its_memory(record: Record) -> None:
             assert first <= last
 
 
-def test_no_command_begins_before_what_it_waits_for(record: Record) -> None:
+def test_no_command_begins_before_what_it_waits_for(record: CompilationTrace) -> None:
     view = view_of(record, "timeline")
     assert nx.is_directed_acyclic_graph(view)
     for source, target in view.edges():
@@ -144,7 +153,7 @@ def test_no_command_begins_before_what_it_waits_for(record: Record) -> None:
     )
 
 
-def test_a_slower_memory_takes_longer(record: Record) -> None:
+def test_a_slower_memory_takes_longer(record: CompilationTrace) -> None:
     """Nothing begins before the first data; each further cycle of latency is waited for once at least."""
     cycles = []
     for latency in (1, 100, 400):
@@ -159,7 +168,7 @@ def test_a_slower_memory_takes_longer(record: Record) -> None:
     assert half.graph["cycles"] > cycles[1]
 
 
-def test_timeline_orders_what_touches_the_same_bytes(record: Record) -> None:
+def test_timeline_orders_what_touches_the_same_bytes(record: CompilationTrace) -> None:
     """A semaphore for each pair of units is there in every network."""
     view = view_of(record, "timeline")
     pairs = {
@@ -171,7 +180,7 @@ def test_timeline_orders_what_touches_the_same_bytes(record: Record) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_what_all_stages_have(record: Record, stage: str) -> None:
+def test_what_all_stages_have(record: CompilationTrace, stage: str) -> None:
     view = view_of(record, stage)
     assert (view.graph["stage"], len(view) > 0) == (stage, True)
     for key, data in view.nodes(data=True):
@@ -181,7 +190,7 @@ def test_what_all_stages_have(record: Record, stage: str) -> None:
         assert {"tensor", "bytes", "cycles", "pj"} <= edge.keys()
 
 
-def test_programs_hand_tensors_on(record: Record) -> None:
+def test_programs_hand_tensors_on(record: CompilationTrace) -> None:
     view = view_of(record, "programs")
     kinds = {data["kind"] for _, data in view.nodes(data=True)}
     assert record.network is not None
@@ -190,6 +199,6 @@ def test_programs_hand_tensors_on(record: Record) -> None:
     assert words == sum(len(p.words) for code in record.network.codes for p in code.programs)
 
 
-def test_unknown_stage(record: Record) -> None:
+def test_unknown_stage(record: CompilationTrace) -> None:
     with pytest.raises(InputError, match=r"stage must be one of imported, .*timeline, not 'drawn'"):
         view_of(record, "drawn")

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.draw import FORMATS
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.record import Record
-from compiler.views import STAGES, view_of
+from compiler.trace import CompilationTrace
+from compiler.visualize.graphs import STAGES, view_of
+from compiler.visualize.svg import FORMATS
 
 MEANING = Quantization.of(0.05, 3)
 
@@ -62,14 +62,14 @@ def looping() -> Graph:
 
 
 @pytest.fixture(scope="module", params=[branching, looping])
-def record(request: pytest.FixtureRequest) -> Record:
-    made = Record()
+def record(request: pytest.FixtureRequest) -> CompilationTrace:
+    made = CompilationTrace()
     compile(request.param(), "n8", record=made)
     return made
 
 
 @pytest.mark.parametrize("stage", ["imported", "quantized", "partitioned", "layers", "programs"])
-def test_subgraphs_are_inside(record: Record, stage: str) -> None:
+def test_subgraphs_are_inside(record: CompilationTrace, stage: str) -> None:
     view = view_of(record, stage)
     forward = nx.DiGraph([(a, b) for a, b, edge in view.edges(data=True) if not edge.get("back")])
     assert nx.is_directed_acyclic_graph(forward)
@@ -87,13 +87,13 @@ def test_subgraphs_are_inside(record: Record, stage: str) -> None:
         assert {view.nodes[key].get("op") or view.nodes[key]["ops"][0] for key in inside} == inner
 
 
-def test_a_loop_begins_again(record: Record) -> None:
+def test_a_loop_begins_again(record: CompilationTrace) -> None:
     view = view_of(record, "quantized")
     back = [(a, b) for a, b, edge in view.edges(data=True) if edge.get("back")]
     assert back == ([("choice end", "choice")] if record.graphs["quantized"].name == "looping" else [])
 
 
-def test_host_and_chip_meet_in_dram(record: Record) -> None:
+def test_host_and_chip_meet_in_dram(record: CompilationTrace) -> None:
     view = view_of(record, "scheduled")
     around = nx.all_neighbors(view, "choice")
     assert {view.nodes[key]["memory"] for key in around} == {"dram"}
@@ -104,6 +104,6 @@ def test_host_and_chip_meet_in_dram(record: Record) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_stage_in_every_format(record: Record, form: str) -> None:
+def test_every_stage_in_every_format(record: CompilationTrace, form: str) -> None:
     for stage in STAGES:
         assert FORMATS[form](view_of(record, stage))

@@ -57,7 +57,8 @@ def function(kind: str, scale: float | None = None, zero: int | None = None, low
     def case(d: Draft) -> None:
         least, d.positive = np.iinfo(d.dtype).min if d.dtype != "float32" else 0, low
         x = d.input(shape_of(d, 3, 9), zero=least if low else None)
-        d.op(kind, [x], d.tensors[x][0], scale=scale, zero=None if zero is None else least + zero)
+        made = 2.0**-15 if d.dtype == "int16" and zero is not None else scale
+        d.op(kind, [x], d.tensors[x][0], scale=made, zero=None if zero is None else least + zero)
 
     return case
 
@@ -88,7 +89,7 @@ def binary(kind: str) -> Case:
         a, meaning = d.input(shape), {}
         other = [shape, shape, shape[3:], ()][pick]
         b = d.input(other) if pick == 0 else d.constant(other)
-        if kind == "MUL" and d.dtype != "float32":
+        if kind == "MUL" and d.meaning:
             (first, _), (second, _) = d.meaning[a], d.meaning[b]  # type: ignore[misc]
             meaning = {"scale": first * second * d.rng.uniform(20, 120)}
         settings = {} if kind == "MUL" else {"potScaleInt16": False}
@@ -125,13 +126,16 @@ def batch_matmul(d: Draft) -> None:
     held = bool(d.rng.integers(2))
     b = d.constant(right) if held else d.input(right)
     scale = None
-    if d.dtype != "float32":
+    if d.meaning:
         (first, _), (second, _) = d.meaning[a], d.meaning[b]  # type: ignore[misc]
         scale = first * second * k**0.5 * 60
     d.op(
-        "BATCH_MATMUL", [a, b], (*lead, m, n),
-        options("BatchMatMul", adjX=adj_x, adjY=adj_y, asymmetricQuantizeInputs=False), scale=scale,
-    )  # fmt: skip
+        "BATCH_MATMUL",
+        [a, b],
+        (*lead, m, n),
+        options("BatchMatMul", adjX=adj_x, adjY=adj_y, asymmetricQuantizeInputs=False),
+        scale=scale,
+    )
 
 
 def pad(kind: str) -> Case:
@@ -281,15 +285,21 @@ def transpose_conv(d: Draft) -> None:
     weights, bias = d.weights((out, kh, kw, channels), 0)
     biased = bool(d.rng.integers(2))
     settings = options(
-        "TransposeConv", padding=schema.Padding.SAME if same else schema.Padding.VALID, strideH=sy, strideW=sx,
+        "TransposeConv",
+        padding=schema.Padding.SAME if same else schema.Padding.VALID,
+        strideH=sy,
+        strideW=sx,
         fusedActivationFunction=0,
-    )  # fmt: skip
+    )
     if not biased:
         del d.tensors[bias]
     d.op(
-        "TRANSPOSE_CONV", [d.held([1, *size, out]), weights, x, *([bias] if biased else [])], (1, *size, out), settings,
+        "TRANSPOSE_CONV",
+        [d.held([1, *size, out]), weights, x, *([bias] if biased else [])],
+        (1, *size, out),
+        settings,
         scale=d.rng.uniform(0.05, 0.5),
-    )  # fmt: skip
+    )
 
 
 def depthwise(d: Draft) -> None:
@@ -301,9 +311,15 @@ def depthwise(d: Draft) -> None:
     weights, bias = d.weights((1, kh, kw, channels * times), 3)
     made = [-(-h // strides[0]), -(-w // strides[1])]
     settings = options(
-        "DepthwiseConv2D", padding=schema.Padding.SAME, strideH=strides[0], strideW=strides[1],
-        depthMultiplier=times, dilationHFactor=dilations[0], dilationWFactor=dilations[1], fusedActivationFunction=0,
-    )  # fmt: skip
+        "DepthwiseConv2D",
+        padding=schema.Padding.SAME,
+        strideH=strides[0],
+        strideW=strides[1],
+        depthMultiplier=times,
+        dilationHFactor=dilations[0],
+        dilationWFactor=dilations[1],
+        fusedActivationFunction=0,
+    )
     d.op("DEPTHWISE_CONV_2D", [x, weights, bias], (1, *made, channels * times), settings, scale=0.3)
 
 
@@ -314,9 +330,14 @@ def convolution(d: Draft) -> None:
     x = d.input((n, h, w, channels))
     weights, bias = d.weights((out, kh, kw, channels), 0)
     settings = options(
-        "Conv2D", padding=schema.Padding.SAME, strideH=sy, strideW=sx, dilationHFactor=1, dilationWFactor=1,
+        "Conv2D",
+        padding=schema.Padding.SAME,
+        strideH=sy,
+        strideW=sx,
+        dilationHFactor=1,
+        dilationWFactor=1,
         fusedActivationFunction=int(d.rng.choice([0, 1, 3])),
-    )  # fmt: skip
+    )
     d.op("CONV_2D", [x, weights, bias], (n, -(-h // sy), -(-w // sx), out), settings, scale=0.4)
 
 
@@ -333,9 +354,14 @@ def pool(kind: str) -> Case:
         n, h, w, channels = shape_of(d, 4, 9)
         kh, kw, sy, sx = (int(v) for v in d.rng.integers(1, 4, 4))
         settings = options(
-            "Pool2D", padding=schema.Padding.SAME, strideH=sy, strideW=sx, filterHeight=kh, filterWidth=kw,
+            "Pool2D",
+            padding=schema.Padding.SAME,
+            strideH=sy,
+            strideW=sx,
+            filterHeight=kh,
+            filterWidth=kw,
             fusedActivationFunction=0,
-        )  # fmt: skip
+        )
         x = d.input((n, h, w, channels))
         d.op(kind, [x], (n, -(-h // sy), -(-w // sx), channels), settings, like=x)
 
@@ -413,10 +439,13 @@ def add_n(d: Draft) -> None:
 def softmax(d: Draft) -> None:
     x = d.input(shape_of(d, 3, 20))
     zero = np.iinfo(d.dtype).min if d.dtype != "float32" else None
-    d.op("SOFTMAX", [x], d.tensors[x][0], options("Softmax", beta=1.0), scale=1 / 256, zero=zero)
+    scale = 2.0**-15 if d.dtype == "int16" else 1 / 256
+    d.op("SOFTMAX", [x], d.tensors[x][0], options("Softmax", beta=1.0), scale=scale, zero=zero)
 
 
 def requantize(d: Draft) -> None:
-    """To either type of bytes."""
-    x = d.input(shape_of(d, 4, 9))
-    d.op("QUANTIZE", [x], d.tensors[x][0], options("Quantize"), dtype=str(d.rng.choice(["int8", "uint8"])))
+    """To either type of bytes; LiteRT converts wider integers to int8 alone."""
+    x, bytes_ = d.input(shape_of(d, 4, 9)), ["int8", "uint8"] if d.dtype in ("int8", "uint8") else ["int8"]
+    if d.dtype == "int32":
+        d.meaning[x] = (float(np.float32(d.rng.uniform(1e-9, 1e-8))), 0)
+    d.op("QUANTIZE", [x], d.tensors[x][0], options("Quantize"), dtype=str(d.rng.choice(bytes_)))

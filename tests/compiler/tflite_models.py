@@ -11,7 +11,7 @@ from compiler.api import compile
 from compiler.frontends.tflite import read_tflite
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
-from compiler.network import Network
+from compiler.runtime.compiled import CompiledNetwork
 from tests.support.one_operator import RESOLVERS
 from tests.support.tflite_graphs import FileGraph, Operator, packed
 
@@ -28,7 +28,7 @@ class Draft:
     rng : Generator
         Chooses constants and quantizations.
     dtype : str
-        Of tensors that are not said to be of another: int8, uint8 or float32.
+        Of tensors that are not said to be of another: int8, uint8, int16, int32 (not quantized) or float32.
     """
 
     def __init__(self, rng: np.random.Generator, dtype: str):
@@ -64,13 +64,17 @@ class Draft:
         They are for the tensor `of`, by default the first input.
         """
         name, count = f"w{len(self.tensors)}", shape[axis]
-        x = self.meaning[of or self.inputs[0]] if self.dtype != "float32" else None
+        x = self.meaning.get(of or self.inputs[0])
         if self.dtype == "float32":
             self.tensors[name] = self.rng.normal(0, 0.3, shape).astype(np.float32)
             self.tensors[f"{name}:b"] = self.rng.normal(0, 1, count).astype(np.float32)
             return name, f"{name}:b"
+        if self.dtype == "int32":
+            self.tensors[name] = self.rng.integers(-9, 10, shape).astype(np.int32)
+            self.tensors[f"{name}:b"] = self.rng.integers(-99, 100, count).astype(np.int32)
+            return name, f"{name}:b"
         assert isinstance(x, tuple)
-        if self.dtype == "int8":
+        if self.dtype != "uint8":
             scales = tuple(float(np.float32(s)) for s in self.rng.uniform(0.002, 0.02, count))
             self.meaning[name] = Quantization(scales, (0,) * count, axis)
             self.tensors[name] = self.rng.integers(-127, 128, shape).astype(np.int8)
@@ -81,20 +85,29 @@ class Draft:
             self.meaning[name] = (scale, int(self.rng.integers(100, 156)))
             self.tensors[name] = self.rng.integers(0, 256, shape).astype(np.uint8)
             self.meaning[f"{name}:b"] = (float(np.float32(x[0]) * np.float32(scale)), 0)
-        self.tensors[f"{name}:b"] = self.rng.integers(-2000, 2000, count).astype(np.int32)
+        wide = np.int64 if self.dtype == "int16" else np.int32
+        self.tensors[f"{name}:b"] = self.rng.integers(-2000, 2000, count).astype(wide)
         return name, f"{name}:b"
 
     def op(
-        self, kind: str, inputs: Sequence[str], shape: Sequence[int], options: tuple[int, object] | None = None,
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        shape: Sequence[int],
+        options: tuple[int, object] | None = None,
         **meaning: Any,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """An operator of one result; it means something random, or what `like` does."""
         return self.ops(kind, inputs, [shape], options, **meaning)[0]
 
     def ops(
-        self, kind: str, inputs: Sequence[str], shapes: Sequence[Sequence[int]],
-        options: tuple[int, object] | None = None, **meaning: Any,
-    ) -> list[str]:  # fmt: skip
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        options: tuple[int, object] | None = None,
+        **meaning: Any,
+    ) -> list[str]:
         """An operator of several results."""
         names = [self._new(f"t{len(self.tensors)}", tuple(shape), **meaning) for shape in shapes]
         self.operators.append(Operator(kind, list(inputs), names, options, _VERSIONS.get(kind, 1)))
@@ -120,12 +133,18 @@ class Draft:
         return packed([FileGraph(self.tensors, self.operators, self.inputs, self.outputs, self.meaning)])
 
     def _new(
-        self, name: str, shape: Shape, *, like: str | None = None, scale: float | None = None,
-        zero: int | None = None, dtype: str | None = None,
-    ) -> str:  # fmt: skip
+        self,
+        name: str,
+        shape: Shape,
+        *,
+        like: str | None = None,
+        scale: float | None = None,
+        zero: int | None = None,
+        dtype: str | None = None,
+    ) -> str:
         dtype = dtype or (self.tensors[like][1] if like else self.dtype)
         self.tensors[name] = (tuple(int(size) for size in shape), dtype)
-        if dtype in ("int8", "uint8"):
+        if dtype in ("int8", "uint8", "int16"):
             if like is not None:
                 self.meaning[name] = self.meaning[like]
                 return name
@@ -134,6 +153,8 @@ class Draft:
                 real = 2.0 ** round(np.log2(real))
             low = np.iinfo(dtype).min
             meaning = int(self.rng.integers(low, low + 256)) if zero is None else zero
+            if dtype == "int16":  # TFLite's int16 has no zero point
+                real, meaning = (real / 256 if scale is None else real), 0
             self.meaning[name] = (float(np.float32(real)), meaning)
         return name
 
@@ -157,7 +178,9 @@ def read(draft: Draft, folder: Path) -> Graph:
     return read_tflite(path)
 
 
-def check(draft: Draft, folder: Path, rounding: str, *, target: str = "n8", within: int = 0) -> Network:
+def check(
+    draft: Draft, folder: Path, rounding: str, *, target: str = "n8", within: int = 0
+) -> CompiledNetwork:
     """The golden model makes what LiteRT makes."""
     path, data = folder / "model.tflite", draft.file()
     path.write_bytes(data)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compiler.validate import KINDS, Call, Report, ValidationError, validate
+from compiler.validate import KINDS, MacroCall, ProofReport, ValidationError, validate
 from hw.config import load_target
 from hw.isa.assembler import assemble
 
@@ -11,8 +11,8 @@ WINDOWS = [(0x1000, 0x8FFF, 3), (0x9000, 0x9FFF, 1)]
 LIMIT = 5000
 
 
-def proof(source: str, *operands: int, calls: int = 1, **options) -> Report:
-    return validate(CONFIG, [Call(assemble(source), operands)] * calls, WINDOWS, limit=LIMIT, **options)
+def proof(source: str, *operands: int, calls: int = 1, **options) -> ProofReport:
+    return validate(CONFIG, [MacroCall(assemble(source), operands)] * calls, WINDOWS, limit=LIMIT, **options)
 
 
 def refused(source: str, kind: str, *operands: int, text: str = "", **options) -> ValidationError:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compiler.api import compile
-from compiler.batches import apart, joined
 from compiler.ir.graph import Graph
-from compiler.network import Network
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.batching import split_batch, stack_batch
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
@@ -48,8 +48,10 @@ class Dispatched:
         one, samples = compile(grown.graph, grown.target, rounding=grown.rounding), _samples(grown)
         with self._machine(network) as device:
             session = Session(device, network)
-            found = [apart(network, session.run(joined(network, part), len(part)), len(part))
-                     for part in (samples[:2], samples[:1], samples, samples[2:])]  # fmt: skip
+            found = [
+                split_batch(network, session.run(stack_batch(network, part), len(part)), len(part))
+                for part in (samples[:2], samples[:1], samples, samples[2:])
+            ]
         wanted = self._alone(one, samples)
         for which, group in zip(([0, 1], [0], [0, 1, 2], [2]), found, strict=True):
             np.testing.assert_equal(group, [wanted[number] for number in which])
@@ -66,7 +68,7 @@ class Dispatched:
             self.tally["skipped"] += sum(counts[0] for counts in session.taken if len(counts) > 1)
         np.testing.assert_equal(found, self._alone(one, samples))
 
-    def _compiled(self, grown: Grown, what: str, **options: object) -> Network | None:
+    def _compiled(self, grown: Grown, what: str, **options: object) -> CompiledNetwork | None:
         try:
             made = compile(grown.graph, grown.target, rounding=grown.rounding, **options)  # type: ignore[arg-type]
         except InputError as error:
@@ -76,11 +78,11 @@ class Dispatched:
         self.tally[what] += 1
         return made
 
-    def _machine(self, network: Network) -> Device:
+    def _machine(self, network: CompiledNetwork) -> Device:
         return (RtlDevice if self.rtl else GoldenDevice)(network.config, dram_bytes(network))
 
     @staticmethod
-    def _alone(network: Network, samples: list[Values]) -> list[Values]:
+    def _alone(network: CompiledNetwork, samples: list[Values]) -> list[Values]:
         with GoldenDevice(network.config, dram_bytes(network)) as device:
             session = Session(device, network)
             return [session.run(sample) for sample in samples]

@@ -5,20 +5,19 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from compiler.codegen.programs import Part
-from compiler.dispatch.bind import candidates
-from compiler.dispatch.guard import Guard, Variant, at_most, equal
-from compiler.validate import Call, ValidationError, validate
+from compiler.codegen.dispatch_guard import Guard, GuardedProgram, at_most, equal
+from compiler.codegen.split_programs import ProgramPart, candidates
+from compiler.validate import MacroCall, ValidationError, validate
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.programs import Candidate
-from cosim.reports import NO_SEGMENT
 from cosim.rtl.rtl_device import RtlDevice
+from cosim.status import NO_SEGMENT
 from hw.config import load_target
 from hw.isa.assembler import assemble
 from hw.isa.enums import Compare, Trap
-from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic
 
 CONFIG = load_target("n4")
 COMPARES = [compare for compare in Compare if compare != Compare.ALWAYS]
@@ -88,7 +87,9 @@ def test_the_machine_takes_the_first_that_holds(rng: np.random.Generator, device
     for _ in range(40):
         guards = [_random_guard(rng) for _ in range(CONFIG.candidates - 1)]
         always = bool(rng.integers(2))
-        part = Part(assemble("halt"), (), tuple(Variant(guard, assemble("halt")) for guard in guards))
+        part = ProgramPart(
+            assemble("halt"), (), tuple(GuardedProgram(guard, assemble("halt")) for guard in guards)
+        )
         entries = candidates(part, segments)
         driver.programs.bind(1, entries if always else entries[:-1])
         operands = [int(word) for word in rng.choice(EDGES, 2)]
@@ -129,7 +130,7 @@ BAD = assemble("set load.dram, op0\nset load.len, 8\nissue load\nfence load\nhal
 COUNT = "issue fuse\n{}halt"
 
 
-def _proof(*calls: Call, text: str | None = None, kind: str = "") -> int:
+def _proof(*calls: MacroCall, text: str | None = None, kind: str = "") -> int:
     if text is None:
         return validate(CONFIG, calls, [(0x1000, 0x1FFF, 3)]).ways
     with pytest.raises(ValidationError) as refused:
@@ -139,46 +140,49 @@ def _proof(*calls: Call, text: str | None = None, kind: str = "") -> int:
 
 
 def test_a_program_that_a_guard_can_let_in_is_proved() -> None:
-    guarded = (Variant(at_most(1, 4), BAD),)
-    assert _proof(Call(HALT, (0x1000, 4), instead=guarded)) == 1
-    assert _proof(Call(HALT, (0, 5), instead=guarded)) == 1  # the guard does not hold
-    _proof(Call(HALT, (0, 4), instead=guarded), kind="window", text="program 'bad', instruction 2")
-    _proof(Call(HALT, (0, None), instead=guarded), kind="window", text="program 'bad', instruction 2")
-    assert _proof(Call(HALT, (0x1000, None), instead=guarded)) == 2
-    assert _proof(Call(HALT, (0,), instead=guarded)) == 1  # a guard on an operand that is not there
+    guarded = (GuardedProgram(at_most(1, 4), BAD),)
+    assert _proof(MacroCall(HALT, (0x1000, 4), instead=guarded)) == 1
+    assert _proof(MacroCall(HALT, (0, 5), instead=guarded)) == 1  # the guard does not hold
+    _proof(MacroCall(HALT, (0, 4), instead=guarded), kind="window", text="program 'bad', instruction 2")
+    _proof(MacroCall(HALT, (0, None), instead=guarded), kind="window", text="program 'bad', instruction 2")
+    assert _proof(MacroCall(HALT, (0x1000, None), instead=guarded)) == 2
+    assert _proof(MacroCall(HALT, (0,), instead=guarded)) == 1  # a guard on an operand that is not there
 
 
 def test_the_first_guard_that_certainly_holds_ends_the_choice() -> None:
-    both = (Variant(at_most(1, 4), HALT), Variant(at_most(1, 9), BAD))
-    assert _proof(Call(BAD, (0, 3), instead=both)) == 1
-    _proof(Call(HALT, (0, 5), instead=both), kind="window", text="'bad'")
-    _proof(Call(BAD, (0, 10), instead=(both[0],)), kind="window", text="'bad'")
+    both = (GuardedProgram(at_most(1, 4), HALT), GuardedProgram(at_most(1, 9), BAD))
+    assert _proof(MacroCall(BAD, (0, 3), instead=both)) == 1
+    _proof(MacroCall(HALT, (0, 5), instead=both), kind="window", text="'bad'")
+    _proof(MacroCall(BAD, (0, 10), instead=(both[0],)), kind="window", text="'bad'")
 
 
 def test_an_operand_that_may_be_anything_is_no_address() -> None:
-    _proof(Call(BAD, (None,)), kind="statistics", text="instruction 2")
+    _proof(MacroCall(BAD, (None,)), kind="statistics", text="instruction 2")
 
 
 def test_guards_on_statistics() -> None:
-    guarded = (Variant(equal(Statistic.FUSE_ZEROS, 4), assemble("trap 1", "short")),)
-    count, main = assemble(COUNT.format("fence fuse\n"), "count"), Call(HALT, instead=guarded)
-    _proof(Call(count), main, kind="trap", text="program 'short'")
-    guarded = (Variant(equal(Statistic.FUSE_ZEROS, 4), assemble("tag 1\nhalt", "short")),)
-    assert _proof(Call(count), Call(HALT, instead=guarded)) == 2
+    guarded = (GuardedProgram(equal(Statistic.FUSE_ZEROS, 4), assemble("trap 1", "short")),)
+    count, main = assemble(COUNT.format("fence fuse\n"), "count"), MacroCall(HALT, instead=guarded)
+    _proof(MacroCall(count), main, kind="trap", text="program 'short'")
+    guarded = (GuardedProgram(equal(Statistic.FUSE_ZEROS, 4), assemble("tag 1\nhalt", "short")),)
+    assert _proof(MacroCall(count), MacroCall(HALT, instead=guarded)) == 2
     _proof(
-        Call(assemble(COUNT.format(""), "count")), Call(HALT, instead=guarded), kind="race", text="fence fuse"
+        MacroCall(assemble(COUNT.format(""), "count")),
+        MacroCall(HALT, instead=guarded),
+        kind="race",
+        text="fence fuse",
     )
-    clock = (Variant(Guard(Compare.LT, STATISTIC_BASE + Statistic.CYCLE, 99), HALT),)
-    _proof(Call(HALT, instead=clock), kind="statistics", text="%cycle")
+    clock = (GuardedProgram(Guard(Compare.LT, STATISTIC_BASE + Statistic.CYCLE, 99), HALT),)
+    _proof(MacroCall(HALT, instead=clock), kind="statistics", text="%cycle")
 
 
 def test_ways_meet_again_at_a_fence() -> None:
     """Otherwise forty calls of two programs each would be far too many ways."""
     program = assemble("fence load, matrix, fuse, store\nissue fuse\nfence fuse\nhalt", "either")
-    guarded = (Variant(equal(Statistic.FUSE_ZEROS, 4), program),)
-    assert _proof(*[Call(program, instead=guarded)] * 40) < 100
+    guarded = (GuardedProgram(equal(Statistic.FUSE_ZEROS, 4), program),)
+    assert _proof(*[MacroCall(program, instead=guarded)] * 40) < 100
 
 
 def test_more_programs_than_an_opcode_has_candidates() -> None:
-    many = (Variant(at_most(0, 1), HALT),) * CONFIG.candidates
-    _proof(Call(HALT, (1,), instead=many), kind="size", text="at most 4 candidates, not 5")
+    many = (GuardedProgram(at_most(0, 1), HALT),) * CONFIG.candidates
+    _proof(MacroCall(HALT, (1,), instead=many), kind="size", text="at most 4 candidates, not 5")

@@ -8,7 +8,7 @@ from tests.dispatch.random_graphs import Dispatched
 
 
 @pytest.mark.parametrize(("count", "rtl"), [(4, False), (1, True)], ids=["golden", "rtl"])
-def test_random_graphs(count: int, rtl: bool) -> None:
+def test_batch_sizes_and_skips_of_random_graphs(count: int, rtl: bool) -> None:
     dispatched = Dispatched(rtl)
     try_out(graphs(3), dispatched.check, count)
     assert dispatched.tally["sizes"] and dispatched.tally["skipping"]

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.network import Network
-from compiler.serve.flight import Result
-from compiler.serve.room import serving_bytes
-from compiler.serve.stream import Server
-from compiler.serve.together import Together
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.server.dynamic_batcher import DynamicBatcher
+from compiler.server.request import RequestResult
+from compiler.server.server import Server, serving_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
@@ -23,12 +22,12 @@ from tests.dispatch.test_skip import dark, gated, light
 FLIGHTS = 2
 
 
-def opened(network: Network, *, rtl: bool = False) -> Device:
+def opened(network: CompiledNetwork, *, rtl: bool = False) -> Device:
     """A machine with room for it."""
     return (RtlDevice if rtl else GoldenDevice)(network.config, serving_bytes(network, FLIGHTS, 1))
 
 
-def served(together: Together, requests: Iterator[dict[str, np.ndarray]]) -> list[Result]:
+def served(together: DynamicBatcher, requests: Iterator[dict[str, np.ndarray]]) -> list[RequestResult]:
     """Results of requests that are all there at once."""
     results = []
     for inputs in requests:
@@ -44,7 +43,7 @@ def test_every_request_has_its_own_outputs(rng: np.random.Generator, maker: obje
     network, one = compile(graph, "n4", batches=(1, 2, 5)), compile(graph, "n4")
     requests = [draft.random_inputs() for _ in range(23)]
     with opened(network) as device:
-        together = Together(Server(device, network, FLIGHTS))
+        together = DynamicBatcher(Server(device, network, FLIGHTS))
         results = served(together, iter(requests[:20]))
         results += served(together, iter(requests[20:]))
     assert [result.index for result in results] == list(range(23)) and together.submitted == 23
@@ -64,7 +63,7 @@ def test_the_more_wait_the_fewer_cycles_each_takes(rng: np.random.Generator) -> 
     network = compile(graph, "n4", batches=(1, 8))
     requests, cycles, programs = [draft.random_inputs() for _ in range(26)], {}, Counter[str]()
     with opened(network, rtl=True) as device:
-        for result in served(Together(Server(device, network, FLIGHTS)), iter(requests)):
+        for result in served(DynamicBatcher(Server(device, network, FLIGHTS)), iter(requests)):
             cycles[result.together] = result.cycles / result.together
             programs.update(macro.program for macro in result.macros)
     assert set(cycles) == {1, 8} and cycles[8] < cycles[1] / 4
@@ -78,7 +77,7 @@ def test_a_batch_of_one_size_serves_too(rng: np.random.Generator) -> None:
     requests = [draft.random_inputs() for _ in range(7)]
     with opened(network) as device:
         for request, result in zip(
-            requests, served(Together(Server(device, network, FLIGHTS)), iter(requests)), strict=True
+            requests, served(DynamicBatcher(Server(device, network, FLIGHTS)), iter(requests)), strict=True
         ):
             np.testing.assert_equal(dict(result.outputs), one(**request))
 
@@ -89,7 +88,7 @@ def test_wrong_inputs_and_counts() -> None:
     with opened(network) as device:
         server = Server(device, network, FLIGHTS)
         with pytest.raises(InputError, match=r"input 'x1' must be int8\[3, 8\], not int8\[6, 8\]"):
-            Together(server).submit({"x1": np.zeros((6, 8), np.int8)})
+            DynamicBatcher(server).submit({"x1": np.zeros((6, 8), np.int8)})
         for count in (0, 3):
             with pytest.raises(InputError, match=rf"takes 1\.\.2 samples at a time, not {count}"):
                 server.submit({"x1": np.zeros((6, 8), np.int8)}, count)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.batches import apart, joined
-from compiler.dispatch.sizes import check_sizes
-from compiler.network import Network
-from compiler.package import from_bytes, to_bytes
-from compiler.run import back_to_back, document, run_samples
-from compiler.runtime import Session, dram_bytes
-from compiler.validate.network import validate_network
+from compiler.runtime.batching import split_batch, stack_batch
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.dispatch.batch_sizes import check_sizes
+from compiler.runtime.package.writer import from_bytes, to_bytes
+from compiler.runtime.report import back_to_back, document, run_samples
+from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
@@ -48,7 +48,7 @@ def test_random_sequences_of_counts(rng: np.random.Generator, maker: object, rtl
         session, samples = Session(device, network), [draft.random_inputs()]
         for count in counts:
             samples = [draft.random_inputs() for _ in range(count)]
-            found = apart(network, session.run(joined(network, samples), count), count)
+            found = split_batch(network, session.run(stack_batch(network, samples), count), count)
             for sample, outputs in zip(samples, found, strict=True):
                 (wanted,) = one(**sample).values()
                 np.testing.assert_array_equal(next(iter(outputs.values())), wanted)
@@ -56,7 +56,7 @@ def test_random_sequences_of_counts(rng: np.random.Generator, maker: object, rtl
         assert all(counts == expected for counts in session.taken)
         for count in (0, -1, sizes[-1] + 1):
             with pytest.raises(InputError, match=rf"takes 1\.\.{sizes[-1]} samples at a time, not {count}"):
-                session.run(joined(network, samples), count)
+                session.run(stack_batch(network, samples), count)
 
 
 def test_what_is_in_memory_does_not_matter_for_samples_that_count(rng: np.random.Generator) -> None:
@@ -68,7 +68,7 @@ def test_what_is_in_memory_does_not_matter_for_samples_that_count(rng: np.random
         with GoldenDevice(network.config, dram_bytes(network)) as device:
             session = Session(device, network)
             rest = [draft.random_inputs() for _ in range(3)]
-            outputs.append(apart(network, session.run(joined(network, [sample, *rest]), 2), 2)[0])
+            outputs.append(split_batch(network, session.run(stack_batch(network, [sample, *rest]), 2), 2)[0])
             assert all(counts == Counter({1: 1}) for counts in session.taken)
     np.testing.assert_equal(*outputs)
 
@@ -100,11 +100,18 @@ def test_a_node_that_is_the_host_s_for_some_sizes_alone() -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((1, 5, 4, 6))
     y = draft.node(
-        "conv_transpose2d", [x, draft.constant((7, 3, 3, 6))], (1, 11, 9, 7), scale=40.0, strides=(2, 2),
-        dilations=(1, 1), pads=(0,) * 4, groups=1, output_pads=(),
-    )  # fmt: skip
+        "conv_transpose2d",
+        [x, draft.constant((7, 3, 3, 6))],
+        (1, 11, 9, 7),
+        scale=40.0,
+        strides=(2, 2),
+        dilations=(1, 1),
+        pads=(0,) * 4,
+        groups=1,
+        output_pads=(),
+    )
     with pytest.raises(
-        InputError, match=f"batches of 1 and 3: node 'make {y.name}' is the host's for one alone"
+        InputError, match=f"batches of 1 and 3: node 'make {y.name}' runs on the host in only one"
     ):
         compile(draft.graph.finish([y.name]), "n4", batches=(1, 3))
 
@@ -162,7 +169,7 @@ def test_the_proof_is_of_every_size(rng: np.random.Generator) -> None:
     [
         ((2, 1), "batches must ascend, not be 2, 1"),
         ((2, 2), "batches must ascend, not be 2, 2"),
-        ((1, 2, 3, 4, 5), "among 4 programs: batches must be at most as many, not 5"),
+        ((1, 2, 3, 4, 5), r"batches must be at most 4 sizes \(an opcode has 4 candidate programs\), not 5"),
     ],
 )
 def test_sizes_that_the_machine_cannot_choose_among(batches: tuple[int, ...], text: str) -> None:
@@ -177,7 +184,7 @@ def test_programs_that_are_too_long_together() -> None:
         compile(model("vww_96_int8"), "n4", batches=(1, 2), cache=False)
 
 
-def _small() -> Network:
+def _small() -> CompiledNetwork:
     draft = Draft(np.random.default_rng(1))
     return compile(draft.graph.finish([_dense(draft).name]), "n4", batches=(1, 2, 4))
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.host import evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Network
-from compiler.package import from_bytes, to_bytes
-from compiler.run import document, run_samples
-from compiler.runtime import Session, dram_bytes
-from compiler.validate.network import validate_network
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.package.writer import from_bytes, to_bytes
+from compiler.runtime.report import document, run_samples
+from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
@@ -66,7 +66,7 @@ def light(graph: Graph, rng: np.random.Generator) -> np.ndarray:
     return (dark(graph).astype(int) + rng.integers(100, 256, dark(graph).shape)).astype(dark(graph).dtype)
 
 
-def names(network: Network) -> list[str]:
+def names(network: CompiledNetwork) -> list[str]:
     """Of its programs."""
     return [program.name for code in network.codes for program in code.all_programs]
 
@@ -194,7 +194,7 @@ def test_the_proof_goes_both_ways(rng: np.random.Generator) -> None:
         ({"skip": "nothing"}, "skip: there is no tensor and no node 'nothing'"),
         ({"skip": "w"}, "depends on 'w' alone"),
         ({"skip": 3}, "skip must be the name of a tensor, or None, not 3"),
-        ({"skip": "x", "batches": (1, 2)}, "skip does not go with batches"),
+        ({"skip": "x", "batches": (1, 2)}, "skip cannot be combined with batches"),
     ],
 )
 def test_what_is_refused(rng: np.random.Generator, options: dict, text: str) -> None:
@@ -218,7 +218,7 @@ def test_a_tensor_of_other_numbers() -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((1, 8), dtype="int16")
     y = draft.node("requantize", [x], (1, 8), dtype="int16")
-    with pytest.raises(InputError, match=r"skip: 'x1' is of int16: it must be of int8 or uint8|no stage"):
+    with pytest.raises(InputError, match=r"skip: 'x1' must be int8 or uint8, not int16|no stage"):
         compile(draft.graph.finish([y.name]), "n4", skip="x1")
 
 

@@ -6,10 +6,10 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+from cosim.golden.dma import run_load, run_store
 from cosim.golden.fuse import run_fuse
 from cosim.golden.matrix import run_matrix
 from cosim.golden.memory import Memories
-from cosim.golden.transfer import run_load, run_store
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from tests.golden import reference

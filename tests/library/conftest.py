@@ -1,11 +1,8 @@
-"""Machines that the library runs on, and random numbers whose seed is printed."""
+"""Machines that the library runs on."""
 
-import os
-
-import numpy as np
 import pytest
 
-from compiler.kernels.run import Operators
+from compiler.kernel_library.run import Operators
 from cosim.driver import Driver
 from cosim.golden.device import GoldenDevice
 from hw.config import load_target
@@ -17,10 +14,3 @@ DRAM_BYTES = 1 << 21
 def ops(request):
     """The library on the golden model of each size."""
     return Operators(Driver(GoldenDevice(load_target(request.param), DRAM_BYTES)))
-
-
-@pytest.fixture
-def rng():
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from compiler.kernels.conv import Conv
+from compiler.kernel_library.conv import Conv
 
 
 def int8(rng, *shape):

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from compiler.kernels.add import add
-from compiler.kernels.elementwise import Elementwise, elementwise_operands
-from compiler.kernels.mul import mul
-from compiler.kernels.requantize import requantize
-from compiler.kernels.scaling import Affine
-from compiler.kernels.table import table, table_image
+from compiler.kernel_library.add import add
+from compiler.kernel_library.elementwise import Elementwise, elementwise_operands
+from compiler.kernel_library.mul import mul
+from compiler.kernel_library.requantize import requantize
+from compiler.kernel_library.table import table, table_image
+from compiler.util.scaling import Affine
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.enums import Dtype, Rounding
@@ -22,7 +22,7 @@ def length(rng, ops, trial):
 
 
 @pytest.mark.parametrize("trial", range(6))
-def test_add(ops, rng, trial):
+def test_add_equals_the_integer_reference(ops, rng, trial):
     count, parts = length(rng, ops, trial), [affine(rng) for _ in range(3)]
     a, b = int8(rng, count), int8(rng, count)
     result = ops.elementwise("add_i8", add(*(Affine(*part) for part in parts)), a, b)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from compiler.kernels.gemm import gemm_tiles
+from compiler.kernel_library.gemm import gemm_tiles
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.enums import Rounding

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from compiler.kernels.add import add
-from compiler.kernels.conv import Conv
-from compiler.kernels.mul import mul
-from compiler.kernels.scaling import Affine
+from compiler.kernel_library.add import add
+from compiler.kernel_library.conv import Conv
+from compiler.kernel_library.mul import mul
+from compiler.util.scaling import Affine
 from hw.isa.enums import Rounding
 from tests.library.models import weighted
 from tests.library.shapes import int8
@@ -42,9 +42,14 @@ def window(rng, depthwise):
             same_padding(*part) if same else (0, 0, 0) for part in zip(size, kernel, stride, strict=True)
         ]
         conv = Conv(
-            size[0], size[1], int(rng.integers(1, 40)), int(rng.integers(1, 40)), (kernel[0], kernel[1]),
-            (stride[0], stride[1]), (sides[0][1], sides[1][1], sides[0][2], sides[1][2]),
-        )  # fmt: skip
+            size[0],
+            size[1],
+            int(rng.integers(1, 40)),
+            int(rng.integers(1, 40)),
+            (kernel[0], kernel[1]),
+            (stride[0], stride[1]),
+            (sides[0][1], sides[1][1], sides[0][2], sides[1][2]),
+        )
         if conv.out_h > 0 and conv.out_w > 0:
             return conv, same
 
@@ -119,7 +124,7 @@ def test_fully_connected(ops, rng, trial):
 
 
 @pytest.mark.parametrize(("resolver", "rounding"), [(REFERENCE, Rounding.DOUBLE), (DEFAULT, Rounding.SINGLE)])
-def test_add(ops, rng, resolver, rounding):
+def test_add_equals_litert(ops, rng, resolver, rounding):
     for _ in range(TRIALS):
         count = int(rng.integers(1, 3000))
         a, b, y = (affine(rng, (1, count)) for _ in range(3))

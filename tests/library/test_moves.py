@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from compiler.kernels.move import copy_operands, transpose_operands
+from compiler.kernel_library.move import copy_operands, transpose_operands
 from hw.config import load_target
 from hw.errors import InputError
 from tests.library.shapes import int8, size
@@ -48,7 +48,7 @@ def test_strided_copy(ops, rng):
     ops.driver.memory.release(mark)
 
 
-def test_limits():
+def test_sizes_beyond_the_machine_are_refused():
     with pytest.raises(InputError, match="rows and columns must be in"):
         transpose_operands(load_target("n4"), x=0, y=0, rows=0, cols=1)
     with pytest.raises(InputError, match="lines of at most 32768 bytes"):

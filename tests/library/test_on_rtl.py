@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.kernels.add import add
-from compiler.kernels.conv import Conv
-from compiler.kernels.mul import mul
-from compiler.kernels.requantize import requantize
-from compiler.kernels.run import Operators
-from compiler.kernels.scaling import Affine
-from compiler.kernels.table import table, table_image
+from compiler.kernel_library.add import add
+from compiler.kernel_library.conv import Conv
+from compiler.kernel_library.mul import mul
+from compiler.kernel_library.requantize import requantize
+from compiler.kernel_library.run import Operators
+from compiler.kernel_library.table import table, table_image
+from compiler.util.scaling import Affine
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
@@ -100,9 +100,24 @@ def copied(ops, rng):
 
 
 OPERATIONS: list[Callable] = [
-    gemm, gemm_i32, conv, grouped_conv, depthwise, max_pool, average_pool, addition, product, look_up, leaky,
-    softmax, row_sums, means, row_maxima, transposed, copied,
-]  # fmt: skip
+    gemm,
+    gemm_i32,
+    conv,
+    grouped_conv,
+    depthwise,
+    max_pool,
+    average_pool,
+    addition,
+    product,
+    look_up,
+    leaky,
+    softmax,
+    row_sums,
+    means,
+    row_maxima,
+    transposed,
+    copied,
+]
 
 
 @pytest.fixture(scope="module", params=["n4", "n16"])

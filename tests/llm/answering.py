@@ -4,32 +4,36 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.hpm.points import Op, Point
-from compiler.llm.gpt import Gpt, Shape, State
-from compiler.llm.language import LANGUAGE
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.specialize.edits.workshop import Piece, Workshop
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape, TransformerState
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from hw.config import load_target
 
 POINTS = {
-    "conv": Point((9, 9, 12), (Op("conv", 20, 3),)),
-    "depthwise": Point((9, 9, 20), (Op("depthwise", 0, 3),)),
-    "add": Point((9, 9, 12), (Op("add"),)),
-    "max_pool": Point((8, 8, 12), (Op("max_pool", 0, 2, 2),)),
-    "softmax": Point((5, 6, 12), (Op("softmax"),)),
-    "chain": Point((9, 9, 8), (Op("conv", 12, 3), Op("tanh"), Op("conv", 8))),
+    "conv": CalibrationNetwork((9, 9, 12), (CalibrationOp("conv", 20, 3),)),
+    "depthwise": CalibrationNetwork((9, 9, 20), (CalibrationOp("depthwise", 0, 3),)),
+    "add": CalibrationNetwork((9, 9, 12), (CalibrationOp("add"),)),
+    "max_pool": CalibrationNetwork((8, 8, 12), (CalibrationOp("max_pool", 0, 2, 2),)),
+    "softmax": CalibrationNetwork((5, 6, 12), (CalibrationOp("softmax"),)),
+    "chain": CalibrationNetwork(
+        (9, 9, 8), (CalibrationOp("conv", 12, 3), CalibrationOp("tanh"), CalibrationOp("conv", 8))
+    ),
 }
 
 
-def workshop(name: str, target: str = "n4") -> Workshop:
+def workshop(name: str, target: str = "n4") -> EditablePrograms:
     """The programs of a network."""
-    return Workshop(
-        Prepared(POINTS[name].graph(5), load_target(target), Options(rounding="reference")).network()
+    return EditablePrograms(
+        ModelCompiler(
+            POINTS[name].graph(5), load_target(target), CompileOptions(rounding="reference")
+        ).network()
     )
 
 
-def pieces() -> list[tuple[Workshop, Piece]]:
+def pieces() -> list[tuple[EditablePrograms, EditableProgram]]:
     """Programs of all of them."""
     made = [workshop(name) for name in POINTS]
     return [(each, piece) for each in made for piece in each.pieces]
@@ -37,7 +41,7 @@ def pieces() -> list[tuple[Workshop, Piece]]:
 
 def ignorant(seed: int = 0, context: int = 512) -> Gpt:
     """A model with weights by chance."""
-    shape = Shape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=24, context=context)
+    shape = TransformerShape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=24, context=context)
     rng = np.random.default_rng(seed)
     weights = {name: rng.normal(size=size).astype(np.float32) * 0.3 for name, size in shape.tensors.items()}
     return Gpt(shape, weights)
@@ -50,7 +54,7 @@ class Recording(Gpt):
         super().__init__(model.shape, model.weights)
         self.questions: list[list[str]] = []
 
-    def read(self, words: Sequence[int]) -> State:
+    def read(self, words: Sequence[int]) -> TransformerState:
         """As the model reads them."""
         self.questions.append(LANGUAGE.decode(words))
         return super().read(words)

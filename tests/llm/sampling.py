@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from compiler.api import compile
-from compiler.kernels.resident import LIBRARY, resident_program
-from compiler.llm.assembly.grammar import Grammar
-from compiler.llm.assembly.state import State
-from compiler.llm.assembly.words import WORDS
-from compiler.llm.numbers import WORDS as NUMBERS
-from compiler.llm.vocabulary import Vocabulary
-from compiler.network import Network
+from compiler.kernel_library.opcodes import LIBRARY, resident_program
+from compiler.llm.assembly.decoder_state import AssemblyGrammar, GrammarState
+from compiler.llm.assembly.lexicon import WORDS
+from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.tokens.vocabulary import Vocabulary
+from compiler.runtime.compiled import CompiledNetwork
 from hw.isa.program import Program
 
 #: Words of other kinds may stand among them.
@@ -26,7 +25,9 @@ def equally(word: str) -> float:
     return 1.0
 
 
-def drawn(grammar: Grammar, rng: np.random.Generator, weight: Weight = equally) -> tuple[State, list[str]]:
+def drawn(
+    grammar: AssemblyGrammar, rng: np.random.Generator, weight: Weight = equally
+) -> tuple[GrammarState, list[str]]:
     """A program drawn word by word from all that may come next."""
     state, words = grammar.start(), []
     weights = np.array([weight(word) for word in VOCABULARY.words])
@@ -40,7 +41,7 @@ def drawn(grammar: Grammar, rng: np.random.Generator, weight: Weight = equally) 
     return state, words
 
 
-def accepts(grammar: Grammar, words: list[str]) -> State:
+def accepts(grammar: AssemblyGrammar, words: list[str]) -> GrammarState:
     """The state behind words, all of which the grammar must allow."""
     state = grammar.start()
     for place, word in enumerate(words):
@@ -51,7 +52,7 @@ def accepts(grammar: Grammar, words: list[str]) -> State:
 
 
 @cache
-def compiled(path: Path) -> Network:
+def compiled(path: Path) -> CompiledNetwork:
     """A compiled network."""
     return compile(path, "n16")
 

@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.llm.assembly.grammar import Grammar
-from compiler.llm.assembly.limits import Limits
-from compiler.llm.assembly.spans import Number, shortest
-from compiler.llm.assembly.words import WORDS, program_of, words_of
-from compiler.llm.numbers import WORDS as NUMBERS
-from compiler.llm.numbers import number_words
-from compiler.llm.vocabulary import Vocabulary
+from compiler.llm.assembly.decoder_state import AssemblyGrammar
+from compiler.llm.assembly.lexicon import WORDS
+from compiler.llm.assembly.limits import ProgramLimits
+from compiler.llm.assembly.operands import Number, shortest
+from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.tokens.integer_tokens import number_words
+from compiler.llm.tokens.vocabulary import Vocabulary
 from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
@@ -68,14 +69,14 @@ def test_every_beginning_of_a_number_leads_into_its_span(pair: tuple[int, int], 
 
 
 def test_programs_that_there_are_conform() -> None:
-    grammar = Grammar(VOCABULARY, Limits())
+    grammar = AssemblyGrammar(VOCABULARY, ProgramLimits())
     for program in [*library(), *programs(MODEL)]:
         assert accepts(grammar, words_of(program)).program("again").words == program.words
 
 
 @pytest.mark.parametrize("tokens", [2, 3, 5, 12, 40, 300])
 def test_whatever_is_drawn_is_a_program(tokens: int, rng: np.random.Generator) -> None:
-    grammar = Grammar(VOCABULARY, Limits(tokens=tokens, instructions=30))
+    grammar = AssemblyGrammar(VOCABULARY, ProgramLimits(tokens=tokens, instructions=30))
     for _ in range(300 // tokens + 3):
         state, words = drawn(grammar, rng)
         program = program_of(words, "drawn")
@@ -88,13 +89,13 @@ def test_whatever_is_drawn_is_a_program(tokens: int, rng: np.random.Generator) -
 
 def test_limits_and_vocabulary_are_checked() -> None:
     with pytest.raises(InputError, match="tokens must be at least 2, not 1"):
-        Limits(tokens=1)
+        ProgramLimits(tokens=1)
     with pytest.raises(InputError, match="must have the word 'x4'"):
-        Grammar(Vocabulary(word for word in (*WORDS, *NUMBERS) if word != "x4"), Limits())
+        AssemblyGrammar(Vocabulary(word for word in (*WORDS, *NUMBERS) if word != "x4"), ProgramLimits())
 
 
 def test_a_word_that_may_not_come_is_refused() -> None:
-    state = Grammar(VOCABULARY, Limits()).start()
+    state = AssemblyGrammar(VOCABULARY, ProgramLimits()).start()
     with pytest.raises(ValueError, match="'5' may not come next"):
         state.advance(VOCABULARY.number("5"))
     with pytest.raises(ValueError, match="does not end in 'stop' yet"):

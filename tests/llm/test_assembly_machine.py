@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from compiler.llm.assembly.grammar import Grammar
+from compiler.llm.assembly.decoder_state import AssemblyGrammar, GrammarState
 from compiler.llm.assembly.lexicon import HEADS
-from compiler.llm.assembly.limits import Limits
-from compiler.llm.assembly.place import limits_in_place
-from compiler.llm.assembly.state import State
-from compiler.llm.assembly.words import program_of, words_of
-from compiler.validate import Call, validate
-from compiler.validate.network import stage_calls
+from compiler.llm.assembly.limits import ProgramLimits
+from compiler.llm.assembly.replacement_limits import limits_in_place
+from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.runtime.validation import stage_calls
+from compiler.validate import MacroCall, validate
 from hw.config import load_target
 from hw.isa.assembler import assemble
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 from scripts.networks.digits import MODEL
 from tests.compiler.networks import model
-from tests.compiler.test_validate_library import OPERATIONS, Recorder
+from tests.compiler.test_validate_library import Recorder
+from tests.library.test_on_rtl import OPERATIONS
 from tests.llm.sampling import VOCABULARY, accepts, compiled, drawn, library
 
 N4 = load_target("n4")
@@ -25,17 +25,17 @@ OPERANDS = (0x1000, 0x9000, None)
 _LIKED = {MicroOp.ISSUE: 20.0, MicroOp.LOOP: 4.0, MicroOp.HALT: 0.1}
 
 
-def limits(**options) -> Limits:
+def limits(**options) -> ProgramLimits:
     settings = {"config": N4, "operands": OPERANDS, "windows": WINDOWS, "tokens": 150}
-    return Limits(**(settings | options))
+    return ProgramLimits(**(settings | options))
 
 
-def behind(text: str, **options) -> State:
+def behind(text: str, **options) -> GrammarState:
     """The state behind some instructions."""
-    return accepts(Grammar(VOCABULARY, limits(**options)), words_of(assemble(text))[:-1])
+    return accepts(AssemblyGrammar(VOCABULARY, limits(**options)), words_of(assemble(text))[:-1])
 
 
-def may(state: State, word: str) -> bool:
+def may(state: GrammarState, word: str) -> bool:
     return bool(state.mask[VOCABULARY.number(word)])
 
 
@@ -49,14 +49,14 @@ def busily(word: str) -> float:
 @pytest.mark.parametrize("target", ["n4", "n16", "n32"])
 def test_whatever_is_drawn_passes_the_validator(target: str, rng: np.random.Generator) -> None:
     config = load_target(target)
-    grammar = Grammar(VOCABULARY, limits(config=config, instructions=60))
+    grammar = AssemblyGrammar(VOCABULARY, limits(config=config, instructions=60))
     commands = 0
     for _ in range(6):
         state, words = drawn(grammar, rng, busily)
         program = state.program("drawn")
         assert len(words) <= 150 and len(program.words) <= 60
         assert program_of(words, "drawn") == program
-        report = validate(config, [Call(program, OPERANDS)], WINDOWS)
+        report = validate(config, [MacroCall(program, OPERANDS)], WINDOWS)
         commands += sum(report.commands.values())
     assert commands
 
@@ -71,20 +71,22 @@ def test_programs_of_networks_may_be_written_in_their_places(name: str) -> None:
         for index in range(min(3, len(work.calls))):
             words = words_of(work.calls[index].program)
             own = limits_in_place(network.config, work.calls, work.windows, index, tokens=len(words) + 200)
-            accepts(Grammar(VOCABULARY, own), words).program("again")
+            accepts(AssemblyGrammar(VOCABULARY, own), words).program("again")
 
 
 def test_a_program_in_place_of_another_leaves_the_same_tokens(rng: np.random.Generator) -> None:
-    before = Call(assemble("issue matrix, signal(fuse:0)\nhalt"))
-    own = Call(assemble("issue matrix, signal(fuse:3, seq:1)\nissue fuse, wait(matrix:3)\nhalt"))
-    after = Call(assemble("fence load, matrix, fuse, store\nwait matrix:1\nissue fuse, wait(matrix:0)\nhalt"))
+    before = MacroCall(assemble("issue matrix, signal(fuse:0)\nhalt"))
+    own = MacroCall(assemble("issue matrix, signal(fuse:3, seq:1)\nissue fuse, wait(matrix:3)\nhalt"))
+    after = MacroCall(
+        assemble("fence load, matrix, fuse, store\nwait matrix:1\nissue fuse, wait(matrix:0)\nhalt")
+    )
     validate(N4, [before, own, after], WINDOWS)
     place = limits_in_place(N4, [before, own, after], WINDOWS, 1, tokens=80)
     assert place.leaves == {(1, 2, 0): 1, (1, 4, 1): 1}
-    grammar = Grammar(VOCABULARY, place)
+    grammar = AssemblyGrammar(VOCABULARY, place)
     for _ in range(5):
         state, _ = drawn(grammar, rng, busily)
-        validate(N4, [before, Call(state.program("drawn")), after], WINDOWS)
+        validate(N4, [before, MacroCall(state.program("drawn")), after], WINDOWS)
 
 
 def test_ranges_of_fields() -> None:
@@ -93,20 +95,21 @@ def test_ranges_of_fields() -> None:
         assert may(state, word) == (word != "x3")  # the scratchpad has 64 KiB
         if word != "x3":
             state.advance(VOCABULARY.number(word))
-    state = accepts(Grammar(VOCABULARY, limits()), ["set load.len"])
+    state = accepts(AssemblyGrammar(VOCABULARY, limits()), ["set load.len"])
     assert not may(state, "0") and may(state, "1") and may(state, "r4")
-    state = accepts(Grammar(VOCABULARY, limits()), ["set matrix.n_cols"])
+    state = accepts(AssemblyGrammar(VOCABULARY, limits()), ["set matrix.n_cols"])
     assert may(state, "4") and not may(state, "5")
-    state = accepts(Grammar(VOCABULARY, limits()), ["tag"])
+    state = accepts(AssemblyGrammar(VOCABULARY, limits()), ["tag"])
     assert may(state, str(N4.tags - 1)) and not may(state, str(N4.tags))
-    state = accepts(Grammar(VOCABULARY, limits()), ["set fuse.src"])
+    state = accepts(AssemblyGrammar(VOCABULARY, limits()), ["set fuse.src"])
     assert may(state, "b_src=sp") and not may(state, "b_src=3")
 
 
 def test_operands_registers_and_statistics() -> None:
     for written in (False, True):
         state = accepts(
-            Grammar(VOCABULARY, limits(written=written)), ["add", "r4", "1", "issue fuse", "set load.dst"]
+            AssemblyGrammar(VOCABULARY, limits(written=written)),
+            ["add", "r4", "1", "issue fuse", "set load.dst"],
         )
         assert may(state, "op2") and not may(state, "op3") and may(state, "%n")
         assert may(state, "r4") and may(state, "r5") == (not written)
@@ -144,24 +147,24 @@ def test_tokens_that_nobody_has_given_cannot_be_taken() -> None:
     assert may(state, "halt")
 
 
-def test_loops() -> None:
+def test_loops_stay_within_depth_and_scratchpad() -> None:
     text = "loop 2, e\nloop 2, e\nloop 2, e\nadd r1, r1, 1\ne: tag 0"
     words = words_of(assemble(text))
     inside = words[: words.index("end")]
-    grammar = Grammar(VOCABULARY, limits(config=load_target("n16")))
+    grammar = AssemblyGrammar(VOCABULARY, limits(config=load_target("n16")))
     assert may(accepts(grammar, inside), "loop")
     assert not may(accepts(grammar, [*inside, "loop", "2", "tag", "0"]), "loop")  # four at most
     # The second turn would leave the scratchpad.
     text = "set store.dram, r0, op0\nloop 2, e\nadd r1, r1, 60000\nset store.src, r1\nissue store\ne: tag 0"
     words = words_of(assemble(text))
-    assert not may(accepts(Grammar(VOCABULARY, limits()), words[: words.index("end")]), "end")
+    assert not may(accepts(AssemblyGrammar(VOCABULARY, limits()), words[: words.index("end")]), "end")
     small = words_of(assemble(text.replace("60000", "30000")))
-    assert may(accepts(Grammar(VOCABULARY, limits()), small[: small.index("end")]), "end")
+    assert may(accepts(AssemblyGrammar(VOCABULARY, limits()), small[: small.index("end")]), "end")
 
 
 def test_without_jumps_nothing_jumps() -> None:
-    state = Grammar(VOCABULARY, limits()).start()
-    jumping = Grammar(VOCABULARY, limits(jumps=True)).start()
+    state = AssemblyGrammar(VOCABULARY, limits()).start()
+    jumping = AssemblyGrammar(VOCABULARY, limits(jumps=True)).start()
     for word, head in HEADS.items():
         if head.op in (MicroOp.BNE, MicroOp.CALL, MicroOp.RET, MicroOp.BREAK, MicroOp.TRAP):
             assert not may(state, word) and may(jumping, word)
@@ -174,20 +177,20 @@ def test_the_resident_programs_may_be_written() -> None:
     calls = {call.program.name: call for call in operators.calls}
     assert len(calls) == len(library())
     for call in calls.values():
-        own = Limits(
+        own = ProgramLimits(
             config=operators.config,
             operands=call.operands,
             windows=operators.windows,
             jumps=True,
             tokens=2000,
         )
-        state = accepts(Grammar(VOCABULARY, own), words_of(call.program))
+        state = accepts(AssemblyGrammar(VOCABULARY, own), words_of(call.program))
         assert state.program("again").words == call.program.words
 
 
 @pytest.mark.parametrize("tokens", [2, 9, 60])
 def test_with_jumps_all_words_are_programs(tokens: int, rng: np.random.Generator) -> None:
-    grammar = Grammar(VOCABULARY, limits(jumps=True, tokens=tokens))
+    grammar = AssemblyGrammar(VOCABULARY, limits(jumps=True, tokens=tokens))
     for _ in range(5):
         state, words = drawn(grammar, rng)
         assert len(words) <= tokens

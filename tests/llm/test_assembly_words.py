@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
-from compiler.llm.assembly.words import WORDS, program_of, words_of
-from compiler.llm.numbers import WORDS as NUMBERS
+from compiler.llm.assembly.lexicon import WORDS
+from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import instruction
-from hw.isa.micro import LOOP_IMM, MicroOp, encode
+from hw.isa.micro_instruction import LOOP_IMM, MicroOp, encode
 from hw.isa.program import Program
 from scripts.networks.digits import MODEL
 from tests.compiler.networks import model
@@ -99,33 +100,56 @@ def test_how_it_looks() -> None:
         halt
     """
     assert words_of(assemble(text)) == [
-        "loop", "3",
-        "set load.word", "space=param", "fill_value=", "7",
-        "set load.dram", "r0", "op1", "x2", "1", "44",
-        "add", "r4", "r4", "-", "2",
+        "loop",
+        "3",
+        "set load.word",
+        "space=param",
+        "fill_value=",
+        "7",
+        "set load.dram",
+        "r0",
+        "op1",
+        "x2",
+        "1",
+        "44",
+        "add",
+        "r4",
+        "r4",
+        "-",
+        "2",
         "end",
-        "issue fuse", "wait(load:0)", "wait(matrix:1)", "signal(seq:2)",
+        "issue fuse",
+        "wait(load:0)",
+        "wait(matrix:1)",
+        "signal(seq:2)",
         "fence load,store",
-        "bne", "r4", "%n", "-", "2",
+        "bne",
+        "r4",
+        "%n",
+        "-",
+        "2",
         "halt",
         "stop",
-    ]  # fmt: skip
+    ]
 
 
-@pytest.mark.parametrize(("words", "reason"), [
-    ("halt", "word 0: 'halt' begins no instruction|does not end in 'stop'"),
-    ("halt stop halt", "word 2: 'halt' follows the end"),
-    ("stop", "word 0: a program has at least one instruction"),
-    ("5 stop", "word 0: '5' begins no instruction"),
-    ("add halt", "word 1: 'halt' cannot be part of 'add' here"),
-    ("add r1 r2 0 stop", "word 3: '0' begins no instruction"),
-    ("add r1 r0 stop", "word 3: 'stop' cannot be part of 'add' here"),
-    ("add r1 x2 0", "word 3: '0' cannot be part of 'add' here"),
-    ("loop 3 end", "word 2: 'end' must not stand at once behind its loop"),
-    ("loop 3 halt stop", "word 3: 'stop' must not come before the end of a loop"),
-    ("halt end", "word 1: 'end' has no loop to end"),
-    ("bogus", "word 0: 'bogus' begins no instruction"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("halt", "word 0: 'halt' begins no instruction|does not end in 'stop'"),
+        ("halt stop halt", "word 2: 'halt' follows the end"),
+        ("stop", "word 0: a program has at least one instruction"),
+        ("5 stop", "word 0: '5' begins no instruction"),
+        ("add halt", "word 1: 'halt' cannot be part of 'add' here"),
+        ("add r1 r2 0 stop", "word 3: '0' begins no instruction"),
+        ("add r1 r0 stop", "word 3: 'stop' cannot be part of 'add' here"),
+        ("add r1 x2 0", "word 3: '0' cannot be part of 'add' here"),
+        ("loop 3 end", "word 2: 'end' must not stand at once behind its loop"),
+        ("loop 3 halt stop", "word 3: 'stop' must not come before the end of a loop"),
+        ("halt end", "word 1: 'end' has no loop to end"),
+        ("bogus", "word 0: 'bogus' begins no instruction"),
+    ],
+)
 def test_no_program(words: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         program_of(words.split(), "program")
@@ -140,7 +164,7 @@ def test_no_instruction_is_named() -> None:
 
 _GROWN = """
 from enum import IntEnum
-import hw.isa.micro as micro
+import hw.isa.micro_instruction as micro
 import hw.isa.commands as commands
 from hw.isa.fields import Field, Packed
 old, forms = micro.MicroOp, micro.FORMS
@@ -152,7 +176,7 @@ micro.FORMS = {new[op.name]: form for op, form in forms.items()} | {
 }
 commands.UNIT_FIELDS = (*commands.UNIT_FIELDS[:3], (*commands.UNIT_FIELDS[3], Field("mode", 4)))
 commands.PACKED_FIELDS["store.mode"] = Packed("store.mode", (Field("big", 1), Field("size", 3, enum=("a", "b"))))
-from compiler.llm.assembly.words import WORDS, program_of, words_of
+from compiler.llm.assembly.tokenizer import WORDS, program_of, words_of
 text = "mac r1 r2 op3 9 ping fuse set store.mode big=1 size=b stop"
 words = text.replace("ping fuse", "ping_fuse").replace("set store", "set_store").split()
 words = [word.replace("_", " ", 1) if word.startswith(("ping", "set")) else word for word in words]

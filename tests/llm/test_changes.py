@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.llm.changes import END, SPANS, WORDS, ChangesGrammar, changes_words, with_changes
-from compiler.llm.numbers import WORDS as NUMBERS
+from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.tokens.schedule_delta import END, SPANS, WORDS, ChangesGrammar, changes_words, with_changes
 from compiler.schedule.schedule import LayerSchedule
 
 SCHEDULES = st.builds(
@@ -42,15 +42,22 @@ def test_what_the_grammar_allows_is_a_schedule(data: st.DataObject, base: LayerS
     assert {name for name in SPANS if getattr(made, name) != getattr(base, name)} <= names
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    ([], "no field"), (["set rows", "0", END], "1..65535"), (["set order", "all", END], "byte"),
-    (["set rows", END], "byte"), ([END, "set rows"], "follows"), (["rows", "1", END], "no field"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no field"),
+        (["set rows", "0", END], "1..65535"),
+        (["set order", "all", END], "byte"),
+        (["set rows", END], "byte"),
+        ([END, "set rows"], "follows"),
+        (["rows", "1", END], "no field"),
+    ],
+)
 def test_no_changes(words: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         with_changes(words, LayerSchedule())
 
 
 def test_a_value_without_words() -> None:
-    with pytest.raises(ValueError, match="slot_buffers must be in"):
-        changes_words(replace(LayerSchedule(), slot_buffers=9), LayerSchedule())
+    with pytest.raises(ValueError, match="param_buffers must be in"):
+        changes_words(replace(LayerSchedule(), param_buffers=9), LayerSchedule())

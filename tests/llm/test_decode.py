@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compiler.llm.changes import ChangesGrammar, with_changes
-from compiler.llm.decode import draw
-from compiler.llm.gpt import Gpt, Shape
-from compiler.llm.language import LANGUAGE
+from compiler.llm.decode.sampler import draw
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
+from compiler.llm.tokens.schedule_delta import ChangesGrammar, with_changes
+from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.schedule.schedule import LayerSchedule
 
 QUESTION = ["machine", "16", "answer"]
 
 
 def _model(context: int = 200, seed: int = 0) -> Gpt:
-    shape = Shape(len(LANGUAGE), width=16, heads=2, layers=2, hidden=24, context=context)
+    shape = TransformerShape(len(LANGUAGE), width=16, heads=2, layers=2, hidden=24, context=context)
     rng = np.random.default_rng(seed)
     weights = {name: rng.normal(size=size).astype(np.float32) * 0.3 for name, size in shape.tensors.items()}
     return Gpt(shape, weights)

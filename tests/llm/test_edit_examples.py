@@ -6,36 +6,36 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.hpm.points import Op, Point
-from compiler.llm.asking import Ask
-from compiler.llm.assembly.words import program_of, words_of
-from compiler.llm.corpus.example import Example
-from compiler.llm.corpus.examples import examples
-from compiler.llm.corpus.machines import MACHINES
-from compiler.llm.corpus.walk import EditWalk, Step, Variant, Walk, unusual
-from compiler.llm.edits import edits_of
-from compiler.llm.language import LANGUAGE
-from compiler.llm.outline import outline_words
-from compiler.llm.training.shown import Shown, batches, shown
-from compiler.pipeline import Prepared
-from compiler.specialize.edits.draw import drawn
-from compiler.specialize.edits.edit import applied
-from compiler.specialize.edits.programs import edited, taken_apart
-from compiler.specialize.edits.unroll import unrolled
+from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.data.example import Example
+from compiler.llm.data.examples import examples
+from compiler.llm.data.machines import MACHINES
+from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep, unusual
+from compiler.llm.tokens.program_edits import edits_of
+from compiler.llm.tokens.program_summary import outline_words
+from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.llm.training.dataset import TokenizedExample, batches, shown
+from compiler.pipeline import ModelCompiler
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.edits.edit import applied
+from compiler.tuning.edits.programs import edited, taken_apart
+from compiler.tuning.edits.random_edits import draw_edits
+from compiler.tuning.edits.unroll import unrolled
 from hw.isa.counters import CAUSES
-from hw.isa.micro import MicroOp, decode
+from hw.isa.micro_instruction import MicroOp, decode
 from hw.isa.program import Program
 
-POINT = Point((6, 6, 8), (Op("max_pool", 0, 3, 3),))
+POINT = CalibrationNetwork((6, 6, 8), (CalibrationOp("max_pool", 0, 3, 3),))
 #: A tree of edits: bases of the variants, and their cycles.
 BASES, CYCLES = (-1, 0, 1, 0, 2), (100, 90, 95, 110, 80)
 
 
 @pytest.fixture(scope="module")
-def walk() -> Walk:
+def walk() -> Trajectory:
     """A pool whose one program is edited by chance."""
     machine = MACHINES["usual"]
-    prepared = Prepared(POINT.graph(), machine.conditions.config, machine.options)
+    prepared = ModelCompiler(POINT.graph(), machine.conditions.config, machine.options)
     network = prepared.network()
     (layer,) = network.schedule.layers.values()
     ((program,),) = (code.programs for code in network.codes)
@@ -43,17 +43,17 @@ def walk() -> Walk:
     rng, variants, commands = random.Random(4), [], [list(start.commands)]
     for number, (base, cycles) in enumerate(zip(BASES, CYCLES, strict=True)):
         where = [cycles] + [0] * (len(CAUSES) - 1)
-        found = None if base < 0 else drawn(network.config, commands[base], rng)
-        variants.append(Variant(base, found and found[0], cycles, where))
+        found = None if base < 0 else draw_edits(network.config, commands[base], rng)
+        variants.append(EditVariant(base, found and found[0], cycles, where))
         if number:
             assert found
             commands.append(found[1])
-    step = Step(-1, -1, {}, 100, {0: 100}, {0: [100] + [0] * (len(CAUSES) - 1)})
-    return Walk("usual", 1, POINT, [unusual(layer)], [step], EditWalk(0, program.name, variants))
+    step = TrajectoryStep(-1, -1, {}, 100, {0: 100}, {0: [100] + [0] * (len(CAUSES) - 1)})
+    return Trajectory("usual", 1, POINT, [unusual(layer)], [step], EditWalk(0, program.name, variants))
 
 
 @pytest.fixture(scope="module")
-def found(walk: Walk) -> list[Example]:
+def found(walk: Trajectory) -> list[Example]:
     return list(examples(walk))
 
 
@@ -65,7 +65,7 @@ def issued(program: Program) -> list[tuple]:
 
 
 def test_edits_are_shown_from_each_variant_to_all_that_were_made_of_it(
-    walk: Walk, found: list[Example]
+    walk: Trajectory, found: list[Example]
 ) -> None:
     pairs = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 4), (2, 4)]
     of_edits = [each for each in found if each.ask is Ask.EDITS]
@@ -82,12 +82,12 @@ def test_edits_are_shown_from_each_variant_to_all_that_were_made_of_it(
         assert question[-3:-1] == [Ask.EDITS, question[-2]] and ("cause useful" in question) == each.known
 
 
-def test_answers_make_the_variants(walk: Walk, found: list[Example]) -> None:
+def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> None:
     """Made here from the program as it is compiled."""
     assert walk.edited
     machine = MACHINES["usual"]
     config = machine.conditions.config
-    network = Prepared(POINT.graph(), config, machine.options).network()
+    network = ModelCompiler(POINT.graph(), config, machine.options).network()
     known = taken_apart(network.codes[0].programs) or []
     (start,) = known
     wanted = []
@@ -118,7 +118,7 @@ def test_answers_make_the_variants(walk: Walk, found: list[Example]) -> None:
     assert len(programs) == (1 + 2 + 1) + (1 + 1 + 1) + (1 + 1) + (1 + 1) + 1
 
 
-def test_edits_that_a_program_no_longer_allows_are_not_shown(walk: Walk) -> None:
+def test_edits_that_a_program_no_longer_allows_are_not_shown(walk: Trajectory) -> None:
     assert walk.edited
     other = replace(walk, edited=replace(walk.edited, program="another"))
     assert {each.ask for each in examples(other)} <= {Ask.SCHEDULE}
@@ -130,7 +130,7 @@ def test_edits_that_a_program_no_longer_allows_are_not_shown(walk: Walk) -> None
 
 def test_kinds_are_shown_three_to_three_to_two(found: list[Example]) -> None:
     """However many examples and networks there are of each."""
-    one = {ask: Shown((number, number), 1, ask) for number, ask in enumerate(Ask)}
+    one = {ask: TokenizedExample((number, number), 1, ask) for number, ask in enumerate(Ask)}
     groups = [[one[Ask.SCHEDULE]]] * 9 + [[one[Ask.EDITS]] * 40, [one[Ask.PROGRAM]] * 5]
     drawn_ = batches(groups, 50, 1000, random.Random(1))
     seen = Counter(int(word) for _ in range(64) for word in next(drawn_).words[:, 0])

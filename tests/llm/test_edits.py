@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from compiler.codegen.sync import Issued
-from compiler.llm.changes import END
-from compiler.llm.editing import EditsGrammar
-from compiler.llm.edits import MOST, MOVE, SPLIT, edits_of, edits_words, nearer, plain
-from compiler.llm.language import LANGUAGE
-from compiler.llm.numbers import number_words, take_number
-from compiler.llm.outline import LAYER, MORE, OUTLINE, TIMES, outline_words
-from compiler.specialize.edits.draw import drawn
-from compiler.specialize.edits.edit import MOST_DIMS, Edit, EditError, Move, Split, applied
-from compiler.specialize.edits.split import dims_of, get
-from compiler.specialize.edits.workshop import Workshop
+from compiler.codegen.semaphores import Issued
+from compiler.llm.decode.edits_grammar import EditsGrammar
+from compiler.llm.tokens.integer_tokens import number_words, take_number
+from compiler.llm.tokens.program_edits import MOST, MOVE, SPLIT, edits_of, edits_words, nearer, plain
+from compiler.llm.tokens.program_summary import LAYER, MORE, OUTLINE, TIMES, outline_words
+from compiler.llm.tokens.schedule_delta import END
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.tuning.edits.edit import MOST_DIMS, Edit, EditError, Move, Split, applied
+from compiler.tuning.edits.editable_programs import EditablePrograms
+from compiler.tuning.edits.random_edits import draw_edits
+from compiler.tuning.edits.split import dims_of, get
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from tests.llm.answering import pieces, workshop
@@ -38,7 +38,7 @@ def random_edits(config: MlaConfig, commands: list[Issued], rng: random.Random) 
     """Edits in the form that the model says them."""
     out: list[Edit] = []
     for _ in range(rng.randint(1, MOST)):
-        found = drawn(config, commands, rng)
+        found = draw_edits(config, commands, rng)
         if found is None:
             break
         edit = plain(found[0], commands, config.n)
@@ -99,7 +99,7 @@ def test_the_grammar_offers_all_that_is_allowed(name: str) -> None:
         assert offered == _allowed(made, commands, edit), edit
 
 
-def _allowed(made: Workshop, commands: tuple[Issued, ...], edit: Edit) -> bool:
+def _allowed(made: EditablePrograms, commands: tuple[Issued, ...], edit: Edit) -> bool:
     """Also that it says no more than it must."""
     try:
         applied(made.config, commands, [edit])
@@ -123,10 +123,16 @@ def test_edits_that_change_nothing_and_those_that_were_tried_do_not_end() -> Non
     assert not grammar.ends(edits_words(steps[:1]))
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    ([], "no edit"), (["1", END], "no edit"), ([SPLIT, "1", END], "byte"), ([END, MOVE], "follows"),
-    ([MOVE, "1", "-", "0", END], "magnitude"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no edit"),
+        (["1", END], "no edit"),
+        ([SPLIT, "1", END], "byte"),
+        ([END, MOVE], "follows"),
+        ([MOVE, "1", "-", "0", END], "magnitude"),
+    ],
+)
 def test_no_edits(words: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         edits_of(words)

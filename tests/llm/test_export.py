@@ -3,11 +3,11 @@
 import numpy as np
 import onnxruntime
 
-from compiler.llm.export import export
-from compiler.llm.gpt import Gpt, Shape
-from compiler.llm.language import LANGUAGE
+from compiler.llm.model.export import export
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
+from compiler.llm.tokens.vocabulary import LANGUAGE
 
-SHAPE = Shape(len(LANGUAGE), width=16, heads=2, layers=2, hidden=24, context=12)
+SHAPE = TransformerShape(len(LANGUAGE), width=16, heads=2, layers=2, hidden=24, context=12)
 
 
 def test_word_by_word() -> None:
@@ -17,8 +17,9 @@ def test_word_by_word() -> None:
     session = onnxruntime.InferenceSession(export(model, 8).SerializeToString())
     cache = {
         f"{kind} {number}": rng.normal(size=(2, 8, 8)).astype(np.float32)  # what is not there yet is anything
-        for number in range(2) for kind in ("keys", "values")
-    }  # fmt: skip
+        for number in range(2)
+        for kind in ("keys", "values")
+    }
     words = rng.integers(len(LANGUAGE), size=8)
     names = [each.name for each in session.get_outputs()]
     for place, word in enumerate(words):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.llm.numbers import WORDS, following, number_of, number_words
-from compiler.llm.vocabulary import Vocabulary
+from compiler.llm.tokens.integer_tokens import WORDS, following, number_of, number_words
+from compiler.llm.tokens.vocabulary import Vocabulary
 
 
 @given(st.integers(-(2**32) + 1, 2**32 - 1))
@@ -15,17 +15,33 @@ def test_round_trip(value: int) -> None:
     assert number_of(words) == value
 
 
-@pytest.mark.parametrize(("value", "words"), [
-    (0, ["0"]), (255, ["255"]), (256, ["x2", "1", "0"]), (-1, ["-", "1"]), (65553, ["x3", "1", "0", "17"]),
-])  # fmt: skip
-def test_words(value: int, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, ["0"]),
+        (255, ["255"]),
+        (256, ["x2", "1", "0"]),
+        (-1, ["-", "1"]),
+        (65553, ["x3", "1", "0", "17"]),
+    ],
+)
+def test_integers_to_tokens_and_back(value: int, words: list[str]) -> None:
     assert number_words(value) == words
 
 
-@pytest.mark.parametrize("words", [
-    [], ["x2", "0", "1"], ["x2", "1"],
-    ["-", "0"], ["-", "-", "1"], ["256"], ["1", "2"], ["x5", "1", "1", "1", "1", "1"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["x2", "0", "1"],
+        ["x2", "1"],
+        ["-", "0"],
+        ["-", "-", "1"],
+        ["256"],
+        ["1", "2"],
+        ["x5", "1", "1", "1", "1", "1"],
+    ],
+)
 def test_no_number(words: list[str]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         number_of(words)

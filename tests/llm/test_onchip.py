@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from compiler.llm.along import Along
-from compiler.llm.decode import draw
-from compiler.llm.gpt import Gpt, Shape
-from compiler.llm.onchip import ChipGpt
-from compiler.llm.vocabulary import Vocabulary
+from compiler.llm.decode.sampler import draw
+from compiler.llm.evaluate.top1_agreement import AgreementMeter
+from compiler.llm.model.accelerated import ChipGpt
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
+from compiler.llm.tokens.vocabulary import Vocabulary
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 
 PLACES = 10
 LANGUAGE = Vocabulary([f"w{number}" for number in range(24)])
-SHAPE = Shape(len(LANGUAGE), width=16, heads=2, layers=2, hidden=24, context=12)
+SHAPE = TransformerShape(len(LANGUAGE), width=16, heads=2, layers=2, hidden=24, context=12)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def chip_scores(chip: ChipGpt, words: list[int]) -> np.ndarray:
 
 def test_answers_are_drawn_from_it(model: Gpt, chip: ChipGpt) -> None:
     before = chip.words
-    tally = (along := Along(chip, model)).tally
+    tally = (along := AgreementMeter(chip, model)).tally
     answers = draw(along, LANGUAGE, ["w1", "w2"], None, 2, np.random.default_rng(2))
     assert [len(each.words) for each in answers] == [PLACES - 2] * 2
     assert chip.words - before == 2 + 2 * (PLACES - 2) and chip.cycles > 0

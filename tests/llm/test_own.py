@@ -6,30 +6,30 @@ from math import prod
 
 import pytest
 
-from compiler.draw.rounds import draw_rounds
-from compiler.hpm.points import Op, Point
-from compiler.llm.corpus.examples import examples
-from compiler.llm.corpus.held_out import is_held_out, is_judged
-from compiler.llm.corpus.own import Asking, chosen, enlarged, may_be_asked
-from compiler.llm.corpus.rig import Devices, Rig
-from compiler.llm.corpus.walk import Step, Walk
-from compiler.llm.sampled import Sampled, figures
-from compiler.llm.weights import load
-from compiler.llm.writer import SHIPPED
+from compiler.llm.data.examples import examples
+from compiler.llm.data.held_out import is_held_out, is_judged
+from compiler.llm.data.measure_harness import Devices, MeasureHarness
+from compiler.llm.data.self_training import Asking, chosen, enlarged, may_be_asked
+from compiler.llm.data.trajectories import Trajectory, TrajectoryStep
+from compiler.llm.evaluate.sample_quality import Sampled, figures
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.model.weights import load
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.visualize.svg.rounds import draw_rounds
 from hw.errors import InputError, WorkError
-from scripts import judged
+from scripts import eval_lm
 
-POINT = Point((6, 6, 16), (Op("conv", 32, 3), Op("depthwise", 0, 3)))
+POINT = CalibrationNetwork((6, 6, 16), (CalibrationOp("conv", 32, 3), CalibrationOp("depthwise", 0, 3)))
 
 
-def test_answers_become_steps_that_cost_what_they_say(devices: Devices, walk: Walk) -> None:
+def test_answers_become_steps_that_cost_what_they_say(devices: Devices, walk: Trajectory) -> None:
     asking = Asking(load(SHIPPED)[0], 6)
     found = enlarged(devices, walk, asking, random.Random(2))
     assert found == enlarged(devices, walk, asking, random.Random(2))
     assert found.steps[: len(walk.steps)] == walk.steps and len(found.steps) > len(walk.steps)
     schedules = [found.schedules(number) for number in range(len(found.steps))]
     assert all(each not in schedules[:number] for number, each in enumerate(schedules))
-    rig = Rig(devices, "usual", POINT)
+    rig = MeasureHarness(devices, "usual", POINT)
     for step, layers in zip(found.steps, schedules, strict=True):
         schedule = replace(rig.first.schedule, layers=dict(zip(rig.names, layers, strict=True)))
         measured = rig.measured(rig.prepared.network(schedule))
@@ -41,10 +41,10 @@ def test_answers_become_steps_that_cost_what_they_say(devices: Devices, walk: Wa
     assert all(each not in schedules[:number] for number, each in enumerate(schedules))
 
 
-def test_the_most_promising_answers_are_measured(devices: Devices, walk: Walk) -> None:
+def test_the_most_promising_answers_are_measured(devices: Devices, walk: Trajectory) -> None:
     """Of many that are drawn a few, twice; none of them comes to programs that were measured before."""
     found = enlarged(devices, walk, Asking(load(SHIPPED)[0], 3, drawn=24, turns=2), random.Random(2))
-    rig, own = Rig(devices, "usual", POINT), found.steps[len(walk.steps) :]
+    rig, own = MeasureHarness(devices, "usual", POINT), found.steps[len(walk.steps) :]
     assert 3 < len(own) <= 6 and own[0].base == 0
     costs = [step.cycles for step in found.steps]
     first = [step for step in own if step.base == 0]
@@ -59,7 +59,9 @@ def test_the_most_promising_answers_are_measured(devices: Devices, walk: Walk) -
     assert min(costs) <= min(step.cycles for step in any_ones.steps)
 
 
-def test_walks_that_cost_something_else_today_are_left_as_they_are(devices: Devices, walk: Walk) -> None:
+def test_walks_that_cost_something_else_today_are_left_as_they_are(
+    devices: Devices, walk: Trajectory
+) -> None:
     asking, rng = Asking(load(SHIPPED)[0], 2), random.Random(4)
     slower = replace(walk, steps=[replace(walk.steps[0], cycles=walk.steps[0].cycles + 1)])
     assert enlarged(devices, slower, asking, rng) is slower
@@ -69,9 +71,13 @@ def test_walks_that_cost_something_else_today_are_left_as_they_are(devices: Devi
     assert enlarged(devices, together, asking, rng) is together
 
 
-def _walk(index: int, machine: str = "usual", size: int = 32) -> Walk:
-    return Walk(
-        machine, index, Point((6, 6, 16), (Op("conv", size, 3),)), [{}], [Step(-1, -1, {}, 9, {0: 9}, {})]
+def _walk(index: int, machine: str = "usual", size: int = 32) -> Trajectory:
+    return Trajectory(
+        machine,
+        index,
+        CalibrationNetwork((6, 6, 16), (CalibrationOp("conv", size, 3),)),
+        [{}],
+        [TrajectoryStep(-1, -1, {}, 9, {0: 9}, {})],
     )
 
 
@@ -115,9 +121,9 @@ def test_figures_of_single_answers() -> None:
 
 
 def test_layers_that_were_not_judged_are_told(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(judged, "in_lanes", lambda *_: 1)
+    monkeypatch.setattr(eval_lm, "in_lanes", lambda *_: 1)
     with pytest.raises(WorkError, match="2 layers were not judged; the same call goes on"):
-        judged.judged(SHIPPED, 2, 4, 1, tmp_path / "judged.jsonl")
+        eval_lm.judged(SHIPPED, 2, 4, 1, tmp_path / "judged.jsonl")
 
 
 def test_a_picture_of_rounds_has_each_figure() -> None:

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from compiler.llm.changes import changes_words
-from compiler.llm.pool import Pool
-from compiler.llm.ranking import Ranking
-from compiler.llm.request import Schedules
-from compiler.llm.subjects import subjects_of
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
+from compiler.llm.generate.candidate_pool import CandidatePool
+from compiler.llm.generate.requests import Schedules
+from compiler.llm.generate.reranker import CostReranker
+from compiler.llm.tokens.layer_prompt import subjects_of
+from compiler.llm.tokens.schedule_delta import changes_words
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule
-from compiler.specialize.task import Task
-from compiler.specialize.tiling import Tilings
+from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.generators.tiling import TilingGenerator
+from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from tests.llm.answering import POINTS
 
@@ -24,19 +24,23 @@ from tests.llm.answering import POINTS
 def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
     """Of a small network."""
     graph = POINTS[request.param].graph(5)
-    with Measurer(graph, Conditions(load_target("n16")), Options(rounding="reference"), devices=1) as made:
+    with Measurer(
+        graph, HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
+    ) as made:
         yield made
 
 
 @pytest.fixture
-def task(measurer: Measurer) -> Task:
+def task(measurer: Measurer) -> GeneratorTask:
     schedule = measurer.first.schedule
-    return Task(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measurer.baseline())
+    return GeneratorTask(
+        measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measurer.baseline()
+    )
 
 
-def others(task: Task, name: str) -> list[LayerSchedule]:
+def others(task: GeneratorTask, name: str) -> list[LayerSchedule]:
     """Some that come to other programs, behind the one that there is."""
-    proposed = (task.schedule, *(candidate.schedule for candidate in Tilings().propose(task)))
+    proposed = (task.schedule, *(candidate.schedule for candidate in TilingGenerator().propose(task)))
     found: dict[str, LayerSchedule] = {}
     for schedule in proposed:
         candidate = task.with_layers({name: schedule.layers[name]}, "test", "")
@@ -44,16 +48,16 @@ def others(task: Task, name: str) -> list[LayerSchedule]:
     return list(found.values())[:6]
 
 
-def test_what_there_is_promises_nothing(task: Task) -> None:
+def test_what_there_is_promises_nothing(task: GeneratorTask) -> None:
     for name, now in task.schedule.layers.items():
-        (promise,) = Ranking().promises(task, name, [now])
+        (promise,) = CostReranker().promises(task, name, [now])
         assert promise.gain == pytest.approx(0, abs=1e-3)
 
 
-def test_what_was_measured_is_known(measurer: Measurer, task: Task) -> None:
+def test_what_was_measured_is_known(measurer: Measurer, task: GeneratorTask) -> None:
     """A measured schedule promises what it was found to save, whatever was expected of it."""
     name = list(task.layers)[-1]
-    ranking, schedules = Ranking(), others(task, name)
+    ranking, schedules = CostReranker(), others(task, name)
     assert len(schedules) > 1
     for schedule in schedules[1:]:
         candidate = task.with_layers({name: schedule}, "test", "")
@@ -65,24 +69,24 @@ def test_what_was_measured_is_known(measurer: Measurer, task: Task) -> None:
         assert promise.gain * task.measured.cycles == pytest.approx(saved, abs=1 + 0.01 * abs(saved))
 
 
-def drawn(task: Task, ranking: Ranking | None) -> tuple[list[LayerSchedule], Pool]:
+def drawn(task: GeneratorTask, ranking: CostReranker | None) -> tuple[list[LayerSchedule], CandidatePool]:
     """Schedules as a model gave them, and a pool of them."""
     name, subject = next(iter(subjects_of(task).items()))
     request = Schedules(task, name, subject)
     schedules = others(task, name)[1:]
     words = [[*changes_words(each, subject.schedule)] for each in schedules]
-    return schedules, Pool(request, lambda: iter(words), ranking, set())
+    return schedules, CandidatePool(request, lambda: iter(words), ranking, set())
 
 
-def test_the_likeliest_is_first_without_predictions(task: Task) -> None:
+def test_the_likeliest_is_first_without_predictions(task: GeneratorTask) -> None:
     schedules, pool = drawn(task, None)
     pool.fill(1)
     assert [pool.request.meaning(words) for words in pool.best()] == schedules
     assert not list(pool.best())
 
 
-def test_the_most_promising_is_first(task: Task) -> None:
-    ranking = Ranking()
+def test_the_most_promising_is_first(task: GeneratorTask) -> None:
+    ranking = CostReranker()
     schedules, pool = drawn(task, ranking)
     promises = ranking.promises(task, pool.request.about, schedules)
     gains = dict(zip(schedules, (each.gain for each in promises), strict=True))
@@ -94,8 +98,8 @@ def test_the_most_promising_is_first(task: Task) -> None:
     assert rest == sorted(gains.values(), reverse=True)[2:]
 
 
-def test_two_may_take_from_a_pool_in_turns(task: Task) -> None:
-    schedules, pool = drawn(task, Ranking())
+def test_two_may_take_from_a_pool_in_turns(task: GeneratorTask) -> None:
+    schedules, pool = drawn(task, CostReranker())
     pool.fill(1)
     taken = [words for pair in zip(pool.best(), pool.best(), strict=False) for words in pair]
     taken += list(pool.best())

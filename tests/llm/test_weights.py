@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from compiler.llm.gpt import Gpt, Shape
-from compiler.llm.language import LANGUAGE
-from compiler.llm.weights import grown, load, save
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
+from compiler.llm.model.weights import grown, load, save
+from compiler.llm.tokens.vocabulary import LANGUAGE
 from hw.errors import InputError, WorkError
 
-SHAPE = Shape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=24, context=32)
+SHAPE = TransformerShape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=24, context=32)
 
 
 @pytest.fixture
@@ -66,25 +66,35 @@ def _changed(path: Path, header: dict | None = None, tensors: dict | None = None
     return path
 
 
-@pytest.mark.parametrize(("header", "tensors", "says"), [
-    ({"format": "x"}, {}, "no language model"),
-    ({"version": "99"}, {}, "no language model of version 1"),
-    ({"language": json.dumps([*LANGUAGE.words[1:], "a"])}, {}, "another language"),
-    ({"language": json.dumps(["a"])}, {}, "go together"),
-    ({"language": json.dumps([1])}, {}, "which language"),
-    ({"language": "{"}, {}, "cannot be read as a language model"),
-    ({"shape": json.dumps({"words": 4})}, {}, "sizes"),
-    ({"shape": json.dumps(vars(SHAPE) | {"layers": 10**9})}, {}, "sizes"),
-    ({"shape": json.dumps(vars(SHAPE) | {"heads": 3})}, {}, "go together"),
-    ({"shape": json.dumps(vars(SHAPE) | {"width": "16"})}, {}, "sizes"),
-    ({}, {"norm": np.zeros(5, np.float32)}, "'norm'"),
-    ({}, {"norm": np.full(16, np.nan, np.float32)}, "not finite"),
-    ({}, {"words.factor": np.zeros((3, 1), np.float32)}, "'words'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("header", "tensors", "says"),
+    [
+        ({"format": "x"}, {}, "no language model"),
+        ({"version": "99"}, {}, "no language model of version 1"),
+        ({"language": json.dumps([*LANGUAGE.words[1:], "a"])}, {}, "another language"),
+        ({"language": json.dumps(["a"])}, {}, "go together"),
+        ({"language": json.dumps([1])}, {}, "which language"),
+        ({"language": "{"}, {}, "cannot be read as a language model"),
+        ({"shape": json.dumps({"words": 4})}, {}, "sizes"),
+        ({"shape": json.dumps(vars(SHAPE) | {"layers": 10**9})}, {}, "sizes"),
+        ({"shape": json.dumps(vars(SHAPE) | {"heads": 3})}, {}, "go together"),
+        ({"shape": json.dumps(vars(SHAPE) | {"width": "16"})}, {}, "sizes"),
+        ({}, {"norm": np.zeros(5, np.float32)}, "'norm'"),
+        ({}, {"norm": np.full(16, np.nan, np.float32)}, "not finite"),
+        ({}, {"words.factor": np.zeros((3, 1), np.float32)}, "'words'"),
+    ],
+)
 def test_files_that_are_none(model: Gpt, tmp_path: Path, header: dict, tensors: dict, says: str) -> None:
     save(model, tmp_path / "a", {})
     with pytest.raises(InputError, match=says):
         load(_changed(tmp_path / "a", header, tensors))
+
+
+@pytest.mark.parametrize("name", ["shape", "language", "about", "profile"])
+def test_metadata_nested_too_deeply(model: Gpt, tmp_path: Path, name: str) -> None:
+    save(model, tmp_path / "a", {})
+    with pytest.raises(InputError, match=r"cannot be read as a language model: .*recursion"):
+        load(_changed(tmp_path / "a", {name: "[" * 200_000}))
 
 
 def test_files_that_cannot_be_read_or_written(model: Gpt, tmp_path: Path) -> None:

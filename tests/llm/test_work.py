@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.hpm.points import Op, Point
-from compiler.listing import program_text
-from compiler.llm.assembly.asking import ROOM, ProgramGrammar, program_grammar
 from compiler.llm.assembly.lexicon import STOP
-from compiler.llm.assembly.words import program_of, words_of
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.network import Network
-from compiler.options import Options
+from compiler.llm.assembly.program_request import ROOM, ProgramGrammar, program_grammar
+from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.program_text import program_text
+from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.texts import ProgramText, digest_of
-from compiler.specialize.edits.unroll import unrolled
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.edits.unroll import unrolled
+from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
@@ -27,13 +27,17 @@ from hw.isa.program import Program
 
 #: Layers, and chains of them: their programs hand tokens over.
 POINTS = {
-    "max_pool": Point((8, 8, 16), (Op("max_pool", 0, 2, 2),)),
-    "add": Point((4, 4, 24), (Op("add"),)),
-    "softmax": Point((4, 2, 20), (Op("softmax"),)),
-    "dense": Point((2, 3, 32), (Op("conv", 24, 1, 1),)),
-    "chain": Point((6, 6, 16), (Op("max_pool", 0, 2, 2), Op("tanh"))),
-    "convs": Point((4, 4, 16), (Op("conv", 16, 1, 1), Op("conv", 8, 1, 1))),
-    "softmax between": Point((4, 4, 24), (Op("add"), Op("softmax"), Op("mul"))),
+    "max_pool": CalibrationNetwork((8, 8, 16), (CalibrationOp("max_pool", 0, 2, 2),)),
+    "add": CalibrationNetwork((4, 4, 24), (CalibrationOp("add"),)),
+    "softmax": CalibrationNetwork((4, 2, 20), (CalibrationOp("softmax"),)),
+    "dense": CalibrationNetwork((2, 3, 32), (CalibrationOp("conv", 24, 1, 1),)),
+    "chain": CalibrationNetwork((6, 6, 16), (CalibrationOp("max_pool", 0, 2, 2), CalibrationOp("tanh"))),
+    "convs": CalibrationNetwork(
+        (4, 4, 16), (CalibrationOp("conv", 16, 1, 1), CalibrationOp("conv", 8, 1, 1))
+    ),
+    "softmax between": CalibrationNetwork(
+        (4, 4, 24), (CalibrationOp("add"), CalibrationOp("softmax"), CalibrationOp("mul"))
+    ),
 }
 Choose = Callable[[tuple[str, ...]], str]
 
@@ -41,17 +45,22 @@ Choose = Callable[[tuple[str, ...]], str]
 @pytest.fixture(scope="module", params=list(POINTS))
 def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
     graph = POINTS[request.param].graph(5)
-    with Measurer(graph, Conditions(load_target("n16")), Options(rounding="reference"), devices=1) as made:
+    with Measurer(
+        graph, HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
+    ) as made:
         yield made
 
 
 def schedule_of(measurer: Measurer) -> Schedule:
     """A program for each layer."""
     first = measurer.first.schedule
-    return replace(first, layers={name: replace(each, joined=False) for name, each in first.layers.items()})
+    return replace(
+        first,
+        layers={name: replace(each, same_program_as_previous=False) for name, each in first.layers.items()},
+    )
 
 
-def grammars(network: Network) -> list[tuple[Program, ProgramGrammar]]:
+def grammars(network: CompiledNetwork) -> list[tuple[Program, ProgramGrammar]]:
     """Programs of a network that others can be written for."""
     programs = [program for code in network.codes for program in code.programs]
     found = [(program, program_grammar(network, program.name, set())) for program in programs]

@@ -6,18 +6,18 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.ir.graph import Graph
-from compiler.measure.measurement import Measurement
-from compiler.measure.reference import Question, Reference
-from compiler.network import Network
-from compiler.pipeline import Prepared
-from compiler.schedule.dram import Dram
-from compiler.schedule.plain import PLAIN
+from compiler.options import DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import Measurement
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
-from compiler.serve.flight import Result
-from compiler.serve.proposer import LostError, Order, Proposer
-from compiler.serve.searcher import Finding
+from compiler.scheduler.naive import PLAIN
+from compiler.serve.search_process import LostError, Order, Proposer
+from compiler.serve.search_worker import SearchFinding
+from compiler.server.request import RequestResult
+from compiler.tuning.measure.golden_io import GoldenIO, GoldenModelReference
 from hw.config import MlaConfig
-from tests.loop.conftest import OPTIONS
+from tests.support.small_network import OPTIONS
 
 
 class Model:
@@ -34,40 +34,44 @@ class Model:
     """
 
     def __init__(self, graph: Graph, config: MlaConfig, questions: int = 8):
-        self.prepared = Prepared(graph, config, OPTIONS)
+        self.prepared = ModelCompiler(graph, config, OPTIONS)
         self.first = self.prepared.network()
-        reference = Reference(self.first, seed=11)
-        self.questions: list[Question] = [reference.question(number) for number in range(questions)]
+        reference = GoldenModelReference(self.first, seed=11)
+        self.questions: list[GoldenIO] = [reference.question(number) for number in range(questions)]
 
-    def with_layers(self, **fields: object) -> Network:
+    def with_layers(self, **fields: object) -> CompiledNetwork:
         """The network with these fields of every layer's schedule."""
         first = self.first.schedule
         layers = {name: replace(layer, **fields) for name, layer in first.layers.items()}  # type: ignore[arg-type]
         return self.prepared.network(replace(first, layers=layers))
 
     @property
-    def plain(self) -> Network:
+    def plain(self) -> CompiledNetwork:
         """The slow one."""
         first = self.first.schedule
         return self.prepared.network(Schedule(first.fusions, dict.fromkeys(first.layers, PLAIN)))
 
-    def versions(self) -> list[Network]:
+    def versions(self) -> list[CompiledNetwork]:
         """Some that differ in their programs and in what they keep in DRAM."""
         return [
-            self.first, self.plain, self.with_layers(joined=False), self.with_layers(on_chip=False),
-            self.with_layers(joined=False, prefetch=0), self.with_layers(rows=2, band=4, joined=False),
-        ]  # fmt: skip
+            self.first,
+            self.plain,
+            self.with_layers(same_program_as_previous=False),
+            self.with_layers(on_chip=False),
+            self.with_layers(same_program_as_previous=False, prefetch=0),
+            self.with_layers(rows=2, rows_per_load=4, same_program_as_previous=False),
+        ]
 
     def inputs(self, request: int) -> dict[str, np.ndarray]:
         """Of a request by its number."""
         return self.questions[request % len(self.questions)].inputs
 
-    def right(self, result: Result) -> bool:
+    def right(self, result: RequestResult) -> bool:
         """Whether its outputs are what they must be."""
         return self.questions[result.index % len(self.questions)].answered_by(result.outputs)
 
 
-def damaged(network: Network) -> Network:
+def damaged(network: CompiledNetwork) -> CompiledNetwork:
     """The same programs, with other constants in DRAM: all well but for the outputs."""
     (stage,) = network.stages
     assert stage.code is not None
@@ -83,25 +87,32 @@ def measured(cycles: int, *, exact: bool = True, floor: int = 1) -> Measurement:
 class Told(Proposer):
     """Has as findings what a test puts there; `lost` ends it."""
 
-    def __init__(self, first: Network, cycles: int):
-        self.ready: list[Finding] = [self.finding(first.schedule, cycles, kind="served")]
+    def __init__(self, first: CompiledNetwork, cycles: int):
+        self.ready: list[SearchFinding] = [self.finding(first.schedule, cycles, kind="served")]
         self.orders: list[Order] = []
         self.lost = False
 
     @staticmethod
     def finding(
-        schedule: Schedule, cycles: int, dram: Dram | None = None, *, kind: str = "trial", exact: bool = True,
+        schedule: Schedule,
+        cycles: int,
+        dram: DramTiming | None = None,
+        *,
+        kind: str = "trial",
+        exact: bool = True,
         floor: int = 1,
-    ) -> Finding:  # fmt: skip
+    ) -> SearchFinding:
         """A finding that somebody makes up."""
-        return Finding(kind, dram or Dram(), schedule, measured(cycles, exact=exact, floor=floor), 1)
+        return SearchFinding(
+            kind, dram or DramTiming(), schedule, measured(cycles, exact=exact, floor=floor), 1
+        )
 
     def order(self, what: Order) -> None:
         if self.lost:
             raise LostError("somebody has ended it")
         self.orders.append(what)
 
-    def findings(self, *, wait: bool = False) -> list[Finding]:
+    def findings(self, *, wait: bool = False) -> list[SearchFinding]:
         if self.lost:
             raise LostError("somebody has ended it")
         out, self.ready = self.ready, []
@@ -111,17 +122,17 @@ class Told(Proposer):
         """Nothing is open."""
 
 
-def longest(results: Sequence[Result]) -> int:
+def longest(results: Sequence[RequestResult]) -> int:
     """Cycles of the longest macro-instruction."""
     return max(macro.cycles for result in results for macro in result.macros)
 
 
-def replaced(prepared: Prepared, change: Callable[[Network], Network]) -> Prepared:
+def replaced(prepared: ModelCompiler, change: Callable[[CompiledNetwork], CompiledNetwork]) -> ModelCompiler:
     """A model whose networks come out changed."""
     made = prepared.network
 
     class Changed:
-        def network(self, schedule: Schedule | None = None) -> Network:
+        def network(self, schedule: Schedule | None = None) -> CompiledNetwork:
             return change(made(schedule))
 
     return Changed()  # type: ignore[return-value]

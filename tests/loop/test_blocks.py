@@ -5,20 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.fusion.blocks import by_blocks, pooled_pairs
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.measure.reference import Reference
-from compiler.options import Options
-from compiler.search.method import with_layer
-from compiler.specialize.space import LayerSpace, spaces_of
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
+from compiler.tuning.fusion.channel_blocks import by_blocks, pooled_pairs
+from compiler.tuning.measure.golden_io import GoldenModelReference
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.method import with_layer
+from compiler.tuning.space.layer_space import LayerSpace, spaces_of
 from hw.config import load_target
 from tests.compiler.graphs import Draft
 
-OPTIONS = Options(rounding="reference")
+OPTIONS = CompileOptions(rounding="reference")
 EVEN = Quantization.of(0.05, 0)
 WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
 
@@ -51,7 +51,7 @@ def pooled(seed: int) -> Graph:
 
 @pytest.fixture(scope="module")
 def measurer():
-    with Measurer(pooled(4), Conditions(load_target("n8")), OPTIONS, devices=1) as made:
+    with Measurer(pooled(4), HardwareProfile(load_target("n8")), OPTIONS, devices=1) as made:
         yield made
 
 
@@ -62,7 +62,7 @@ def spaces(measurer: Measurer) -> dict[str, LayerSpace]:
 
 
 def test_answers_vary(measurer: Measurer) -> None:
-    (out,) = Reference(measurer.first).question(0).outputs.values()
+    (out,) = GoldenModelReference(measurer.first).question(0).outputs.values()
     assert len(np.unique(out)) > 6
 
 

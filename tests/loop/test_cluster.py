@@ -10,37 +10,39 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-pytest.importorskip("distributed", reason="the extra `cluster` is not installed: make setup EXTRAS=cluster")
-
 import psutil
+import pytest
 from distributed import Client, LocalCluster
 
 from compiler.ir.graph import Graph
-from compiler.measure import cluster as module
-from compiler.measure.bench import Order, Subject
-from compiler.measure.cluster import Cluster
-from compiler.measure.measurer import Measurer
+from compiler.tuning.measure import cluster as module
+from compiler.tuning.measure.cluster import DaskCluster
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.measure.runner import MeasureOrder, MeasureSubject
 from hw.errors import InputError, WorkError
 from scripts.networks.digits import MODEL
 from tests.loop.test_workers import orders, various
+
+pytest.importorskip("distributed", reason="the extra `cluster` is not installed: make setup EXTRAS=cluster")
 
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[Any]:
     """Two workers on this machine."""
     made: Any = LocalCluster(
-        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0",
+        n_workers=2,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
         silence_logs=logging.CRITICAL,
-    )  # fmt: skip
+    )
     with made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def subject(measurer: Measurer) -> Subject:
-    return Subject(measurer.prepared, measurer.first, measurer.conditions, 0)
+def subject(measurer: Measurer) -> MeasureSubject:
+    return MeasureSubject(measurer.prepared, measurer.first, measurer.conditions, 0)
 
 
 def simulators(local: LocalCluster) -> int:
@@ -51,10 +53,10 @@ def simulators(local: LocalCluster) -> int:
 
 
 def test_workers_measure_what_this_machine_does(
-    local: LocalCluster, subject: Subject, measurer: Measurer
+    local: LocalCluster, subject: MeasureSubject, measurer: Measurer
 ) -> None:
     schedules = various(measurer, 6)
-    with Cluster(subject, local.scheduler_address) as cluster:
+    with DaskCluster(subject, local.scheduler_address) as cluster:
         assert cluster.count == 2
         found = dict(cluster.results(orders(schedules)))
         assert 1 <= simulators(local) <= 2  # a worker that starts late may find nothing left to do
@@ -66,10 +68,13 @@ def test_workers_measure_what_this_machine_does(
 
 
 def test_what_a_killed_worker_was_at_is_done_elsewhere(
-    local: LocalCluster, subject: Subject, measurer: Measurer
+    local: LocalCluster, subject: MeasureSubject, measurer: Measurer
 ) -> None:
     schedules = various(measurer, 8)
-    with Cluster(subject, local.scheduler_address, 1) as cluster, Client(local.scheduler_address) as client:
+    with (
+        DaskCluster(subject, local.scheduler_address, 1) as cluster,
+        Client(local.scheduler_address) as client,
+    ):
         assert cluster.count == 1
         pids: Any = client.run(os.getpid)
         results = cluster.results(orders(schedules))
@@ -80,27 +85,27 @@ def test_what_a_killed_worker_was_at_is_done_elsewhere(
 
 
 def test_a_worker_of_other_sources_is_refused(
-    local: LocalCluster, subject: Subject, monkeypatch: pytest.MonkeyPatch
+    local: LocalCluster, subject: MeasureSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Cluster(subject, local.scheduler_address) as cluster:
+    with DaskCluster(subject, local.scheduler_address) as cluster:
         monkeypatch.setattr(module, "version", lambda: "of another day")
         with pytest.raises(InputError, match=r"workers of tcp://.* have other sources of this program"):
-            Cluster(subject, local.scheduler_address)
-        order = Order(0, subject.first.schedule, None)
+            DaskCluster(subject, local.scheduler_address)
+        order = MeasureOrder(0, subject.first.schedule, None)
         with pytest.raises(WorkError, match="a worker that has joined the cluster has other sources"):
             list(cluster.results([order]))
 
 
-def test_bad_addresses_are_told(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_addresses_are_told(subject: MeasureSubject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ANSWER_S", 1)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
         with pytest.raises(WorkError, match=f"the scheduler of the cluster {address} does not answer"):
-            Cluster(subject, address)
+            DaskCluster(subject, address)
     for address in ("", "luck://here", "tcp://here:there"):
         with pytest.raises(InputError, match="an address is like tcp://HOST:8786"):
-            Cluster(subject, address)
+            DaskCluster(subject, address)
 
 
 @pytest.fixture
@@ -115,16 +120,30 @@ def empty() -> Iterator[str]:
         process.kill()
 
 
-def test_a_cluster_without_workers(empty: str, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_workers(
+    empty: str, subject: MeasureSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_ANSWER_S", 2)
     with pytest.raises(WorkError, match="has no workers"):
-        Cluster(subject, empty)
+        DaskCluster(subject, empty)
 
 
 def test_the_command_line(local: LocalCluster, graph: Graph) -> None:
     command = [
-        sys.executable, "-m", "compiler.cli.main", "tune", MODEL, "--trials", "2", "--target", "n4", "--no-cache",
-        "--method", "random", "--cluster", local.scheduler_address,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "compiler.cli.main",
+        "tune",
+        MODEL,
+        "--trials",
+        "2",
+        "--target",
+        "n4",
+        "--no-cache",
+        "--method",
+        "random",
+        "--cluster",
+        local.scheduler_address,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "cycles in 2 trials" in done.stdout, done.stderr
+    assert done.returncode == 0 and "\n2 trials (" in done.stdout, done.stderr

@@ -6,22 +6,24 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from compiler.codegen.command import Memory
-from compiler.hpm.points import Op, Point
-from compiler.limits import Limits
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.record import Record
+from compiler.commands.commands import BufferMemory
+from compiler.options import CompileOptions, MemoryLimits
+from compiler.pipeline import ModelCompiler
+from compiler.schedule.program_override import ProgramText
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.schedule.texts import ProgramText
-from compiler.search.constraints import TRANSFORMATIONS, Constraints
-from compiler.search.tune import METHODS, tune
-from compiler.specialize.space import spaces_of
+from compiler.trace import CompilationTrace
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.tuner import tune
+from compiler.tuning.space.constraints import TRANSFORMATIONS, Constraints
+from compiler.tuning.space.layer_space import spaces_of
 from hw.config import load_target
 from hw.errors import InputError
 
-GRAPH = Point((12, 12, 32), (Op("conv", 64, 3), Op("depthwise", 0, 3), Op("conv", 32))).graph(3)
+GRAPH = CalibrationNetwork(
+    (12, 12, 32), (CalibrationOp("conv", 64, 3), CalibrationOp("depthwise", 0, 3), CalibrationOp("conv", 32))
+).graph(3)
 N16 = load_target("n16")
 
 
@@ -38,7 +40,7 @@ def test_what_is_broken_is_named() -> None:
     assert everything.broken(Schedule((), first.layers), first) == "chain"
     text = {"a": ProgramText("", "")}
     assert everything.broken(replace(first, programs=text), first) == "micro-program"
-    for name, value in (("rows", 3), ("overlap", True), ("prefetch", 9), ("fold", True)):
+    for name, value in (("rows", 3), ("interleave", True), ("prefetch", 9), ("fold_kernel_width", True)):
         other = replace(first, layers={"a": replace(LayerSchedule(), **{name: value})})
         broken = everything.broken(other, first)
         assert broken is not None and name in TRANSFORMATIONS[broken]
@@ -47,14 +49,14 @@ def test_what_is_broken_is_named() -> None:
 
 
 def test_spaces_keep_what_must_not_change() -> None:
-    prepared = Prepared(GRAPH, N16, Options(rounding="reference"))
+    prepared = ModelCompiler(GRAPH, N16, CompileOptions(rounding="reference"))
     first = prepared.network().schedule
     kept = Constraints(frozenset({"tiling", "buffers", "on_chip"})).kept
     seed = 11
     print(f"seed {seed}")
     rng, changed = random.Random(seed), set()
     for name, space in spaces_of(
-        N16, prepared.lowered(first.fusions), Options(rounding="reference").dram, kept
+        N16, prepared.lowered(first.fusions), CompileOptions(rounding="reference").dram, kept
     ).items():
         for _ in range(60):
             for made in (space.change(rng, first.layers[name]), space.draw(rng, first.layers[name])):
@@ -80,27 +82,31 @@ def test_time_is_a_limit_too(measurer: Measurer) -> None:
 @pytest.mark.parametrize(("sp", "acc"), [(65536, None), (100_000, 20_000), (40_000, 8192)])
 def test_limits_of_memories(sp: int, acc: int | None) -> None:
     inputs = {"x1": np.random.default_rng(1).integers(-128, 128, (1, 12, 12, 32)).astype(np.int8)}
-    expected = Prepared(GRAPH, N16, Options(rounding="reference")).network()
-    record = Record()
-    limited = Prepared(GRAPH, N16, Options(rounding="reference", limits=Limits(sp, acc)))
+    expected = ModelCompiler(GRAPH, N16, CompileOptions(rounding="reference")).network()
+    record = CompilationTrace()
+    limited = ModelCompiler(GRAPH, N16, CompileOptions(rounding="reference", limits=MemoryLimits(sp, acc)))
     network = limited.network(None, record)
     assert network.config == N16 and all(code.config == N16 for code in network.codes)
     (making,) = record.makings
     ends: dict[str, int] = {}
     for ring, start in making.starts.items():
         ends[ring.memory.value] = max(ends.get(ring.memory.value, 0), start + ring.total)
-    assert ends[Memory.SP.value] <= sp and 4 * N16.n * ends[Memory.ACC.value] <= (acc or N16.acc_bytes)
+    assert ends[BufferMemory.SP.value] <= sp and 4 * N16.n * ends[BufferMemory.ACC.value] <= (
+        acc or N16.acc_bytes
+    )
     found, right = network(**inputs), expected(**inputs)
     assert all(np.array_equal(found[name], right[name]) for name in right)
 
 
 def test_limits_that_cannot_be() -> None:
     with pytest.raises(InputError, match="the limit of the scratchpad must be at least 512 bytes, not 511"):
-        Limits(sp_bytes=511).within(N16)
+        MemoryLimits(sp_bytes=511).within(N16)
     with pytest.raises(
         InputError, match="the limit of the accumulator must be at least 2,048 bytes, not 100"
     ):
-        Limits(acc_bytes=100).within(N16)
-    assert Limits(512, 2048).within(N16).sp_bytes == 512 and Limits(1 << 30).within(N16) == N16
-    with pytest.raises(InputError, match=r"it needs .* bytes of DRAM: the limit is 1,000"):
-        Prepared(GRAPH, N16, Options(rounding="reference", limits=Limits(dram_bytes=1000))).network()
+        MemoryLimits(acc_bytes=100).within(N16)
+    assert MemoryLimits(512, 2048).within(N16).sp_bytes == 512 and MemoryLimits(1 << 30).within(N16) == N16
+    with pytest.raises(InputError, match=r"the network needs .* bytes of DRAM, but the limit is 1,000"):
+        ModelCompiler(
+            GRAPH, N16, CompileOptions(rounding="reference", limits=MemoryLimits(dram_bytes=1000))
+        ).network()

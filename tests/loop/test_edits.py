@@ -6,21 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.hpm.points import Op, Point, chains, singles
-from compiler.listing import program_text
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.measure.same import Sameness
-from compiler.network import Network
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.schedule.texts import ProgramText, digest_of
-from compiler.search.constraints import Constraints
-from compiler.search.tune import tune
-from compiler.specialize.edits.edit import Edit, EditError, Move, Split, applied, freedom
-from compiler.specialize.edits.programs import edited, taken_apart
-from compiler.specialize.edits.split import dims_of
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.program_text import program_text
+from compiler.schedule.program_override import ProgramText, digest_of
+from compiler.tuning.calibration.calibration_networks import (
+    CalibrationNetwork,
+    CalibrationOp,
+    chains,
+    singles,
+)
+from compiler.tuning.edits.edit import Edit, EditError, Move, Split, applied, freedom
+from compiler.tuning.edits.programs import edited, taken_apart
+from compiler.tuning.edits.split import dims_of
+from compiler.tuning.measure.equivalence import EquivalenceChecker
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.tuner import tune
+from compiler.tuning.space.constraints import Constraints
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError
 from hw.isa.assembler import assemble
@@ -37,30 +42,32 @@ def seed() -> int:
 
 
 POINTS = {
-    "conv": Point((9, 9, 12), (Op("conv", 20, 3),)),
-    "wide conv": Point((6, 6, 40), (Op("conv", 24),)),
-    "depthwise": Point((9, 9, 20), (Op("depthwise", 0, 3),)),
-    "dense": Point((5, 1, 40), (Op("dense", 24),)),
-    "add": Point((9, 9, 12), (Op("add"),)),
-    "max_pool": Point((8, 8, 12), (Op("max_pool", 0, 2, 2),)),
-    "transpose": Point((6, 7, 12), (Op("transpose"),)),
-    "softmax": Point((5, 6, 12), (Op("softmax"),)),
-    "norm": Point((5, 5, 12), (Op("norm"),)),
-    "mean": Point((6, 6, 12), (Op("mean"),)),
-    "matmul": Point((6, 6, 12), (Op("matmul", 10),)),
-    "chain": Point((9, 9, 8), (Op("conv", 12, 3), Op("tanh"), Op("conv", 8))),
+    "conv": CalibrationNetwork((9, 9, 12), (CalibrationOp("conv", 20, 3),)),
+    "wide conv": CalibrationNetwork((6, 6, 40), (CalibrationOp("conv", 24),)),
+    "depthwise": CalibrationNetwork((9, 9, 20), (CalibrationOp("depthwise", 0, 3),)),
+    "dense": CalibrationNetwork((5, 1, 40), (CalibrationOp("dense", 24),)),
+    "add": CalibrationNetwork((9, 9, 12), (CalibrationOp("add"),)),
+    "max_pool": CalibrationNetwork((8, 8, 12), (CalibrationOp("max_pool", 0, 2, 2),)),
+    "transpose": CalibrationNetwork((6, 7, 12), (CalibrationOp("transpose"),)),
+    "softmax": CalibrationNetwork((5, 6, 12), (CalibrationOp("softmax"),)),
+    "norm": CalibrationNetwork((5, 5, 12), (CalibrationOp("norm"),)),
+    "mean": CalibrationNetwork((6, 6, 12), (CalibrationOp("mean"),)),
+    "matmul": CalibrationNetwork((6, 6, 12), (CalibrationOp("matmul", 10),)),
+    "chain": CalibrationNetwork(
+        (9, 9, 8), (CalibrationOp("conv", 12, 3), CalibrationOp("tanh"), CalibrationOp("conv", 8))
+    ),
 }
 
 
-def prepared(point: Point, target: str = "n4") -> Prepared:
-    return Prepared(point.graph(5), load_target(target), Options(rounding="reference"))
+def prepared(point: CalibrationNetwork, target: str = "n4") -> ModelCompiler:
+    return ModelCompiler(point.graph(5), load_target(target), CompileOptions(rounding="reference"))
 
 
-def own_programs(network: Network) -> list[Program]:
+def own_programs(network: CompiledNetwork) -> list[Program]:
     return [program for code in network.codes for program in code.programs]
 
 
-def with_programs(made: Prepared, network: Network, programs: list[Program]) -> Network:
+def with_programs(made: ModelCompiler, network: CompiledNetwork, programs: list[Program]) -> CompiledNetwork:
     """The network with other programs, as texts."""
     texts = {
         old.name: ProgramText(digest_of(old), program_text(new))
@@ -108,7 +115,7 @@ def test_edited_programs_do_the_same(name: str, seed: int) -> None:
     rng = random.Random(f"{seed} {name}")
     made = prepared(POINTS[name])
     network = made.network()
-    sameness = Sameness(made)
+    sameness = EquivalenceChecker(made)
     known = taken_apart(own_programs(network))
     assert known is not None
     for number in range(3):
@@ -140,15 +147,25 @@ def test_every_dimension_can_be_split(seed: int) -> None:
             seen.add(key)
             for eighths in (1, 4, 7):
                 changed = edited(network.config, known, {program: [Split(at, 1, number, eighths)]})
-                assert Sameness(made).difference(with_programs(made, network, changed), 0) is None, (
+                assert (
+                    EquivalenceChecker(made).difference(with_programs(made, network, changed), 0) is None
+                ), (
                     name,
                     key,
                 )
     assert {(unit, count) for unit, count in seen} >= {
-        (Unit.LOAD, "y_count"), (Unit.LOAD, "z_count"), (Unit.LOAD, "len"), (Unit.STORE, "y_count"),
-        (Unit.STORE, "len"), (Unit.MATRIX, "oc_count"), (Unit.MATRIX, "y_count"), (Unit.MATRIX, "x_count"),
-        (Unit.FUSE, "n_count"), (Unit.FUSE, "y_count"), (Unit.FUSE, "x_count"),
-    }, seen  # fmt: skip
+        (Unit.LOAD, "y_count"),
+        (Unit.LOAD, "z_count"),
+        (Unit.LOAD, "len"),
+        (Unit.STORE, "y_count"),
+        (Unit.STORE, "len"),
+        (Unit.MATRIX, "oc_count"),
+        (Unit.MATRIX, "y_count"),
+        (Unit.MATRIX, "x_count"),
+        (Unit.FUSE, "n_count"),
+        (Unit.FUSE, "y_count"),
+        (Unit.FUSE, "x_count"),
+    }, seen
 
 
 def test_what_is_no_edit_is_refused() -> None:
@@ -203,8 +220,8 @@ def test_fences_between_commands_are_told_but_not_kept() -> None:
 
 @pytest.mark.parametrize("name", ["add", "chain"])
 def test_search_goes_on_with_edits(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.search.edited._PATIENCE", 2)
-    place, options = Conditions(load_target("n4")), Options(rounding="reference")
+    monkeypatch.setattr("compiler.tuning.search.program_edit_search._PATIENCE", 2)
+    place, options = HardwareProfile(load_target("n4")), CompileOptions(rounding="reference")
     with Measurer(POINTS[name].graph(5), place, options, devices=1) as measurer:
         found = tune(measurer, "edits", 24, seed=seed)
         forbidden = tune(

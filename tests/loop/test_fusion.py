@@ -6,29 +6,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.fusion.chains import rescheduled
-from compiler.fusion.engine import Engine
-from compiler.fusion.forecast import Forecaster
-from compiler.fusion.sites import Kind, Site
-from compiler.hpm.default import find_model
-from compiler.hpm.model import Model
-from compiler.hpm.points import Op, Point
-from compiler.measure.conditions import Conditions
-from compiler.options import Options
-from compiler.pipeline import Prepared
+from compiler.cost.learned.model import CycleModel
+from compiler.cost.learned.model_lookup import find_model
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.fusion.engine import FusionEngine
+from compiler.tuning.fusion.epilogue_chains import retile
+from compiler.tuning.fusion.network_model import NetworkCostModel
+from compiler.tuning.fusion.opportunities import FusionKind, FusionOpportunity
 from hw.config import load_target
 from hw.errors import InputError
 
-N16 = Conditions(load_target("n16"))
+N16 = HardwareProfile(load_target("n16"))
 
 
-def engine_of(point: Point, model: Model | None = None) -> tuple[Engine, Schedule]:
-    prepared = Prepared(point.graph(7), N16.config, Options(rounding="reference"))
-    return Engine(prepared, N16, model or find_model(N16)), prepared.network().schedule
+def engine_of(point: CalibrationNetwork, model: CycleModel | None = None) -> tuple[FusionEngine, Schedule]:
+    prepared = ModelCompiler(point.graph(7), N16.config, CompileOptions(rounding="reference"))
+    return FusionEngine(prepared, N16, model or find_model(N16)), prepared.network().schedule
 
 
-def outputs(prepared: Prepared, schedule: Schedule) -> dict[str, Any]:
+def outputs(prepared: ModelCompiler, schedule: Schedule) -> dict[str, Any]:
     network = prepared.network(schedule)
     rng = np.random.default_rng(3)
     inputs = {each.name: rng.integers(-128, 128, each.shape).astype(np.int8) for each in network.inputs}
@@ -36,14 +36,31 @@ def outputs(prepared: Prepared, schedule: Schedule) -> dict[str, Any]:
 
 
 CHAINS = {
-    "chain": Point((6, 6, 16), (Op("conv", 32, 3), Op("relu"), Op("residual"))),
-    "planes": Point((12, 12, 16), (Op("conv", 64), Op("depthwise", 0, 3), Op("conv", 16))),
-    "residual": Point((8, 8, 16), (Op("conv", 16, 3), Op("relu"), Op("conv", 16, 3), Op("residual"))),
-    "pool": Point((8, 8, 20), (Op("conv", 24, 3), Op("max_pool", 0, 2, 2), Op("dense", 10))),
+    "chain": CalibrationNetwork(
+        (6, 6, 16), (CalibrationOp("conv", 32, 3), CalibrationOp("relu"), CalibrationOp("residual"))
+    ),
+    "planes": CalibrationNetwork(
+        (12, 12, 16), (CalibrationOp("conv", 64), CalibrationOp("depthwise", 0, 3), CalibrationOp("conv", 16))
+    ),
+    "residual": CalibrationNetwork(
+        (8, 8, 16),
+        (
+            CalibrationOp("conv", 16, 3),
+            CalibrationOp("relu"),
+            CalibrationOp("conv", 16, 3),
+            CalibrationOp("residual"),
+        ),
+    ),
+    "pool": CalibrationNetwork(
+        (8, 8, 20),
+        (CalibrationOp("conv", 24, 3), CalibrationOp("max_pool", 0, 2, 2), CalibrationOp("dense", 10)),
+    ),
 }
 
 
-def site(sites: list[Site], kind: Kind, number: int = 0, **values: Any) -> Site:
+def site(
+    sites: list[FusionOpportunity], kind: FusionKind, number: int = 0, **values: Any
+) -> FusionOpportunity:
     found = [each for each in sites if each.kind is kind]
     return [each for each in found if all(getattr(each, k) == v for k, v in values.items())][number]
 
@@ -51,14 +68,22 @@ def site(sites: list[Site], kind: Kind, number: int = 0, **values: Any) -> Site:
 def test_sites_say_what_is_so_and_why_other_things_cannot_be() -> None:
     engine, schedule = engine_of(CHAINS["planes"])
     sites = engine.sites(schedule)
-    assert {each.kind for each in sites} == {Kind.CHAIN, Kind.ON_CHIP, Kind.PLANES, Kind.TURNS, Kind.PROGRAM}
-    assert site(sites, Kind.ON_CHIP).done and site(sites, Kind.ON_CHIP).bytes == 12 * 12 * 64
-    assert site(sites, Kind.PLANES).possible and not site(sites, Kind.PLANES).done
-    assert site(sites, Kind.PLANES, 1).reason == "the first is no convolution of one group and one image"
-    assert site(sites, Kind.CHAIN).reason == "depthwise_conv2d is no step of a drain"
+    assert {each.kind for each in sites} == {
+        FusionKind.CHAIN,
+        FusionKind.ON_CHIP,
+        FusionKind.PLANES,
+        FusionKind.TURNS,
+        FusionKind.PROGRAM,
+    }
+    assert site(sites, FusionKind.ON_CHIP).done and site(sites, FusionKind.ON_CHIP).bytes == 12 * 12 * 64
+    assert site(sites, FusionKind.PLANES).possible and not site(sites, FusionKind.PLANES).done
+    assert (
+        site(sites, FusionKind.PLANES, 1).reason == "the first is no convolution of one group and one image"
+    )
+    assert site(sites, FusionKind.CHAIN).reason == "depthwise_conv2d is no step of a drain"
     engine, schedule = engine_of(CHAINS["residual"])
     sites = engine.sites(schedule)
-    assert [each.layers for each in sites if each.kind is Kind.CHAIN and each.done]
+    assert [each.layers for each in sites if each.kind is FusionKind.CHAIN and each.done]
     engine, schedule = engine_of(CHAINS["pool"])
     assert "max_pool2d is no step of a drain" in {each.reason for each in engine.sites(schedule)}
 
@@ -76,9 +101,9 @@ def test_options_are_right_whatever_they_gain(name: str) -> None:
         found = outputs(engine.prepared, schedules)
         assert all(np.array_equal(found[key], expected[key]) for key in expected)
     kinds = {option.site.kind for option in options}
-    between = {Kind.ON_CHIP, Kind.TURNS, Kind.PROGRAM}
+    between = {FusionKind.ON_CHIP, FusionKind.TURNS, FusionKind.PROGRAM}
     assert kinds & between == (set() if name == "chain" else between)
-    assert (Kind.PLANES in kinds) == (name == "planes")
+    assert (FusionKind.PLANES in kinds) == (name == "planes")
     gains = [option.gain for option in options]
     assert gains == sorted(gains, reverse=True)
     assert all(option.forecast.cycles > 0 and option.forecast.error >= 0 for option in options)
@@ -87,13 +112,13 @@ def test_options_are_right_whatever_they_gain(name: str) -> None:
 def test_chains_are_split_and_joined_again() -> None:
     engine, schedule = engine_of(CHAINS["chain"])
     sites = engine.sites(schedule)
-    splits = engine.options(schedule, [site(sites, Kind.CHAIN, done=True)])
+    splits = engine.options(schedule, [site(sites, FusionKind.CHAIN, done=True)])
     assert len(splits) == 2 and all(option.gain < 0 for option in splits)
     apart = engine.unfused()
     assert not apart.fusions and len(apart.layers) == 3
-    joins = engine.options(apart, [each for each in engine.sites(apart) if each.kind is Kind.CHAIN])
+    joins = engine.options(apart, [each for each in engine.sites(apart) if each.kind is FusionKind.CHAIN])
     assert joins and joins[0].gain > 0 and len(joins[0].schedule.layers) == 2
-    again = rescheduled(engine.prepared, N16, apart, schedule.fusions)
+    again = retile(engine.prepared, N16, apart, schedule.fusions)
     assert again.fusions == schedule.fusions and again.layers.keys() == schedule.layers.keys()
 
 
@@ -109,11 +134,13 @@ def test_chains_are_split_and_joined_again() -> None:
 def test_chains_that_cannot_be_are_refused(names: tuple[str, ...], words: str) -> None:
     """Before, whatever came behind what an operator could take along was left out without a word."""
     ops = (
-        Op("conv", 32, 3),
-        Op("relu"),
-        *([Op("max_pool", 0, 2, 2), Op("conv", 8)] if "max_pool2d" in names else ()),
+        CalibrationOp("conv", 32, 3),
+        CalibrationOp("relu"),
+        *([CalibrationOp("max_pool", 0, 2, 2), CalibrationOp("conv", 8)] if "max_pool2d" in names else ()),
     )
-    engine, schedule = engine_of(Point((6, 6, 16), (*ops, Op("residual")) if "add" in names else ops))
+    engine, schedule = engine_of(
+        CalibrationNetwork((6, 6, 16), (*ops, CalibrationOp("residual")) if "add" in names else ops)
+    )
     nodes = {node.op: node.name for node in reversed(list(engine.prepared.graph))}
     if names[0] == "max_pool2d":
         nodes["conv2d"] = [node.name for node in engine.prepared.graph if node.op == "conv2d"][-1]
@@ -127,9 +154,11 @@ def test_a_forecast_is_the_sum_of_its_layers() -> None:
     whole = engine.forecaster.of(schedule)
     assert whole.cycles == pytest.approx(sum(each.cycles for each in layers.values()))
     assert 0 < whole.error < sum(each.error for each in layers.values())
-    again = Forecaster(engine.prepared, N16, find_model(N16)).of(schedule)  # nothing kept from before
+    again = NetworkCostModel(engine.prepared, N16, find_model(N16)).of(schedule)  # nothing kept from before
     assert again == whole
-    option = next(o for o in engine.options(schedule, engine.sites(schedule)) if o.site.kind is Kind.PLANES)
+    option = next(
+        o for o in engine.options(schedule, engine.sites(schedule)) if o.site.kind is FusionKind.PLANES
+    )
     handed = engine.forecaster.layers(option.schedule)
     first, second = option.site.layers
     assert handed[second].cycles == 0 < handed[first].cycles
@@ -147,7 +176,7 @@ def test_what_gains_too_little_is_not_chosen() -> None:
 def test_promising_options_go_together_if_they_touch_nothing_alike() -> None:
     engine, schedule = engine_of(CHAINS["residual"])
     options = [replace(option, gain=1.0) for option in engine.options(schedule, engine.sites(schedule))]
-    whole = engine.together(schedule, [o for o in options if o.site.kind is not Kind.CHAIN])
+    whole = engine.together(schedule, [o for o in options if o.site.kind is not FusionKind.CHAIN])
     assert engine.together(schedule, [replace(options[0], gain=-1.0)]) is None
     if whole is not None:
         assert whole.fusions == schedule.fusions and whole.layers != schedule.layers

@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.hpm.points import Op, Point
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement, Rejected, Result
-from compiler.measure.measurer import Measurer
-from compiler.network import Network
-from compiler.options import Options
-from compiler.package import read_package, to_bytes
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.texts import ProgramText, digest_of
-from compiler.search.constraints import FREE
-from compiler.search.generated import Generated
-from compiler.search.goals import Goal
-from compiler.search.tune import why_not
-from compiler.specialize.generator import Generator
-from compiler.specialize.polish import Polish
-from compiler.specialize.task import Candidate, Task
-from compiler.specialize.tiling import Tilings
-from compiler.store.codec import read_schedule, schedule_values
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.generators.generator import Generator
+from compiler.tuning.generators.peephole import PeepholeGenerator
+from compiler.tuning.generators.task import Candidate, GeneratorTask
+from compiler.tuning.generators.tiling import TilingGenerator
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.generator_search import GeneratorSearch
+from compiler.tuning.search.tuner import why_not
+from compiler.tuning.space.constraints import UNCONSTRAINED
+from compiler.tuning.space.objectives import Objective
+from compiler.tuning_db.json_codec import read_schedule, schedule_values
 from hw.config import load_target
 from hw.errors import InputError
 
@@ -31,8 +31,10 @@ from hw.errors import InputError
 @pytest.fixture(scope="module")
 def measurer() -> Iterator[Measurer]:
     """Of two convolutions whose results spread over all there are."""
-    graph = Point((9, 9, 8), (Op("conv", 12, 3), Op("conv", 8))).graph(5)
-    with Measurer(graph, Conditions(load_target("n4")), Options(rounding="reference"), devices=1) as made:
+    graph = CalibrationNetwork((9, 9, 8), (CalibrationOp("conv", 12, 3), CalibrationOp("conv", 8))).graph(5)
+    with Measurer(
+        graph, HardwareProfile(load_target("n4")), CompileOptions(rounding="reference"), devices=1
+    ) as made:
         yield made
 
 
@@ -42,9 +44,9 @@ def baseline(measurer: Measurer) -> Measurement:
 
 
 @pytest.fixture
-def task(measurer: Measurer, baseline: Measurement) -> Task:
+def task(measurer: Measurer, baseline: Measurement) -> GeneratorTask:
     layers = tuple(layer.name for layer in measurer.first.layers)
-    return Task(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
+    return GeneratorTask(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
 
 
 def tried(measurer: Measurer, candidate: Candidate) -> Result:
@@ -52,7 +54,7 @@ def tried(measurer: Measurer, candidate: Candidate) -> Result:
     return result
 
 
-def test_a_task_says_what_there_is(task: Task) -> None:
+def test_a_task_says_what_there_is(task: GeneratorTask) -> None:
     _, second = task.layers
     assert sum(task.where.values()) == task.measured.cycles and task.bound in ("compute", "bus", "dispatch")
     one = replace(task, layers=(second,))
@@ -61,7 +63,7 @@ def test_a_task_says_what_there_is(task: Task) -> None:
     assert all(text.startswith(f".name {name}\n") for name, text in task.programs.items())
 
 
-def test_the_same_text_is_the_same_program(measurer: Measurer, task: Task) -> None:
+def test_the_same_text_is_the_same_program(measurer: Measurer, task: GeneratorTask) -> None:
     candidate = task.with_texts(task.programs, "test", "nothing")
     network = measurer.prepared.network(candidate.schedule)
     assert [code.programs for code in network.codes] == [code.programs for code in measurer.first.codes]
@@ -70,13 +72,13 @@ def test_the_same_text_is_the_same_program(measurer: Measurer, task: Task) -> No
     assert Schedule.from_json(candidate.schedule.to_json()) == candidate.schedule
 
 
-def edited(task: Task, old: str, new: str, count: int = 1) -> Candidate:
+def edited(task: GeneratorTask, old: str, new: str, count: int = 1) -> Candidate:
     """A candidate whose first program that has a piece of text has another in its place."""
     name = next(name for name, text in task.programs.items() if old in text)
     return task.with_texts({name: task.programs[name].replace(old, new, count)}, "test", "edited")
 
 
-def test_bad_programs_are_refused_with_the_reason(measurer: Measurer, task: Task) -> None:
+def test_bad_programs_are_refused_with_the_reason(measurer: Measurer, task: GeneratorTask) -> None:
     for old, new, stage, words in (
         ("halt", "stop", "compile", "'stop' is not an instruction"),
         ("issue matrix", "issue matrix, wait(store:3)\n    issue matrix", "validate", "deadlock"),
@@ -88,13 +90,13 @@ def test_bad_programs_are_refused_with_the_reason(measurer: Measurer, task: Task
         assert words in result.reason and "program" in result.reason
 
 
-def test_wrong_results_are_not_used(measurer: Measurer, task: Task) -> None:
+def test_wrong_results_are_not_used(measurer: Measurer, task: GeneratorTask) -> None:
     """Other limits of the results are harmless, and wrong."""
     result = tried(measurer, edited(task, "set fuse.clip_hi, 127", "set fuse.clip_hi, 5"))
     assert isinstance(result, Measurement) and not result.exact and not result.believable
 
 
-def test_texts_stand_for_one_program_only(measurer: Measurer, task: Task) -> None:
+def test_texts_stand_for_one_program_only(measurer: Measurer, task: GeneratorTask) -> None:
     name, text = next(iter(task.programs.items()))
     prepared, schedule = measurer.prepared, task.schedule
     stale = replace(schedule, programs={name: ProgramText("0" * 64, text)})
@@ -122,8 +124,8 @@ def test_damaged_texts(programs: object, words: str) -> None:
         Schedule.from_json(json.dumps({"schema_version": 1, "programs": programs}))
 
 
-def test_polish_keeps_results(measurer: Measurer, task: Task) -> None:
-    polish, count = Polish(), 0
+def test_polish_keeps_results(measurer: Measurer, task: GeneratorTask) -> None:
+    polish, count = PeepholeGenerator(), 0
     for candidate in polish.propose(task):
         result = tried(measurer, candidate)
         polish.tell(candidate, result)
@@ -132,9 +134,11 @@ def test_polish_keeps_results(measurer: Measurer, task: Task) -> None:
     assert count >= 2
 
 
-def test_polish_leaves_out_what_the_validator_refused(task: Task) -> None:
-    apart = {name: replace(layer, joined=False) for name, layer in task.schedule.layers.items()}
-    polish = Polish()
+def test_polish_leaves_out_what_the_validator_refused(task: GeneratorTask) -> None:
+    apart = {
+        name: replace(layer, same_program_as_previous=False) for name, layer in task.schedule.layers.items()
+    }
+    polish = PeepholeGenerator()
     found = polish.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
     candidate = next(each for each in found if len(each.schedule.programs) > 1)
     bad = next(iter(candidate.schedule.programs))
@@ -149,9 +153,9 @@ class Scripted(Generator):
     name = "scripted"
 
     def __init__(self, *texts: str):
-        self.texts, self.heard, self.tasks = texts, list[tuple[Candidate, Result]](), list[Task]()
+        self.texts, self.heard, self.tasks = texts, list[tuple[Candidate, Result]](), list[GeneratorTask]()
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         self.tasks.append(task)
         name = next(iter(task.programs))
         for text in self.texts:
@@ -163,7 +167,7 @@ class Scripted(Generator):
 
 def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Measurement) -> None:
     one, two = Scripted("nonsense", ""), Scripted()
-    method = Generated(measurer, Goal.LATENCY, baseline, 3, FREE, [one, two])
+    method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [one, two])
     for _ in range(4):
         schedule = method.propose()
         (result,) = measurer.measure([schedule])
@@ -182,7 +186,7 @@ def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Mea
 def test_who_ran_out_of_patience_is_asked_again(measurer: Measurer, baseline: Measurement) -> None:
     """Forty things to say, and time for twelve in each of three turns: the others follow when it is asked anew."""
     generator = Limits(40)
-    method = Generated(measurer, Goal.LATENCY, baseline, 3, FREE, [generator])
+    method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [generator])
     said = []
     for _ in range(41):
         schedule = method.propose()
@@ -200,23 +204,25 @@ class Limits(Generator):
     def __init__(self, count: int):
         self.count = count
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         for number in range(self.count):
             yield edited(task, "set fuse.clip_hi, 127", f"set fuse.clip_hi, {number}")
 
 
-def test_predictions_of_tilings_are_kept(measurer: Measurer, task: Task, baseline: Measurement) -> None:
-    proposed = list(Tilings().propose(task))
+def test_predictions_of_tilings_are_kept(
+    measurer: Measurer, task: GeneratorTask, baseline: Measurement
+) -> None:
+    proposed = list(TilingGenerator().propose(task))
     assert all(each.predicted is not None and not each.schedule.programs for each in proposed)
     assert [each.predicted for each in proposed] == sorted(each.predicted or 0 for each in proposed)
-    method = Generated(measurer, Goal.LATENCY, baseline, 3, FREE, [Tilings()])
+    method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [TilingGenerator()])
     schedule = method.propose()
     method.tell(schedule, measurer.measure([schedule])[0])
     assert method.predictor.count == min(len(proposed), 1)
 
 
-def test_programs_survive_files_and_the_database(measurer: Measurer, task: Task, tmp_path) -> None:
-    network: Network = measurer.prepared.network(task.with_texts(task.programs, "test", "").schedule)
+def test_programs_survive_files_and_the_database(measurer: Measurer, task: GeneratorTask, tmp_path) -> None:
+    network: CompiledNetwork = measurer.prepared.network(task.with_texts(task.programs, "test", "").schedule)
     path = tmp_path / "x.mla"
     path.write_bytes(to_bytes(network))
     assert read_package(path).schedule == network.schedule

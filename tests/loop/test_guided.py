@@ -5,48 +5,55 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.hpm.charge import charged_together, shared_out
-from compiler.hpm.errors import Errors
-from compiler.hpm.model import Model
-from compiler.hpm.points import Op, Point
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import LayerCycles, Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.pipeline import Prepared
+from compiler.cost.learned.attribution import apportion, attribution_groups
+from compiler.cost.learned.errors import PredictionErrors
+from compiler.cost.learned.model import CycleModel
+from compiler.cost.learned.online_model import OnlineCostModel
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import LayerCycles, Measurement
 from compiler.schedule.schedule import Schedule
-from compiler.search.foresight import Foresight
-from compiler.search.goals import Goal
-from compiler.search.guided import Guided
-from compiler.search.tune import tune
-from compiler.specialize.space import spaces_of
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.model_guided import ModelGuidedSearch
+from compiler.tuning.search.tuner import tune
+from compiler.tuning.space.layer_space import spaces_of
+from compiler.tuning.space.objectives import Objective
 from hw.config import load_target
-from tests.loop.conftest import OPTIONS
+from tests.support.small_network import OPTIONS
 
-N4 = Conditions(load_target("n4"))
+N4 = HardwareProfile(load_target("n4"))
 
 
-def stage_of(*ops: Op):
-    prepared = Prepared(Point((6, 6, 8), ops).graph(), N4.config, Options(rounding="reference"))
+def stage_of(*ops: CalibrationOp):
+    prepared = ModelCompiler(
+        CalibrationNetwork((6, 6, 8), ops).graph(), N4.config, CompileOptions(rounding="reference")
+    )
     (stage,) = prepared.lowered(prepared.fusions)
     return prepared, stage
 
 
 def test_layers_of_fuse_alone_count_with_the_next_one() -> None:
-    _, stage = stage_of(Op("conv", 8, 3), Op("max_pool", 0, 2, 2), Op("conv", 8, 1), Op("softmax"))
+    _, stage = stage_of(
+        CalibrationOp("conv", 8, 3),
+        CalibrationOp("max_pool", 0, 2, 2),
+        CalibrationOp("conv", 8, 1),
+        CalibrationOp("softmax"),
+    )
     names = [layer.name for layer in stage.layers]
-    assert charged_together(stage.layers) == [(names[0],), (names[1], names[2]), (names[3],)]
+    assert attribution_groups(stage.layers) == [(names[0],), (names[1], names[2]), (names[3],)]
     cycles = dict(zip(names, (100.0, 0.0, 90.0, 40.0), strict=True))
     expected = dict(zip(names, (80.0, 20.0, 40.0, 50.0), strict=True))
-    assert list(shared_out(stage.layers, cycles, expected).values()) == [100, 30, 60, 40]
+    assert list(apportion(stage.layers, cycles, expected).values()) == [100, 30, 60, 40]
 
 
 def test_measurements_correct_predictions_of_what_is_alike() -> None:
-    prepared, stage = stage_of(Op("conv", 24, 3))
+    prepared, stage = stage_of(CalibrationOp("conv", 24, 3))
     (name,) = (layer.name for layer in stage.layers)
     now = dict(prepared.network().schedule.layers)
     tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
-    foresight = Foresight(N4, [stage], Model((), {}), 0)
+    foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
     before = foresight.guess(name, tilings, now)
     foresight.learn(name, tilings[0], now, 2 * before.cycles[0])
     after = foresight.guess(name, tilings, now)
@@ -59,11 +66,11 @@ def test_measurements_correct_predictions_of_what_is_alike() -> None:
 
 def test_own_measurements_train_a_model() -> None:
     """Layers of which half take twice the cycles that are known beforehand: after some trials that is learnt."""
-    prepared, stage = stage_of(Op("conv", 40, 3))
+    prepared, stage = stage_of(CalibrationOp("conv", 40, 3))
     (name,) = (layer.name for layer in stage.layers)
     now = dict(prepared.network().schedule.layers)
     tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
-    foresight = Foresight(N4, [stage], Model((), {}), 0)
+    foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
     plain = foresight.guess(name, tilings, now).cycles
     true = plain * np.where([each.order == "rows" for each in tilings], 2.0, 1.0)
     rng = np.random.default_rng(6)
@@ -73,7 +80,10 @@ def test_own_measurements_train_a_model() -> None:
         foresight.trial(float(plain[at]), float(true[at]))
     others = np.setdiff1d(np.arange(len(tilings)), chosen)
     found = foresight.guess(name, [tilings[at] for at in others], now).cycles
-    learnt, before = Errors.of(found, true[others]), Errors.of(plain[others], true[others])
+    learnt, before = (
+        PredictionErrors.of(found, true[others]),
+        PredictionErrors.of(plain[others], true[others]),
+    )
     print(f"{before.mape:.1f}% -> {learnt.mape:.1f}%")
     assert learnt.mape < before.mape / 2
 
@@ -86,7 +96,7 @@ def measured(measurer: Measurer, schedule: Schedule, layers: list[int]) -> Measu
 
 def test_what_helped_is_kept_and_what_did_not_is_not(measurer: Measurer) -> None:
     baseline = measured(measurer, measurer.first.schedule, [1000, 800])
-    method = Guided(measurer, Goal.LATENCY, baseline, 1)
+    method = ModelGuidedSearch(measurer, Objective.LATENCY, baseline, 1)
     first = dict(method.layers)
     worse = method.propose()
     (changed,) = [name for name in first if worse.layers[name] != first[name]]
@@ -101,7 +111,9 @@ def test_what_helped_is_kept_and_what_did_not_is_not(measurer: Measurer) -> None
 
 
 def test_energy_keeps_only_what_is_better_as_a_whole(measurer: Measurer) -> None:
-    method = Guided(measurer, Goal.ENERGY, measured(measurer, measurer.first.schedule, [1000, 800]), 1)
+    method = ModelGuidedSearch(
+        measurer, Objective.ENERGY, measured(measurer, measurer.first.schedule, [1000, 800]), 1
+    )
     first = dict(method.layers)
     trial = method.propose()
     method.tell(trial, measured(measurer, trial, [10, 10]))  # fewer cycles for the same energy
@@ -116,11 +128,15 @@ def test_predictions_are_reported(measurer: Measurer) -> None:
 
 
 def test_a_schedule_from_elsewhere_is_gone_on_from_if_it_is_better(measurer: Measurer) -> None:
-    method = Guided(measurer, Goal.LATENCY, measured(measurer, measurer.first.schedule, [1000, 800]), 1)
+    method = ModelGuidedSearch(
+        measurer, Objective.LATENCY, measured(measurer, measurer.first.schedule, [1000, 800]), 1
+    )
     first = measurer.first.schedule
     names = list(first.layers)
     # The second layer does not count by itself.
-    other = replace(first, layers=first.layers | {names[1]: replace(first.layers[names[1]], counted=False)})
+    other = replace(
+        first, layers=first.layers | {names[1]: replace(first.layers[names[1]], own_counter_tag=False)}
+    )
     for cycles, layers in ((1900, first.layers), (1700, other.layers)):
         entry = LayerCycles(tuple(names), cycles, {})
         method.tell(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))

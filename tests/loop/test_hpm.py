@@ -12,34 +12,39 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from compiler.codegen.effort import cycles
-from compiler.hpm.calibrate import calibrate, features_of, learn
-from compiler.hpm.default import SHIPPED, find_model
-from compiler.hpm.errors import Errors, spearman
-from compiler.hpm.features import NAMES, Row
-from compiler.hpm.journal import Journal, Sample
-from compiler.hpm.model import Model, train
-from compiler.hpm.points import KINDS, Op, Point, chains, singles
-from compiler.hpm.rows import RowMaker, rows_of
-from compiler.hpm.trees import Trees
-from compiler.measure.conditions import Conditions
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.record import Record
-from compiler.schedule.dram import Dram
-from compiler.schedule.flow.flows import flow_of
-from compiler.schedule.flow.pace import Flow, Tile, lines, pace
-from compiler.specialize.space import spaces_of
+from compiler.commands.command_cycles import cycles
+from compiler.cost.learned.errors import PredictionErrors, spearman
+from compiler.cost.learned.feature_rows import RowMaker, rows_of
+from compiler.cost.learned.features import NAMES, FeatureRow
+from compiler.cost.learned.gbdt import TreeEnsemble
+from compiler.cost.learned.model import CycleModel, train
+from compiler.cost.learned.model_lookup import SHIPPED, find_model
+from compiler.layers.registry import kind_of
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines, simulate_pipeline
+from compiler.options import CompileOptions, DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.trace import CompilationTrace
+from compiler.tuning.calibration.calibrate import calibrate, features_of, learn
+from compiler.tuning.calibration.calibration_networks import (
+    KINDS,
+    CalibrationNetwork,
+    CalibrationOp,
+    chains,
+    singles,
+)
+from compiler.tuning.calibration.journal import CalibrationJournal, CalibrationSample
+from compiler.tuning.space.layer_space import spaces_of
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError, WorkError
 from hw.isa.enums import Unit
 
-N16, N4 = Conditions(load_target("n16")), Conditions(load_target("n4"))
+N16, N4 = HardwareProfile(load_target("n16")), HardwareProfile(load_target("n4"))
 
 
-def prepared(point: Point, conditions: Conditions = N16) -> Prepared:
-    return Prepared(point.graph(), conditions.config, Options(rounding="reference"))
+def prepared(point: CalibrationNetwork, conditions: HardwareProfile = N16) -> ModelCompiler:
+    return ModelCompiler(point.graph(), conditions.config, CompileOptions(rounding="reference"))
 
 
 def test_points_lie_at_the_machine_s_steps() -> None:
@@ -51,7 +56,7 @@ def test_points_lie_at_the_machine_s_steps() -> None:
         op.kind for _ in range(200) for op in next(chains(16, rng)).ops
     } == set(KINDS)
     point = drawn[0]
-    assert Point.of(json.loads(json.dumps(point.as_json()))) == point
+    assert CalibrationNetwork.of(json.loads(json.dumps(point.as_json()))) == point
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 16, 17, 40])
@@ -76,17 +81,17 @@ def test_units_of_flows_are_those_of_the_commands() -> None:
         point = next(singles(16, rng))
         if point.ops[0].kind not in ("conv", "dense", "matmul", "add", "mul", "tanh", "max_pool", "avg_pool"):
             continue
-        model, record = prepared(point), Record()
+        model, record = prepared(point), CompilationTrace()
         network = model.network(None, record)
         (stage,) = model.lowered(model.fusions)
         (layer,) = stage.layers
         maker = RowMaker(stage, N16)
         place = maker.place(0, maker.inside(network.schedule.layers))
         schedule = network.schedule.layers[layer.name]
-        flow = flow_of(layer, schedule, place)
+        flow = kind_of(layer).tile_model(layer, schedule, place)
         if flow.count > 32:
             continue
-        found = pace(flow, 1.0, 100)
+        found = simulate_pipeline(flow, 1.0, 100)
         counted = dict.fromkeys(Unit, 0)
         for command in record.makings[0].commands:
             counted[command.unit] += cycles(command, 16)
@@ -97,23 +102,32 @@ def test_units_of_flows_are_those_of_the_commands() -> None:
 
 
 def test_buffers_and_memory_change_the_pace() -> None:
-    tiles = [Tile((("x", number, 100.0),), 100.0, 20.0, 20.0, 3) for number in range(20)]
-    one, two = (pace(Flow(tiles, 20, {"x": depth}), 1.0, 100).total for depth in (1, 2))
+    tiles = [PipelineTile((("x", number, 100.0),), 100.0, 20.0, 20.0, 3) for number in range(20)]
+    one, two = (simulate_pipeline(TilePipeline(tiles, 20, {"x": depth}), 1.0, 100).total for depth in (1, 2))
     assert one > 1.5 * two > 1.5 * 20 * 100
-    slow = pace(Flow(tiles, 20, {"x": 2}), 4.0, 100).total
+    slow = simulate_pipeline(TilePipeline(tiles, 20, {"x": 2}), 4.0, 100).total
     assert slow == pytest.approx(20 * 120 * 4, rel=0.1)
-    assert pace(Flow(tiles, 20, {"x": 1}), 1.0, 400).total == pytest.approx(one + 20 * 300, rel=0.02)
-    long = [Tile((("x", number, 100.0),), 100.0, 20.0, 20.0, 3) for number in range(200)]
-    whole = pace(Flow(long, 200, {"x": 2}), 1.0, 100)
+    assert simulate_pipeline(TilePipeline(tiles, 20, {"x": 1}), 1.0, 400).total == pytest.approx(
+        one + 20 * 300, rel=0.02
+    )
+    long = [PipelineTile((("x", number, 100.0),), 100.0, 20.0, 20.0, 3) for number in range(200)]
+    whole = simulate_pipeline(TilePipeline(long, 200, {"x": 2}), 1.0, 100)
     assert (
         whole.total - two == pytest.approx(180 * (100 + 175 + 100) / 2, rel=0.02) and whole.array == 200 * 100
     )
-    hidden = pace(Flow([Tile((("w", 0, 100.0),), 50.0, 5.0, 0.0, 2)], 1, {"w": 1}), 1.0, 100, 1000.0)
+    hidden = simulate_pipeline(
+        TilePipeline([PipelineTile((("w", 0, 100.0),), 50.0, 5.0, 0.0, 2)], 1, {"w": 1}), 1.0, 100, 1000.0
+    )
     assert hidden.start == pytest.approx(50 + 5, abs=100)
 
 
 def test_rows_have_all_features_and_only_what_is_asked_for() -> None:
-    model = prepared(Point((8, 8, 16), (Op("conv", 32, 3), Op("depthwise", 0, 3), Op("conv", 16, 1))))
+    model = prepared(
+        CalibrationNetwork(
+            (8, 8, 16),
+            (CalibrationOp("conv", 32, 3), CalibrationOp("depthwise", 0, 3), CalibrationOp("conv", 16, 1)),
+        )
+    )
     (stage,) = model.lowered(model.fusions)
     schedules = model.network().schedule.layers
     rows = rows_of(stage, schedules, N16)
@@ -124,30 +138,30 @@ def test_rows_have_all_features_and_only_what_is_asked_for() -> None:
     at = {name: NAMES.index(name) for name in NAMES}
     assert [row.numbers[at["first"]] for row in rows.values()] == [1, 0, 0]
     assert [row.numbers[at["last"]] for row in rows.values()] == [0, 0, 1]
-    slow = rows_of(stage, schedules, Conditions(N16.config, Dram(400, 4.0)))
+    slow = rows_of(stage, schedules, HardwareProfile(N16.config, DramTiming(400, 4.0)))
     assert sum(row.base for row in slow.values()) > sum(row.base for row in rows.values()) + 300
 
 
-def made_rows(seed: int, number: int) -> tuple[list[Row], list[float]]:
+def made_rows(seed: int, number: int) -> tuple[list[FeatureRow], list[float]]:
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)
     numbers = rng.uniform(0, 4, (number, len(NAMES)))
     base = rng.uniform(100, 10_000, number)
     measured = base * np.exp(0.2 * (numbers[:, 3] > 2) - 0.1 * numbers[:, 5])
-    return [Row(list(row), float(b)) for row, b in zip(numbers, base, strict=True)], list(measured)
+    return [FeatureRow(list(row), float(b)) for row, b in zip(numbers, base, strict=True)], list(measured)
 
 
 def test_learning_the_residual() -> None:
     rows, measured = made_rows(3, 600)
     model = train(rows[:500], measured[:500], rounds=60)
     predicted, spread = model.predict_many(rows[500:])
-    found = Errors.of(predicted, measured[500:])
-    plain = Errors.of([row.base for row in rows[500:]], measured[500:])
+    found = PredictionErrors.of(predicted, measured[500:])
+    plain = PredictionErrors.of([row.base for row in rows[500:]], measured[500:])
     assert found.mape < 0.3 * plain.mape and found.spearman > 0.99
     assert (spread >= 0).all() and spread.max() > 0
     for row, many in zip(rows[500:], predicted, strict=True):
         assert model.predict(row).cycles == pytest.approx(many)
-    assert Model((), {}).predict(rows[0]) == (rows[0].base, 0.0)
+    assert CycleModel((), {}).predict(rows[0]) == (rows[0].base, 0.0)
     again = train(rows[:500], measured[:500], rounds=60)
     assert again.members == model.members  # the same seed gives the same model
     offsets = np.log(np.array(measured[:500]) / np.array([row.base for row in rows[:500]]))
@@ -160,15 +174,15 @@ def test_trees_are_those_of_lightgbm() -> None:
     members = train(rows, measured, rounds=20).members
     numbers = np.array([row.numbers for row in rows])
     wanted = np.array([lightgbm.Booster(model_str=text).predict(numbers) for text in members]).T
-    assert Trees(members, len(NAMES)).many(numbers) == pytest.approx(wanted, abs=1e-12)
+    assert TreeEnsemble(members, len(NAMES)).many(numbers) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_model_files_round_trip(tmp_path: Path) -> None:
     rows, measured = made_rows(5, 200)
     model = train(rows, measured, about={"seed": 5}, rounds=5)
     path = tmp_path / "deep" / "m.hpm"
     size = model.save(path)
-    assert path.stat().st_size == size and Model.load(path) == model
+    assert path.stat().st_size == size and CycleModel.load(path) == model
     first = path.read_bytes()
     model.save(path)
     assert path.read_bytes() == first
@@ -205,7 +219,7 @@ def test_files_that_are_wrong(tmp_path: Path, change: dict, message: str) -> Non
     path = tmp_path / "m.hpm"
     path.write_bytes(gzip.compress(json.dumps(_document() | change).encode()))
     with pytest.raises(InputError, match=f"m.hpm: .*{message}.*mla calibrate -o"):
-        Model.load(path)
+        CycleModel.load(path)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +239,7 @@ def test_trees_that_are_wrong(tmp_path: Path, old: str, new: str, message: str) 
     path = tmp_path / "m.hpm"
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
     with pytest.raises(InputError, match=message):
-        Model.load(path)
+        CycleModel.load(path)
 
 
 def test_children_that_lead_back_and_features_there_are_not() -> None:
@@ -233,33 +247,33 @@ def test_children_that_lead_back_and_features_there_are_not() -> None:
     line = next(each for each in text.splitlines() if each.startswith("left_child="))
     loop = line.split("=")[0] + "=" + " ".join("0" for _ in line.split("=")[1].split())
     with pytest.raises(ValueError, match="children do not come behind"):
-        Trees([text.replace(line, loop)], len(NAMES))
+        TreeEnsemble([text.replace(line, loop)], len(NAMES))
     with pytest.raises(ValueError, match="no feature"):
-        Trees([text], 1)
+        TreeEnsemble([text], 1)
     right = next(each for each in text.splitlines() if each.startswith("right_child="))
     with pytest.raises(ValueError, match="two branches of a tree lead to the same node"):
-        Trees([text.replace(right, line.replace("left", "right"))], len(NAMES))
+        TreeEnsemble([text.replace(right, line.replace("left", "right"))], len(NAMES))
 
 
 def test_files_that_are_not_there_or_no_archives(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"there is no such performance model; make it anew with: mla calibrate -o"
     ):
-        Model.load(tmp_path / "absent")
+        CycleModel.load(tmp_path / "absent")
     (tmp_path / "text").write_text("text")
     with pytest.raises(InputError, match="not a performance model"):
-        Model.load(tmp_path / "text")
+        CycleModel.load(tmp_path / "text")
     (tmp_path / "list").write_bytes(gzip.compress(b"[]"))
     with pytest.raises(InputError, match="not a performance model"):
-        Model.load(tmp_path / "list")
+        CycleModel.load(tmp_path / "list")
     (tmp_path / "torn").write_bytes(gzip.compress(b"{}" * 99)[:-9])
     with pytest.raises(InputError, match="not a performance model"):
-        Model.load(tmp_path / "torn")
+        CycleModel.load(tmp_path / "torn")
 
 
 def test_models_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
-    assert find_model(N16) == Model.load(SHIPPED) and SHIPPED.stat().st_size < 300_000
+    assert find_model(N16) == CycleModel.load(SHIPPED) and SHIPPED.stat().st_size < 300_000
     assert find_model(N4).members == ()
     rows, measured = made_rows(8, 100)
     own = train(rows, measured, rounds=2)
@@ -269,7 +283,9 @@ def test_models_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_shipped_model_is_quick() -> None:
     model = find_model(N16)
-    stage, *_ = (chosen := prepared(Point((8, 8, 32), (Op("conv", 32, 3),)))).lowered(chosen.fusions)
+    stage, *_ = (chosen := prepared(CalibrationNetwork((8, 8, 32), (CalibrationOp("conv", 32, 3),)))).lowered(
+        chosen.fusions
+    )
     (row,) = rows_of(stage, chosen.network().schedule.layers, N16).values()
     best = min(_taken(lambda: model.predict(row)) for _ in range(200))
     print(f"{1e6 * best:.1f} us")
@@ -282,16 +298,16 @@ def _taken(work) -> float:
     return time.perf_counter() - begin
 
 
-def test_errors() -> None:
+def test_prediction_errors_equal_scipy() -> None:
     rng = np.random.default_rng(2)
     a, b = rng.integers(1, 20, 50).astype(float), rng.integers(1, 20, 50).astype(float)
     assert spearman(a, b) == pytest.approx(spearmanr(a, b)[0])
-    found = Errors.of([110, 90], [100, 100])
+    found = PredictionErrors.of([110, 90], [100, 100])
     assert (found.count, found.spearman) == (2, 1.0) and found.mape == pytest.approx(10)
-    assert Errors.of([], []).as_json() == {"count": 0, "mape": 0.0, "spearman": 1.0}
+    assert PredictionErrors.of([], []).as_json() == {"count": 0, "mape": 0.0, "spearman": 1.0}
 
 
-def samples(number_of: int, seed: int) -> list[Sample]:
+def samples(number_of: int, seed: int) -> list[CalibrationSample]:
     """Points with made-up cycles: those of the features' base, times something."""
     rng, out = random.Random(seed), []
     for index in range(number_of):
@@ -308,7 +324,7 @@ def samples(number_of: int, seed: int) -> list[Sample]:
             }
             rows = rows_of(stage, layers, N4)
             cycles_of = {name: int(row.base * (1.1 if row.numbers[0] else 1.3)) for name, row in rows.items()}
-            out.append(Sample(index, number, point, layers, cycles_of))
+            out.append(CalibrationSample(index, number, point, layers, cycles_of))
     return out
 
 
@@ -324,29 +340,29 @@ def test_what_is_learnt_is_judged_by_points_kept_out() -> None:
 
 def test_journal(tmp_path: Path) -> None:
     path, made = tmp_path / "j" / "points.jsonl", samples(2, 3)
-    journal = Journal(path, "key", 1)
+    journal = CalibrationJournal(path, "key", 1)
     for sample in made:
         journal.add(sample)
     journal.finish(0)
     with path.open("a") as file:
         file.write('{"index": 1, "torn')
-    again = Journal(path, "key", 1)
+    again = CalibrationJournal(path, "key", 1)
     assert again.samples == made and again.done == {0}
     again.finish(1)
-    assert Journal(path, "key", 1).done == {0, 1}
+    assert CalibrationJournal(path, "key", 1).done == {0, 1}
     with pytest.raises(InputError, match="remove it to begin anew"):
-        Journal(path, "other", 1)
+        CalibrationJournal(path, "other", 1)
     with pytest.raises(InputError, match="remove it to begin anew"):
-        Journal(path, "key", 2)
+        CalibrationJournal(path, "key", 2)
     path.write_text(path.read_text() + '{"index": 1}\n')
     with pytest.raises(InputError, match=r"damaged line.*remove the file"):
-        Journal(path, "key", 1)
+        CalibrationJournal(path, "key", 1)
     path.write_bytes(b"\xff\xfe\n")
     with pytest.raises(InputError, match="cannot be read"):
-        Journal(path, "key", 1)
+        CalibrationJournal(path, "key", 1)
     (tmp_path / "file").write_text("")
     with pytest.raises(WorkError, match="cannot be written"):
-        Journal(tmp_path / "file" / "x", "key", 1)
+        CalibrationJournal(tmp_path / "file" / "x", "key", 1)
 
 
 def test_a_calibration_goes_on_from_what_was_measured(
@@ -354,31 +370,37 @@ def test_a_calibration_goes_on_from_what_was_measured(
 ) -> None:
     """On the golden model, whose cycles are none of the RTL's: what counts is which measurements are asked for."""
     monkeypatch.setattr(
-        "compiler.hpm.collect.Collector._open", lambda _self: GoldenDevice(N4.config, 1 << 24)
+        "compiler.tuning.calibration.collect.CalibrationCollector._open",
+        lambda _self: GoldenDevice(N4.config, 1 << 24),
     )
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        "compiler.hpm.collect.Collector._measure",
+        "compiler.tuning.calibration.collect.CalibrationCollector._measure",
         lambda self, _device, tries, index, number, network: (
             asked.append((index, number)),
             self.journal.add(
-                Sample(index, number, tries.point, dict(network.schedule.layers),
-                       dict.fromkeys(network.schedule.layers, int(100 + index)))
+                CalibrationSample(
+                    index,
+                    number,
+                    tries.point,
+                    dict(network.schedule.layers),
+                    dict.fromkeys(network.schedule.layers, int(100 + index)),
+                )
             ),
         ),
-    )  # fmt: skip
+    )
     clock = count()
-    monkeypatch.setattr("compiler.hpm.collect.monotonic", lambda: next(clock) / 100)
+    monkeypatch.setattr("compiler.tuning.calibration.collect.monotonic", lambda: next(clock) / 100)
     said: list[str] = []
     path = tmp_path / "points.jsonl"
-    first = calibrate(N4, 2.0, Journal(path, N4.key, 0), spaces_of, say=said.append)
+    first = calibrate(N4, 2.0, CalibrationJournal(path, N4.key, 0), spaces_of, say=said.append)
     assert first.fresh == len(asked) == first.samples and any("learning" in text for text in said)
     lines_ = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines_[:-3]))
-    before, journal = set(asked), Journal(path, N4.key, 0)
+    before, journal = set(asked), CalibrationJournal(path, N4.key, 0)
     kept = {(sample.index, sample.number) for sample in journal.samples}
     asked.clear()
     second = calibrate(N4, 2.0, journal, spaces_of)
     assert kept < before and not kept & set(asked) and second.samples == len(kept) + second.fresh
     with pytest.raises(WorkError, match="give it more time"):
-        calibrate(N4, 0.0, Journal(tmp_path / "new.jsonl", N4.key, 0), spaces_of)
+        calibrate(N4, 0.0, CalibrationJournal(tmp_path / "new.jsonl", N4.key, 0), spaces_of)

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement, Rejected
-from compiler.measure.measurer import Measurer
-from compiler.measure.reference import Question, Reference
-from compiler.measure.trial import measure_network
-from compiler.runtime import Session, dram_bytes
-from compiler.schedule.dram import Dram
+from compiler.options import DramTiming
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement, Rejected
+from compiler.runtime.session import Session, dram_bytes
+from compiler.tuning.measure.golden_io import GoldenIO, GoldenModelReference
+from compiler.tuning.measure.latency import measure_network
+from compiler.tuning.measure.measurer import Measurer
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
 from tests.compiler.graphs import Draft
-from tests.loop.conftest import OPTIONS
+from tests.support.small_network import OPTIONS
 
 
 def test_cycles_are_those_of_a_session(measurer: Measurer) -> None:
     found = measurer.baseline()
-    question = Reference(measurer.first).question(0)
+    question = GoldenModelReference(measurer.first).question(0)
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
         _, cycles = Session(device, measurer.first).measure(question.inputs)
     assert abs(found.cycles - cycles) <= 2  # where the doorbell falls among the memory's cycles
@@ -40,7 +40,7 @@ def test_the_same_schedule_takes_the_same_cycles(measurer: Measurer) -> None:
     first, second = measurer.measure([measurer.first.schedule] * 2)
     assert isinstance(first, Measurement) and isinstance(second, Measurement)
     assert first.cycles == second.cycles
-    reference = Reference(measurer.first)
+    reference = GoldenModelReference(measurer.first)
     questions = [reference.question(number) for number in range(measurer.asked - 2, measurer.asked)]
     assert any(
         not np.array_equal(questions[0].inputs[name], questions[1].inputs[name])
@@ -51,8 +51,8 @@ def test_the_same_schedule_takes_the_same_cycles(measurer: Measurer) -> None:
 def test_slow_memory_takes_longer(graph: Graph) -> None:
     config = load_target("n4")
     taken = []
-    for dram in (Dram(), Dram(latency=400, bytes_per_cycle=1.0)):
-        with Measurer(graph, Conditions(config, dram), OPTIONS) as measurer:
+    for dram in (DramTiming(), DramTiming(latency=400, bytes_per_cycle=1.0)):
+        with Measurer(graph, HardwareProfile(config, dram), OPTIONS) as measurer:
             taken.append(measurer.baseline().cycles)
     assert (
         taken[1] >= taken[0] + 2 * 300
@@ -70,8 +70,8 @@ def test_what_is_not_legal_is_rejected_with_a_reason(measurer: Measurer) -> None
 
 
 def test_wrong_outputs_are_seen(measurer: Measurer) -> None:
-    question = Reference(measurer.first).question(1)
-    wrong = Question(question.inputs, {name: array ^ 1 for name, array in question.outputs.items()})
+    question = GoldenModelReference(measurer.first).question(1)
+    wrong = GoldenIO(question.inputs, {name: array ^ 1 for name, array in question.outputs.items()})
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
         result = measure_network(device, measurer.first, wrong, 4.0)
     assert isinstance(result, Measurement) and not result.exact and not result.believable
@@ -87,16 +87,18 @@ def test_a_model_without_work_for_the_machine() -> None:
     x = draft.input((2, 3))
     graph = draft.graph.finish([x.name])
     with pytest.raises(InputError, match="nothing to measure"):
-        Measurer(graph, Conditions(load_target("n4")), OPTIONS)
+        Measurer(graph, HardwareProfile(load_target("n4")), OPTIONS)
 
 
 def test_conditions_have_names_of_their_own() -> None:
     n4, n8 = load_target("n4"), load_target("n8")
     each = [
-        Conditions(n4),
-        Conditions(n8),
-        Conditions(n4, Dram(latency=101)),
-        Conditions(n4, Dram(bytes_per_cycle=2.0)),
+        HardwareProfile(n4),
+        HardwareProfile(n8),
+        HardwareProfile(n4, DramTiming(latency=101)),
+        HardwareProfile(n4, DramTiming(bytes_per_cycle=2.0)),
     ]
     assert len({conditions.key for conditions in each}) == len(each)
-    assert Conditions(n4).key == Conditions(n4, Dram(bytes_per_cycle=4.0)).key  # a row a cycle, said or not
+    assert (
+        HardwareProfile(n4).key == HardwareProfile(n4, DramTiming(bytes_per_cycle=4.0)).key
+    )  # a row a cycle, said or not

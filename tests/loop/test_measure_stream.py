@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement, Rejected
-from compiler.measure.measurer import Measurer
-from compiler.measure.reference import Question, Reference
-from compiler.measure.stream import measure_stream, stream_bytes
-from compiler.schedule.dram import Dram
-from compiler.schedule.plain import plain_schedule
-from compiler.serve.stream import Server
+from compiler.options import DramTiming
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement, Rejected
+from compiler.scheduler.naive import naive_schedule
+from compiler.server.server import Server
+from compiler.tuning.measure.golden_io import GoldenIO, GoldenModelReference
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.measure.throughput import measure_stream, stream_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.isa.counters import CAUSES
-from tests.loop.conftest import OPTIONS
+from tests.support.small_network import OPTIONS
 
 RATE = 4.0
 
@@ -32,7 +32,7 @@ def device(measurer: Measurer) -> Iterator[RtlDevice]:
 
 
 def test_cycles_are_those_of_serving(measurer: Measurer, device: RtlDevice) -> None:
-    question = Reference(measurer.first).question(0)
+    question = GoldenModelReference(measurer.first).question(0)
     found = measure_stream(device, measurer.first, question, RATE)
     device.reset()
     served = list(islice(Server(device, measurer.first).serve(repeat(question.inputs)), 6))
@@ -51,7 +51,7 @@ def test_cycles_are_those_of_serving(measurer: Measurer, device: RtlDevice) -> N
 
 
 def test_a_reset_in_the_midst_of_traffic_leaves_nothing_behind(measurer: Measurer, device: RtlDevice) -> None:
-    question = Reference(measurer.first).question(0)
+    question = GoldenModelReference(measurer.first).question(0)
     found = measure_stream(device, measurer.first, question, RATE)
     for cycles in range(150, 1500, 190):
         device.reset()
@@ -61,14 +61,14 @@ def test_a_reset_in_the_midst_of_traffic_leaves_nothing_behind(measurer: Measure
 
 
 def test_wrong_outputs_are_seen(measurer: Measurer, device: RtlDevice) -> None:
-    question = Reference(measurer.first).question(1)
-    wrong = Question(question.inputs, {name: array ^ 1 for name, array in question.outputs.items()})
+    question = GoldenModelReference(measurer.first).question(1)
+    wrong = GoldenIO(question.inputs, {name: array ^ 1 for name, array in question.outputs.items()})
     result = measure_stream(device, measurer.first, wrong, RATE)
     assert isinstance(result, Measurement) and not result.exact and not result.believable
 
 
 def test_what_is_too_slow_is_given_up(measurer: Measurer, device: RtlDevice) -> None:
-    question = Reference(measurer.first).question(0)
+    question = GoldenModelReference(measurer.first).question(0)
     for limit in (100, 4000):  # before the first request is done, and after it
         result = measure_stream(device, measurer.first, question, RATE, limit)
         assert isinstance(result, Rejected) and result.stage == "time", (limit, result)
@@ -81,15 +81,15 @@ def test_what_does_not_fit_is_rejected(measurer: Measurer) -> None:
     code = replace(stage.code, memory=1 << 24, image=np.zeros(1 << 20, np.uint8))
     large = replace(measurer.first, stages=(replace(stage, code=code),))
     with RtlDevice(measurer.conditions.config, 1 << 16) as small:
-        result = measure_stream(small, large, Reference(measurer.first).question(0), RATE)
+        result = measure_stream(small, large, GoldenModelReference(measurer.first).question(0), RATE)
     assert isinstance(result, Rejected) and result.stage == "compile" and "no room" in result.reason
 
 
 def test_a_measurer_of_streams(graph: Graph) -> None:
-    conditions = Conditions(load_target("n4"), Dram(latency=200))
+    conditions = HardwareProfile(load_target("n4"), DramTiming(latency=200))
     with Measurer(graph, conditions, OPTIONS, stream=True) as measurer:
         baseline = measurer.baseline()
-        plain = plain_schedule(measurer.prepared.lowered(()))
+        plain = naive_schedule(measurer.prepared.lowered(()))
         again, slow = measurer.measure([measurer.first.schedule, plain])
     assert isinstance(again, Measurement) and isinstance(slow, Measurement)
     assert abs(again.cycles - baseline.cycles) <= 2 and slow.exact and slow.cycles > again.cycles

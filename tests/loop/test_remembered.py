@@ -11,26 +11,27 @@ from pathlib import Path
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.measure.workers import Workers
-from compiler.pipeline import Prepared
-from compiler.schedule.dram import Dram
-from compiler.search.goals import Goal
-from compiler.search.tune import METHODS, Tuned, tune
-from compiler.store.database import Database
-from compiler.store.entries import Trial
-from compiler.store.recall import Recall
+from compiler.options import DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.measure.worker_pool import WorkerGroup
+from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.tuner import TuningResult, tune
+from compiler.tuning.space.objectives import Objective
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import TrialEntry
+from compiler.tuning_db.session import DatabaseSession
 from hw.config import load_target
-from tests.loop.conftest import HERE, OPTIONS, two_convolutions
 from tests.loop.store.stored import OTHER_SECRET, SECRET
+from tests.support.small_network import HERE, OPTIONS, two_convolutions
 
 TRIALS = 6
-N4 = Conditions(load_target("n4"))
+N4 = HardwareProfile(load_target("n4"))
 
 
-class Nobody(Workers):
+class Nobody(WorkerGroup):
     """Measures nothing."""
 
     def __init__(self, _subject: object = None):
@@ -51,17 +52,21 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def database(path: Path) -> Iterator[Database]:
-    with Database(path, secret=SECRET) as database:
+def database(path: Path) -> Iterator[TuningDatabase]:
+    with TuningDatabase(path, secret=SECRET) as database:
         yield database
 
 
 def search(
-    database: Database, measurer: Measurer, method: str = "random", seed: int = 0, goal: Goal = Goal.LATENCY,
+    database: TuningDatabase,
+    measurer: Measurer,
+    method: str = "random",
+    seed: int = 0,
+    goal: Objective = Objective.LATENCY,
     trials: int = TRIALS,
-) -> Tuned:  # fmt: skip
+) -> TuningResult:
     """A search that remembers."""
-    recall = Recall(database, measurer.prepared, measurer.conditions, goal, method, seed)
+    recall = DatabaseSession(database, measurer.prepared, measurer.conditions, goal, method, seed)
     measurer.memory = recall
     try:
         return tune(measurer, method, trials, goal, seed, recall=recall)
@@ -69,7 +74,7 @@ def search(
         measurer.memory = None
 
 
-def test_the_same_search_needs_no_machine(database: Database, measurer: Measurer, graph: Graph) -> None:
+def test_the_same_search_needs_no_machine(database: TuningDatabase, measurer: Measurer, graph: Graph) -> None:
     first = search(database, measurer)
     assert first.remembered == 0 and len(first.trials) == TRIALS
     with Measurer(graph, N4, OPTIONS, workers=Nobody) as other:
@@ -80,13 +85,16 @@ def test_the_same_search_needs_no_machine(database: Database, measurer: Measurer
     assert longer.remembered == TRIALS and longer.trials[:TRIALS] == first.trials
 
 
-def test_methods_seeds_and_goals_share_measurements(database: Database, measurer: Measurer) -> None:
+def test_methods_seeds_and_goals_share_measurements(database: TuningDatabase, measurer: Measurer) -> None:
     for method in METHODS:
         search(database, measurer, method, seed=3, trials=4)
     for method in METHODS:
         assert search(database, measurer, method, seed=3, trials=4).remembered == 4
-    recall = Recall(database, measurer.prepared, N4, Goal.LATENCY)
-    entry, other = recall.best(), Recall(database, measurer.prepared, N4, Goal.THROUGHPUT).best()
+    recall = DatabaseSession(database, measurer.prepared, N4, Objective.LATENCY)
+    entry, other = (
+        recall.best(),
+        DatabaseSession(database, measurer.prepared, N4, Objective.THROUGHPUT).best(),
+    )
     results = [trial.result for trial, mine in database.trials(recall.key) if mine]
     least = min(each.cycles for each in results if isinstance(each, Measurement) and each.believable)
     assert entry is not None and entry.cost == entry.result.cycles == least and other is None
@@ -97,12 +105,12 @@ def test_methods_seeds_and_goals_share_measurements(database: Database, measurer
 
 
 def test_a_new_memory_starts_from_its_nearest_neighbour(
-    database: Database, graph: Graph, measurer: Measurer
+    database: TuningDatabase, graph: Graph, measurer: Measurer
 ) -> None:
     search(database, measurer)
-    best = Recall(database, measurer.prepared, N4, Goal.LATENCY).best()
+    best = DatabaseSession(database, measurer.prepared, N4, Objective.LATENCY).best()
     assert best is not None
-    with Measurer(graph, Conditions(N4.config, Dram(latency=120)), OPTIONS) as other:
+    with Measurer(graph, HardwareProfile(N4.config, DramTiming(latency=120)), OPTIONS) as other:
         for method in METHODS:
             found = search(database, other, method, trials=4)
             assert found.starts == 1
@@ -119,15 +127,15 @@ def test_what_others_claim_is_measured(path: Path, graph: Graph, measurer: Measu
     name = next(iter(first.layers))
     tempting = replace(first, layers=first.layers | {name: replace(first.layers[name], rows=1)})
     wrong = [replace(first, layers={}), replace(first, fusions=(("nobody", "else"),), layers=first.layers)]
-    with Database(tmp_path / "theirs.db", secret=OTHER_SECRET) as theirs:
-        for conditions in (N4, Conditions(N4.config, Dram(latency=90))):
-            key = Recall(theirs, measurer.prepared, conditions, Goal.LATENCY).key
+    with TuningDatabase(tmp_path / "theirs.db", secret=OTHER_SECRET) as theirs:
+        for conditions in (N4, HardwareProfile(N4.config, DramTiming(latency=90))):
+            key = DatabaseSession(theirs, measurer.prepared, conditions, Objective.LATENCY).key
             for schedule in (*wrong, tempting, first):
                 theirs.add_measurement(
-                    Trial(key=key, schedule=schedule, result=Measurement(1, (), 0.0, 0, True, 1))
+                    TrialEntry(key=key, schedule=schedule, result=Measurement(1, (), 0.0, 0, True, 1))
                 )
         theirs.export(tmp_path / "theirs.jsonl")
-    with Database(tmp_path / "mine.db", secret=SECRET) as mine:
+    with TuningDatabase(tmp_path / "mine.db", secret=SECRET) as mine:
         assert mine.import_(tmp_path / "theirs.jsonl") > 0
         found = search(mine, measurer)
         assert found.remembered == 0 and found.starts == 1 and found.trials[0].schedule == tempting
@@ -135,42 +143,45 @@ def test_what_others_claim_is_measured(path: Path, graph: Graph, measurer: Measu
 
 
 def test_another_database_knows_nothing(tmp_path: Path, measurer: Measurer) -> None:
-    with Database(tmp_path / "empty.db", secret=SECRET) as empty:
-        recall = Recall(empty, measurer.prepared, N4, Goal.LATENCY)
+    with TuningDatabase(tmp_path / "empty.db", secret=SECRET) as empty:
+        recall = DatabaseSession(empty, measurer.prepared, N4, Objective.LATENCY)
         assert recall.best() is None and recall.starts(measurer.first.schedule, 4) == []
         assert len(empty.profiles()) == 1
-        Recall(empty, measurer.prepared, N4, Goal.LATENCY)
+        DatabaseSession(empty, measurer.prepared, N4, Objective.LATENCY)
         assert len(empty.profiles()) == 1
 
 
-def test_models_options_and_conditions_have_keys_of_their_own(database: Database, graph: Graph) -> None:
+def test_models_options_and_conditions_have_keys_of_their_own(database: TuningDatabase, graph: Graph) -> None:
     made = []
     for rounding in ("reference", "xnnpack"):
         for batch in (1, 2):
-            prepared = Prepared(graph, N4.config, replace(OPTIONS, rounding=rounding, batch=batch))
+            prepared = ModelCompiler(graph, N4.config, replace(OPTIONS, rounding=rounding, batch=batch))
             made += [
-                Recall(database, prepared, Conditions(N4.config, Dram(latency)), goal).best_key
-                for latency in (100, 200) for goal in Goal
-            ]  # fmt: skip
-    assert len(set(made)) == len(made) == 2 * 2 * 2 * len(Goal)
+                DatabaseSession(
+                    database, prepared, HardwareProfile(N4.config, DramTiming(latency)), goal
+                ).best_key
+                for latency in (100, 200)
+                for goal in Objective
+            ]
+    assert len(set(made)) == len(made) == 2 * 2 * 2 * len(Objective)
 
 
 _SEARCH = """
 import sys
 from pathlib import Path
-from compiler.measure.measurer import Measurer
-from compiler.store.database import Database
-from tests.loop.conftest import OPTIONS, two_convolutions
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning_db.database import TuningDatabase
+from tests.support.small_network import OPTIONS, two_convolutions
 from tests.loop.test_remembered import N4, SECRET, search
 
 if __name__ == "__main__":
-    with Database(Path(sys.argv[1]), secret=SECRET) as database:
+    with TuningDatabase(Path(sys.argv[1]), secret=SECRET) as database:
         with Measurer(two_convolutions(), N4, OPTIONS, int(sys.argv[2])) as measurer:
-            keep = Database.add_measurement
+            keep = TuningDatabase.add_measurement
             def told(self, *trials):
                 keep(self, *trials)
                 print("kept", flush=True)
-            Database.add_measurement = told
+            TuningDatabase.add_measurement = told
             search(database, measurer, seed=77, trials=1000)
 """
 
@@ -192,7 +203,7 @@ def test_what_an_interrupted_search_measured_is_there(tmp_path: Path, how: int) 
         told += process.stdout.readlines()
     assert told.count("kept\n") >= 4
     graph = two_convolutions()
-    with Database(kept, secret=SECRET) as database:
-        recall = Recall(database, Prepared(graph, N4.config, OPTIONS), N4, Goal.LATENCY)
+    with TuningDatabase(kept, secret=SECRET) as database:
+        recall = DatabaseSession(database, ModelCompiler(graph, N4.config, OPTIONS), N4, Objective.LATENCY)
         assert len(database.trials(recall.key)) >= told.count("kept\n")
         assert recall.best() is not None

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.codegen.programs import Part
-from compiler.serve.residency import Residency
+from compiler.codegen.split_programs import ProgramPart
+from compiler.server.program_cache import ResidentPrograms
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.programs import ProgramStore
@@ -25,7 +25,7 @@ def driver() -> Iterator[Driver]:
         yield Driver(device)
 
 
-def program(number: int, words: int = 20) -> Part:
+def program(number: int, words: int = 20) -> ProgramPart:
     """Writes its number, eight bytes of it, to the address in operand 0."""
     text = f"""
         set load.word, fill=1 fill_value={number}
@@ -38,10 +38,10 @@ def program(number: int, words: int = 20) -> Part:
     """
     made = assemble(text, f"program {number}")
     spare = assemble("halt").words * (words - len(made.words))
-    return Part(replace(made, words=made.words + spare), ())
+    return ProgramPart(replace(made, words=made.words + spare), ())
 
 
-def run(driver: Driver, residency: Residency, which: Part) -> None:
+def run(driver: Driver, residency: ResidentPrograms, which: ProgramPart) -> None:
     """Run a resident program: it writes its number."""
     address = driver.put(np.zeros(8, np.uint8))
     driver.enqueue(residency.opcode(which), [address])
@@ -53,7 +53,7 @@ def run(driver: Driver, residency: Residency, which: Part) -> None:
     driver.memory.release(address)
 
 
-def use(residency: Residency, *which: Part) -> None:
+def use(residency: ResidentPrograms, *which: ProgramPart) -> None:
     for each in which:
         assert residency.bring(each)
         residency.expect(each)
@@ -61,14 +61,20 @@ def use(residency: Residency, *which: Part) -> None:
 
 
 def test_a_program_is_loaded_once(driver: Driver) -> None:
-    residency = Residency(driver)
-    use(residency, program(1), program(1), Part(replace(program(1).program, name="other"), ()), program(2))
+    residency = ResidentPrograms(driver)
+    use(
+        residency,
+        program(1),
+        program(1),
+        ProgramPart(replace(program(1).program, name="other"), ()),
+        program(2),
+    )
     assert (residency.loads, residency.evictions) == (2, 0)
     assert residency.opcode(program(1)) != residency.opcode(program(2))
 
 
 def test_the_least_used_goes(driver: Driver) -> None:
-    residency = Residency(driver)
+    residency = ResidentPrograms(driver)
     each = {number: program(number, 60) for number in range(1, 6)}
     use(residency, *(each[number] for number in (1, 2, 3, 4, 1, 1, 2, 4, 1, 4, 5)))
     assert each[3] not in residency and residency.evictions == 1
@@ -77,7 +83,7 @@ def test_the_least_used_goes(driver: Driver) -> None:
 
 
 def test_old_uses_count_less(driver: Driver) -> None:
-    residency = Residency(driver)
+    residency = ResidentPrograms(driver)
     old, *new = (program(number, 60) for number in (1, 2, 3, 4))
     use(residency, *[old] * 4, *new)
     for _ in range(100):
@@ -88,7 +94,7 @@ def test_old_uses_count_less(driver: Driver) -> None:
 
 
 def test_what_is_needed_soon_stays_and_of_that_what_is_needed_first(driver: Driver) -> None:
-    residency = Residency(driver)
+    residency = ResidentPrograms(driver)
     each = [program(number, 60) for number in range(4)]
     use(residency, *each, *[each[0]] * 50)
     assert residency.bring(program(5, 60), soon=[each[2], each[1], each[3]])
@@ -98,7 +104,7 @@ def test_what_is_needed_soon_stays_and_of_that_what_is_needed_first(driver: Driv
 
 
 def test_what_is_on_its_way_kept_or_in_use_stays(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    residency = Residency(driver)
+    residency = ResidentPrograms(driver)
     each = [program(number, 60) for number in range(4)]
     use(residency, *each)
     residency.expect(each[0])
@@ -115,7 +121,7 @@ def test_what_is_on_its_way_kept_or_in_use_stays(driver: Driver, monkeypatch: py
 
 def test_programs_of_others_are_left_alone(driver: Driver) -> None:
     theirs = driver.programs.load(program(1, 100).program)
-    residency = Residency(driver)
+    residency = ResidentPrograms(driver)
     for number in range(2, 30):
         assert residency.bring(program(number, 60))
     assert driver.programs.programs[theirs].name == "program 1"
@@ -123,7 +129,7 @@ def test_programs_of_others_are_left_alone(driver: Driver) -> None:
 
 
 def test_segments_run_out_before_words(driver: Driver) -> None:
-    residency = Residency(driver)
+    residency = ResidentPrograms(driver)
     for number in range(20):
         use(residency, program(number, 10))
         assert len(driver.programs.programs) == min(number + 1, CONFIG.segments)
@@ -135,7 +141,7 @@ def test_opcodes_run_out_before_segments() -> None:
     config = replace(CONFIG, opcodes=8, segments=16)
     with GoldenDevice(config, 1 << 16) as device:
         driver = Driver(device)
-        residency = Residency(driver)
+        residency = ResidentPrograms(driver)
         for number in range(20):
             use(residency, program(number, 10))
         assert residency.evictions == 20 - config.opcodes
@@ -143,7 +149,7 @@ def test_opcodes_run_out_before_segments() -> None:
 
 
 def test_what_is_too_long_never_comes(driver: Driver) -> None:
-    residency = Residency(driver)
+    residency = ResidentPrograms(driver)
     use(residency, program(1))
     assert not residency.bring(program(2, 257)) and program(1) in residency
 
@@ -163,7 +169,7 @@ def _fits(kept: list[tuple[int, int]], length: int) -> bool:
 def test_the_cheapest_programs_go(driver: Driver, seed: int) -> None:
     """Against a search through all sets of programs that may go."""
     print(f"seed {seed}")
-    rng, residency, store = random.Random(seed), Residency(driver), driver.programs
+    rng, residency, store = random.Random(seed), ResidentPrograms(driver), driver.programs
     library = [program(number, rng.randrange(8, 90)) for number in range(1, 25)]
     for _ in range(150):
         wanted = rng.choice(library[: 6 if rng.random() < 0.5 else None])

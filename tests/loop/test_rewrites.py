@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from compiler.hpm.points import chains, singles
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.specialize.microcode import put_together, take_apart
-from compiler.specialize.polish import REWRITES
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.tuning.calibration.calibration_networks import chains, singles
+from compiler.tuning.generators.peephole import REWRITES
+from compiler.tuning.generators.program_ir import put_together, take_apart
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS, field_of
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, LOOP_IMM, OPERAND_BASE, MicroOp, decode, encode
+from hw.isa.micro_instruction import ISSUE_D, LOOP_IMM, OPERAND_BASE, MicroOp, decode, encode
 
 N4 = load_target("n4")
 
@@ -68,7 +68,9 @@ def programs() -> list[tuple[int, ...]]:
     for drawn in (singles(4, rng), chains(4, rng)):
         for _ in range(14):
             try:
-                network = Prepared(next(drawn).graph(), N4, Options(rounding="reference")).network()
+                network = ModelCompiler(
+                    next(drawn).graph(), N4, CompileOptions(rounding="reference")
+                ).network()
             except InputError:
                 continue
             out += [program.words for code in network.codes for program in code.programs]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from compiler.frontends.onnx import read_onnx
-from compiler.listing import program_text
-from compiler.measure.same import Sameness
-from compiler.options import Options
-from compiler.passes.trips import MOST_UNROLLED
-from compiler.pipeline import Prepared
-from compiler.schedule.texts import ProgramText, digest_of
+from compiler.options import CompileOptions
+from compiler.passes.trip_count import MOST_UNROLLED
+from compiler.pipeline import ModelCompiler
+from compiler.runtime.program_text import program_text
+from compiler.schedule.program_override import ProgramText, digest_of
+from compiler.tuning.measure.equivalence import EquivalenceChecker
 from hw.config import load_target
 from tests.compiler.control_models import early_exit, recurrent
 
@@ -22,20 +22,22 @@ MADE = {
 
 
 @pytest.fixture(params=MADE)
-def prepared(request, tmp_path) -> Prepared:
+def prepared(request, tmp_path) -> ModelCompiler:
     path = tmp_path / "model.onnx"
     path.write_bytes(MADE[request.param]().SerializeToString())
-    return Prepared(read_onnx(path), load_target("n4"), Options(rounding="onnxruntime"))
+    return ModelCompiler(read_onnx(path), load_target("n4"), CompileOptions(rounding="onnxruntime"))
 
 
-def test_every_stage_is_looked_at(prepared: Prepared) -> None:
+def test_every_stage_is_looked_at(prepared: ModelCompiler) -> None:
     first = prepared.network()
     own = [program for code in first.codes for program in code.programs]
     assert len(list(first.walk())) > 1
 
     def difference(changed: dict[str, str]) -> str | None:
         texts = {p.name: ProgramText(digest_of(p), changed.get(p.name, program_text(p))) for p in own}
-        return Sameness(prepared).difference(prepared.network(replace(first.schedule, programs=texts)), 1)
+        return EquivalenceChecker(prepared).difference(
+            prepared.network(replace(first.schedule, programs=texts)), 1
+        )
 
     assert difference({}) is None
     clipped = [program for program in own if "set fuse.clip_hi, 127 " in program_text(program)]

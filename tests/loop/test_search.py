@@ -2,11 +2,12 @@
 
 import pytest
 
-from compiler.measure.measurement import Measurement, Rejected
-from compiler.measure.measurer import Measurer
+from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
-from compiler.search.goals import Goal
-from compiler.search.tune import METHODS, tune, why_not
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.tuner import tune, why_not
+from compiler.tuning.space.objectives import Objective
 
 TRIALS = 8
 
@@ -28,12 +29,12 @@ def test_budget_seeds_and_best(measurer: Measurer, method: str) -> None:
 
 
 def test_energy_is_another_goal(measurer: Measurer) -> None:
-    found = tune(measurer, "random", 4, Goal.ENERGY, seed=2)
+    found = tune(measurer, "random", 4, Objective.ENERGY, seed=2)
     assert isinstance(found.best.result, Measurement)
     assert found.best.cost == found.best.result.energy_uj <= found.baseline.energy_uj
 
 
-def test_reasons(measurer: Measurer) -> None:
+def test_every_trial_without_cost_has_a_reason(measurer: Measurer) -> None:
     found = tune(measurer, "random", 12, seed=9)
     for trial in found.trials:
         why = why_not(trial)

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.serve.flight import Result
-from compiler.serve.room import serving_bytes
-from compiler.serve.stream import Server
+from compiler.server.request import RequestResult
+from compiler.server.server import Server, serving_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError, WorkError
@@ -37,11 +36,13 @@ def server(model: Model) -> Iterator[Server]:
         yield Server(device, model.first)
 
 
-def stream(server: Server, model: Model, requests: int, reloads: int, rng: random.Random) -> list[Result]:
+def stream(
+    server: Server, model: Model, requests: int, reloads: int, rng: random.Random
+) -> list[RequestResult]:
     """Requests, with a version of random programs brought in before randomly chosen ones; old ones leave."""
     moments = set(rng.sample(range(1, requests), reloads))
     others, old = model.versions(), []
-    out: list[Result] = []
+    out: list[RequestResult] = []
     for request in range(requests):
         if request in moments:
             network = rng.choice([each for each in others if each is not server.current.network])
@@ -58,7 +59,7 @@ def stream(server: Server, model: Model, requests: int, reloads: int, rng: rando
     return out + server.results(wait=True)
 
 
-def check(results: list[Result], model: Model, requests: int, reloads: int) -> None:
+def check(results: list[RequestResult], model: Model, requests: int, reloads: int) -> None:
     """All came out in order, right, each wholly by one version, none much later than it would have without a reload."""
     assert [result.index for result in results] == list(range(requests))
     assert all(model.right(result) for result in results)
@@ -146,7 +147,7 @@ def test_what_is_no_version_of_the_model_is_refused(server: Server) -> None:
     with pytest.raises(InputError, match="it is of another model"):
         server.versions.add(other.first)
     wide = Model(draft.graph, load_target("n8"), questions=0)
-    with pytest.raises(InputError, match="for another machine"):
+    with pytest.raises(InputError, match="compiled for another machine configuration"):
         server.versions.add(wide.first)
 
 

@@ -7,26 +7,25 @@ from pathlib import Path
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.profile.agent import Agent
-from compiler.schedule.dram import Dram
-from compiler.search.goals import Goal
-from compiler.serve.adapt import Adapter
-from compiler.serve.diary import Diary
-from compiler.serve.events import Events
-from compiler.serve.room import serving_bytes
-from compiler.serve.searcher import Job, Searcher
-from compiler.serve.stream import Server
-from compiler.store.database import Database
-from compiler.store.engine import open_engine
-from compiler.store.entries import Entry
-from compiler.store.recall import Recall
-from compiler.store.schema import METADATA
+from compiler.options import DramTiming
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
+from compiler.serve.events import ServingEvents
+from compiler.serve.execution_log import ExecutionLog
+from compiler.serve.online_tuner import OnlineTuner
+from compiler.serve.sampling_profiler import SamplingProfiler
+from compiler.serve.search_worker import SearchJob, SearchWorker
+from compiler.server.server import Server, serving_bytes
+from compiler.tuning.space.objectives import Objective
+from compiler.tuning_db.connection import open_engine
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import Entry
+from compiler.tuning_db.schema import METADATA
+from compiler.tuning_db.session import DatabaseSession
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.loop.conftest import OPTIONS
 from tests.loop.serving import Model, Told
+from tests.support.small_network import OPTIONS
 
 N4 = load_target("n4")
 
@@ -48,11 +47,16 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
     graph: Graph, model: Model, tmp_path: Path
 ) -> None:
     path = tmp_path / "profile.db"
-    other, near = model.with_layers(on_chip=False), model.with_layers(joined=False, prefetch=0)
+    other, near = (
+        model.with_layers(on_chip=False),
+        model.with_layers(same_program_as_previous=False, prefetch=0),
+    )
     result = Measurement(7000, (), 1.0, 1, True, 1)
-    with Database(path) as database:
-        for made, dram in ((other, Dram()), (near, Dram(200))):
-            recall = Recall(database, model.prepared, Conditions(N4, dram), Goal.THROUGHPUT)
+    with TuningDatabase(path) as database:
+        for made, dram in ((other, DramTiming()), (near, DramTiming(200))):
+            recall = DatabaseSession(
+                database, model.prepared, HardwareProfile(N4, dram), Objective.THROUGHPUT
+            )
             recall.keep(made.schedule, result)
             database.put_best(
                 Entry(
@@ -63,29 +67,34 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
                     codes=tuple(made.codes),
                 )
             )
-    searcher = Searcher(Job(graph, N4, OPTIONS, "random", db=path))
+    searcher = SearchWorker(SearchJob(graph, N4, OPTIONS, "random", db=path))
     try:
-        found = searcher.begin(Dram(), model.first.schedule)
+        found = searcher.begin(DramTiming(), model.first.schedule)
         assert [each.kind for each in found] == ["served", "first", "known"]
         assert found[2].schedule == other.schedule and found[2].result == result  # remembered, not measured
         assert searcher.trial().schedule == near.schedule  # of the nearest other conditions
         assert searcher.trial().schedule not in (near.schedule, other.schedule)
         for latency, same in ((104, 100), (210, 200), (400, 400)):  # what is hardly different is the same
-            assert searcher._same(Dram(latency)).latency == same
-        assert [each.kind for each in searcher.begin(Dram(), other.schedule)] == ["served", "first"]
+            assert searcher._match_known(DramTiming(latency)).latency == same
+        assert [each.kind for each in searcher.begin(DramTiming(), other.schedule)] == ["served", "first"]
     finally:
         searcher.close()
-    with Database(path) as database:
+    with TuningDatabase(path) as database:
         assert (
-            len(database.trials(Recall(database, model.prepared, Conditions(N4), Goal.THROUGHPUT).key)) == 4
+            len(
+                database.trials(
+                    DatabaseSession(database, model.prepared, HardwareProfile(N4), Objective.THROUGHPUT).key
+                )
+            )
+            == 4
         )
 
 
 def test_what_is_known_is_swapped_in_and_watched(server: Server, model: Model) -> None:
     told = Told(model.plain, 7000)
     server.switch(server.versions.add(model.plain))
-    events = Events()
-    adapter = Adapter(server, lambda _dram: model.prepared, model.first, told, events, Dram())
+    events = ServingEvents()
+    adapter = OnlineTuner(server, lambda _dram: model.prepared, model.first, told, events, DramTiming())
     told.ready.append(replace(told.finding(model.first.schedule, 5500), kind="known"))
     for request in range(12):
         server.submit(model.inputs(request))
@@ -95,21 +104,21 @@ def test_what_is_known_is_swapped_in_and_watched(server: Server, model: Model) -
 
 
 def test_executions_are_kept_until_the_database_is_lost(server: Server, model: Model, tmp_path: Path) -> None:
-    url, events = f"sqlite:///{tmp_path / 'profile.db'}", Events()
-    agent = Agent(server.driver)
-    diary = Diary(url, agent, events)
+    url, events = f"sqlite:///{tmp_path / 'profile.db'}", ServingEvents()
+    agent = SamplingProfiler(server.driver)
+    diary = ExecutionLog(url, agent, events)
 
     def serve(requests: int) -> None:
         for _ in range(requests):
             server.submit(model.inputs(server.submitted))
-            now = server.current.network, server.current.number, server.completed, Dram()
+            now = server.current.network, server.current.number, server.completed, DramTiming()
             agent.look(*now)
             diary.look(*now)
             server.results()
 
     serve(90)
-    with Database(url) as database:
-        recall = Recall(database, model.prepared, Conditions(N4), Goal.LATENCY)
+    with TuningDatabase(url) as database:
+        recall = DatabaseSession(database, model.prepared, HardwareProfile(N4), Objective.LATENCY)
         kept = database.history(recall.key.subgraph)
     assert [each.key for each in kept] == [recall.key]
     usual = [result.cycles for result in server.results(wait=True)]

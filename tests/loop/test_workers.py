@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.measure import workers
-from compiler.measure.bench import Bench, Order, Subject
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement, Rejected
-from compiler.measure.measurer import Measurer
-from compiler.measure.workers import Crew
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.measure import worker_pool
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.measure.runner import MeasureOrder, MeasureRunner, MeasureSubject
+from compiler.tuning.measure.worker_pool import WorkerPool
 from hw.config import load_target
 from hw.errors import InputError, WorkError
-from tests.loop.conftest import HERE, OPTIONS
+from tests.support.small_network import HERE, OPTIONS
 
 
 def various(measurer: Measurer, count: int) -> list[Schedule]:
@@ -36,17 +36,17 @@ def various(measurer: Measurer, count: int) -> list[Schedule]:
 
 
 @pytest.fixture(scope="module")
-def crew(measurer: Measurer) -> Iterator[Crew]:
-    subject = Subject(measurer.prepared, measurer.first, measurer.conditions, 0)
-    with Crew(subject, 2) as made:
+def crew(measurer: Measurer) -> Iterator[WorkerPool]:
+    subject = MeasureSubject(measurer.prepared, measurer.first, measurer.conditions, 0)
+    with WorkerPool(subject, 2) as made:
         yield made
 
 
-def orders(schedules: list[Schedule]) -> list[Order]:
-    return [Order(number, schedule, None) for number, schedule in enumerate(schedules)]
+def orders(schedules: list[Schedule]) -> list[MeasureOrder]:
+    return [MeasureOrder(number, schedule, None) for number, schedule in enumerate(schedules)]
 
 
-def test_processes_measure_what_this_one_does(measurer: Measurer, crew: Crew) -> None:
+def test_processes_measure_what_this_one_does(measurer: Measurer, crew: WorkerPool) -> None:
     schedules = various(measurer, 6)
     found = dict(crew.results(orders(schedules)))
     assert [found[place] for place in range(6)] == measurer.measure(schedules)
@@ -54,7 +54,7 @@ def test_processes_measure_what_this_one_does(measurer: Measurer, crew: Crew) ->
 
 
 @pytest.mark.parametrize("when", ["idle", "at work"])
-def test_what_a_killed_process_was_at_is_done_again(measurer: Measurer, crew: Crew, when: str) -> None:
+def test_what_a_killed_process_was_at_is_done_again(measurer: Measurer, crew: WorkerPool, when: str) -> None:
     schedules = various(measurer, 6)
     expected = dict(crew.results(orders(schedules)))
     pids = [worker.process.pid or 0 for worker in crew._workers]
@@ -71,15 +71,15 @@ def test_what_a_killed_process_was_at_is_done_again(measurer: Measurer, crew: Cr
 
 
 def test_an_order_that_every_process_dies_of_is_given_up(
-    measurer: Measurer, crew: Crew, monkeypatch: pytest.MonkeyPatch
+    measurer: Measurer, crew: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Dead(workers._Worker):
-        def send(self, place: int, order: Order) -> None:
+    class Dead(worker_pool._Worker):
+        def send(self, place: int, order: MeasureOrder) -> None:
             super().send(place, order)
             self.process.kill()
 
     crew.close()
-    monkeypatch.setattr(workers, "_Worker", Dead)
+    monkeypatch.setattr(worker_pool, "_Worker", Dead)
     with pytest.raises(WorkError, match="3 processes that measured the same schedule have died"):
         list(crew.results(orders(various(measurer, 2))))
     assert all(worker.place is None for worker in crew._workers), "some are still at what was given up"
@@ -87,8 +87,8 @@ def test_an_order_that_every_process_dies_of_is_given_up(
 
 
 def test_a_killed_simulator_is_replaced(measurer: Measurer) -> None:
-    bench = Bench(Subject(measurer.prepared, measurer.first, measurer.conditions, 0))
-    order = Order(0, measurer.first.schedule, None)
+    bench = MeasureRunner(MeasureSubject(measurer.prepared, measurer.first, measurer.conditions, 0))
+    order = MeasureOrder(0, measurer.first.schedule, None)
     before = bench.measure(order)
     assert bench._device is not None
     os.kill(bench._device.pid, signal.SIGKILL)
@@ -98,13 +98,13 @@ def test_a_killed_simulator_is_replaced(measurer: Measurer) -> None:
 
 _ENDLESS = """
 import sys
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurer import Measurer
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
-from tests.loop.conftest import OPTIONS, two_convolutions
+from tests.support.small_network import OPTIONS, two_convolutions
 
 if __name__ == "__main__":
-    with Measurer(two_convolutions(), Conditions(load_target("n4")), OPTIONS, 2) as measurer:
+    with Measurer(two_convolutions(), HardwareProfile(load_target("n4")), OPTIONS, 2) as measurer:
         while True:
             measurer.measure([measurer.first.schedule] * 2)
             print(*(worker.process.pid for worker in measurer._workers._workers), flush=True)
@@ -127,4 +127,4 @@ def test_nothing_is_left_of_a_killed_search(tmp_path: Path) -> None:
 
 def test_devices_are_counted(graph: Graph) -> None:
     with pytest.raises(InputError, match="devices must be at least 1, not 0"):
-        Measurer(graph, Conditions(load_target("n4")), OPTIONS, devices=0)
+        Measurer(graph, HardwareProfile(load_target("n4")), OPTIONS, devices=0)

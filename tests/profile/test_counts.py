@@ -2,7 +2,7 @@
 
 import pytest
 
-from compiler.profile.counts import split
+from compiler.profile.counters import split
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.devices import open_rtl
-from compiler.network import Network
-from compiler.profile.floors import Floor
-from compiler.run import document, run_samples
+from compiler.cost.roofline import Floor
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_rtl
+from compiler.runtime.report import document, run_samples
 from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, numbers, samples
 from tests.compiler.growing.examples import RTL, TENTH, try_out
 from tests.compiler.growing.graphs import Grown, graphs
@@ -18,7 +18,7 @@ from tests.compiler.onnx_models import model, node, read
 TARGET = "n8"
 
 
-def beats_no_floor(network: Network, inputs: dict[str, np.ndarray], rate: float | None = None) -> int:
+def beats_no_floor(network: CompiledNetwork, inputs: dict[str, np.ndarray], rate: float | None = None) -> int:
     """Run a network on the RTL, with DRAM that answers at once, so many bytes a cycle; the floor."""
     rate = rate or network.config.n
     with open_rtl(network, 1, 1, rate, lambda _: None) as device:
@@ -35,32 +35,43 @@ WIDE = (1, 64, 64)
 FLOATS = {
     "one function": ([node("Relu", "x", "y")], {}, WIDE),
     "nothing for the accelerator": ([node("LogSoftmax", "x", "y")], {}, WIDE),
-    "a host node between": ([node("Relu", "x", "a"), node("LogSoftmax", "a", "b"), node("Relu", "b", "y")], {}, WIDE),
+    "a host node between": (
+        [node("Relu", "x", "a"), node("LogSoftmax", "a", "b"), node("Relu", "b", "y")],
+        {},
+        WIDE,
+    ),
     "a block": (BLOCK, WITHIN, IMAGE),
     "one channel of many": ([node("Gather", "x i", "y", axis=1)], {"i": np.array([3])}, WIDE),
     "a part": (
         [node("Slice", "x s e", "p"), node("Sigmoid", "p", "y")],
-        {"s": np.array([0, 0, 0]), "e": np.array([1, 9, 64])}, WIDE,
+        {"s": np.array([0, 0, 0]), "e": np.array([1, 9, 64])},
+        WIDE,
     ),
     "every fourth pixel": (
-        [node("Conv", "x w", "y", kernel_shape=[1, 1], strides=[4, 4])], {"w": numbers(8, 3, 1, 1)}, (1, 3, 33, 33),
+        [node("Conv", "x w", "y", kernel_shape=[1, 1], strides=[4, 4])],
+        {"w": numbers(8, 3, 1, 1)},
+        (1, 3, 33, 33),
     ),
     "more padding than image": (
-        [node("Conv", "x w", "y", kernel_shape=[5, 5], pads=[2] * 4)], {"w": numbers(32, 32, 5, 5)}, (1, 32, 1, 1),
+        [node("Conv", "x w", "y", kernel_shape=[5, 5], pads=[2] * 4)],
+        {"w": numbers(32, 32, 5, 5)},
+        (1, 32, 1, 1),
     ),
     "an output cut off": (
         [node("ConvTranspose", "x w", "y", kernel_shape=[5, 5], pads=[4] * 4)],
-        {"w": numbers(32, 32, 5, 5)}, (1, 32, 12, 12),
+        {"w": numbers(32, 32, 5, 5)},
+        (1, 32, 12, 12),
     ),
     "constants alike": (
         [node("Add", "x c", "a"), node("Mul", "a d", "y")],
-        {"c": np.full(WIDE, 0.5, np.float32), "d": np.array(2, np.float32)}, WIDE,
+        {"c": np.full(WIDE, 0.5, np.float32), "d": np.array(2, np.float32)},
+        WIDE,
     ),
     "constants put in": ([node("Concat", "x c", "y", axis=1)], {"c": numbers(1, 64, 64)}, WIDE),
-}  # fmt: skip
+}
 
 
-def floats(folder: Path, case: str) -> Network:
+def floats(folder: Path, case: str) -> CompiledNetwork:
     nodes, constants, shape = FLOATS[case]
     graph = read(folder, model(nodes, {"x": numbers(*shape)}, ["y"], constants))
     return compile(graph, TARGET, calibration=samples(shape), rounding="onnxruntime")
@@ -92,7 +103,7 @@ def test_memory_faster_than_a_row_a_cycle(tmp_path: Path, times: float) -> None:
     beats_no_floor(network, {"x": numbers(*WIDE)}, times * network.config.n)
 
 
-def test_random_graphs() -> None:
+def test_no_random_graph_beats_its_roofline() -> None:
     def check(grown: Grown) -> None:
         beats_no_floor(compile(grown.graph, TARGET, rounding=grown.rounding), grown.inputs)
 

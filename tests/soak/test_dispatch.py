@@ -12,7 +12,9 @@ from tests.dispatch.random_graphs import Dispatched
 @pytest.mark.parametrize(
     ("count", "rtl"), [(GOLDEN // TENTH, False), (RTL // TENTH, True)], ids=["golden", "rtl"]
 )
-def test_random_graphs(capfd: pytest.CaptureFixture[str], count: int, rtl: bool) -> None:
+def test_batch_sizes_and_skips_of_random_graphs(
+    capfd: pytest.CaptureFixture[str], count: int, rtl: bool
+) -> None:
     dispatched = Dispatched(rtl)
     with capfd.disabled():
         try_out(graphs(6), dispatched.check, count, any_seed())

@@ -2,13 +2,12 @@
 
 import random
 
-from compiler.serve.room import serving_bytes
-from compiler.serve.stream import Server
+from compiler.server.server import Server, serving_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.loop.conftest import two_convolutions
 from tests.loop.serving import Model
 from tests.loop.test_serve_reloads import check, stream
+from tests.support.small_network import two_convolutions
 
 REQUESTS, RELOADS, SEED = 10_000, 60, 31
 

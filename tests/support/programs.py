@@ -11,7 +11,7 @@ import numpy as np
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.isa.macro import HEADER, MAGIC, SLOT_BYTES
+from hw.isa.macro_instruction import HEADER, MAGIC, SLOT_BYTES
 from hw.isa.program import Program
 from tests.support.programs_commands import Arena, attempt
 from tests.support.programs_items import (

@@ -2,9 +2,9 @@
 
 import random
 
-from cosim.golden.bounds import boxes
-from cosim.golden.checks import check_command
-from cosim.golden.command import PACKED, Config, unpack_fields
+from cosim.semantics.bounding_box import boxes
+from cosim.semantics.command_checks import check_command
+from cosim.semantics.command_fields import PACKED, CommandFields, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
@@ -64,12 +64,12 @@ def raw_fields(unit: Unit, values: dict[str, int]) -> list[int]:
     return out
 
 
-def config_of(command: Issue) -> Config:
+def config_of(command: Issue) -> CommandFields:
     """The fields a command is issued with."""
     return unpack_fields(command.unit, raw_fields(command.unit, command.values))
 
 
-def _streams(unit: Unit, c: Config, count: int) -> list[str]:
+def _streams(unit: Unit, c: CommandFields, count: int) -> list[str]:
     """Names of the base fields of a command's boxes, in the order of `boxes`."""
     if unit == Unit.LOAD:
         return ["dst", "dram"][:count]

@@ -2,7 +2,7 @@
 
 import random
 
-from cosim.golden.bounds import Box, boxes
+from cosim.semantics.bounding_box import BoundingBox, boxes
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, Op, Post, Reduce, Unit
@@ -22,7 +22,7 @@ def random_fuse(arena: Arena, rng: random.Random) -> Issue | None:
     return command if command and independent(arena.config, command) else None
 
 
-def meets(a: Box, b: Box) -> bool:
+def meets(a: BoundingBox, b: BoundingBox) -> bool:
     """Whether two boxes share an address."""
     return a.space == b.space and a.low <= b.high and b.low <= a.high
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from hw.isa.enums import Unit
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from cosim.golden.bounds import Box, boxes
+from cosim.semantics.bounding_box import BoundingBox, boxes
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from tests.support.programs_commands import config_of
@@ -23,17 +23,17 @@ from tests.support.programs_items import (
 )
 
 
-def effects(config: MlaConfig, command: Issue) -> list[Box]:
+def effects(config: MlaConfig, command: Issue) -> list[BoundingBox]:
     """Everything a command reads or writes."""
     c = config_of(command)
     out = []
     for item in boxes(config, command.unit, c):
         if item.space == "slot":
             size = 16 * config.n
-            item = Box("param", item.low * size, (item.high + 1) * size - 1)
+            item = BoundingBox("param", item.low * size, (item.high + 1) * size - 1)
         out.append(item)
     if command.unit == Unit.FUSE and (c.table or c.table2):
-        out.append(Box("table", c.table_slot * 512, c.table_slot * 512 + 511))
+        out.append(BoundingBox("table", c.table_slot * 512, c.table_slot * 512 + 511))
     return out
 
 

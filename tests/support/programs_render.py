@@ -1,9 +1,9 @@
 """From pieces to words."""
 
-from cosim.golden.command import PACKED
+from cosim.semantics.command_fields import PACKED
 from hw.isa.commands import UNIT_FIELDS, field_number
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, MicroOp, encode
+from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, MicroOp, encode
 from hw.isa.program import Program
 from tests.support.programs_commands import raw_fields
 from tests.support.programs_items import (

@@ -8,11 +8,11 @@ from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.programs import Candidate
-from cosim.reports import TrapReport
+from cosim.status import TrapReport
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Compare
-from hw.isa.macro import HEADER, MAGIC, SLOT_BYTES
+from hw.isa.macro_instruction import HEADER, MAGIC, SLOT_BYTES
 from tests.support.programs import (
     DATA,
     DRAM_BYTES,

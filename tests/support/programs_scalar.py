@@ -2,11 +2,11 @@
 
 import random
 
-from cosim.golden.checks import check_command
+from cosim.semantics.command_checks import check_command
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Trap, Unit
-from hw.isa.micro import LOOP_IMM, OPERAND_BASE, STATISTIC_BASE, MicroOp, Statistic
+from hw.isa.micro_instruction import LOOP_IMM, OPERAND_BASE, STATISTIC_BASE, MicroOp, Statistic
 from tests.support.programs_commands import Arena, attempt, config_of
 from tests.support.programs_items import Instruction, Issue, Stop
 

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.held_out import is_judged
-from compiler.llm.corpus.journal import pack, read
-from compiler.llm.corpus.own import may_be_asked
-from tests.cli.conftest import complains, mla  # noqa: F401 - fixtures
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.journal import pack, read
+from compiler.llm.data.self_training import may_be_asked
+from tests.cli.conftest import (
+    complains,  # noqa: F401 - fixtures
+    mla,  # noqa: F401 - fixtures
+)
 
 _HERE = Path(__file__).parent
 

@@ -7,15 +7,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.journal import read
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.model.weights import load
+from compiler.llm.training.fine_tune import (
+    further_of,
+    improve,
+)
+from hw.errors import InputError
+from scripts import llm_iterate
 
-from compiler.llm.corpus.held_out import is_judged  # noqa: E402
-from compiler.llm.corpus.journal import read  # noqa: E402
-from compiler.llm.training.improve import further_of, improve  # noqa: E402
-from compiler.llm.weights import load  # noqa: E402
-from compiler.llm.writer import SHIPPED  # noqa: E402
-from hw.errors import InputError  # noqa: E402
-from scripts import llm_iterate  # noqa: E402
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 
 def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

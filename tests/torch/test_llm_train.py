@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
-
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.journal import read
-from compiler.llm.training.train import plan_of, train
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.journal import read
+from compiler.llm.training.pretrain import plan_of, train
 from tests.llm.answering import ignorant
+
+pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 
 def test_a_first_step_is_a_small_one_from_where_it_starts(tmp_path: Path) -> None:

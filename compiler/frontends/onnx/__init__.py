@@ -5,6 +5,6 @@ What happens to a file, in this order: `file.py` reads it as plain data, `fold.p
 """
 
 from compiler.frontends.onnx.errors import UnsupportedNodesError
-from compiler.frontends.onnx.read import read_onnx
+from compiler.frontends.onnx.importer import read_onnx
 
 __all__ = ["UnsupportedNodesError", "read_onnx"]

@@ -1,10 +1,10 @@
-"""What can be wrong with an ONNX file, said with the name of the node."""
+"""Errors in ONNX files, with the name of the node."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.values import UnsupportedError
+from compiler.frontends.onnx.values import UnsupportedNodeError
 from hw.errors import InputError, shown
 
 #: What arithmetic on a damaged file's numbers may raise where no check has seen the damage.
@@ -69,7 +69,7 @@ def naming(node: FileNode) -> Iterator[None]:
     """Name the node in errors; an UnsupportedError goes through as it is."""
     try:
         yield
-    except UnsupportedError:
+    except UnsupportedNodeError:
         raise
     except InputError as error:
         where = f"node {shown(node.name)}"

@@ -10,20 +10,25 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto
 
-from compiler.frontends.onnx.local import inlined
-from compiler.frontends.onnx.node import Declared, FileNode, Model, Source
+from compiler.frontends.onnx.inline_functions import inlined
+from compiler.frontends.onnx.node import Declared, FileNode, OnnxModel, OnnxSource
 from compiler.frontends.onnx.order import in_order
-from compiler.frontends.onnx.tensors import DTYPES, NARROW, read_tensor, type_name
-from compiler.frontends.onnx.values import Fixed
+from compiler.frontends.onnx.tensors import INTERFACE, NARROW, read_tensor, type_name
+from compiler.frontends.onnx.values import ConstantValue
 from compiler.frontends.onnx.versions import DEFAULT, LEAST, check_version, versions_of
 from hw.errors import InputError, shown
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FIELDS = {
-    AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
-    AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
-}  # fmt: skip
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+}
 
 
 def parsed(path: Path) -> onnx.ModelProto:
@@ -43,7 +48,7 @@ def from_bytes(data: bytes) -> onnx.ModelProto:
         raise InputError("is no ONNX file, or a damaged one") from None
 
 
-def read_proto(model: onnx.ModelProto, folder: Path | None) -> Model:
+def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
     """The contents of a model, checked as far as that goes without knowing operators.
 
     Parameters
@@ -74,21 +79,21 @@ def _model(
     folder: Path | None,
     *,
     inside: bool = False,
-) -> Model:
+) -> OnnxModel:
     """A graph; one `inside` of a node may read what is made outside, and need not declare types."""
     if graph.sparse_initializer:
         raise InputError("sparse constants are not supported")
-    constants: dict[str, Fixed] = {}
+    constants: dict[str, ConstantValue] = {}
     for tensor in graph.initializer:
         _check_text(tensor.name)
         if tensor.name in constants:
             raise InputError(f"tensor {shown(tensor.name)} is there twice")
-        constants[tensor.name] = Fixed(
+        constants[tensor.name] = ConstantValue(
             tensor.name, read_tensor(tensor, folder), narrow=tensor.data_type in NARROW
         )
     declared = _named if inside else _declared
     inputs = [declared(v) for v in graph.input if v.name not in constants]
-    nodes = [_node(i, Source(node, versions), opset, folder) for i, node in enumerate(graph.node)]
+    nodes = [_node(i, OnnxSource(node, versions), opset, folder) for i, node in enumerate(graph.node)]
     known = [*constants, *(value.name for value in inputs)]
     outputs = [declared(v) for v in graph.output]
     named = [] if inside else [v.name for v in outputs]
@@ -97,9 +102,9 @@ def _model(
         if twice:
             raise InputError(f"{what} {shown(twice[0])} is there twice")
     if not inside:
-        return Model(in_order(nodes, known), constants, inputs, outputs)
+        return OnnxModel(in_order(nodes, known), constants, inputs, outputs)
     captured = _captured(nodes, known, outputs)
-    return Model(in_order(nodes, [*known, *captured]), constants, inputs, outputs, captured).used()
+    return OnnxModel(in_order(nodes, [*known, *captured]), constants, inputs, outputs, captured).used()
 
 
 def _captured(nodes: list[FileNode], known: Iterable[str], outputs: list[Declared]) -> tuple[str, ...]:
@@ -136,17 +141,17 @@ def _declared(value: Any) -> Declared:
             else f"be a tensor, not a {form.removesuffix('_type')}"
         )
         raise InputError(f"input or output {shown(value.name)} must {what}")
-    if kind.elem_type not in DTYPES:
+    if kind.elem_type not in INTERFACE:
         raise InputError(f"tensor {shown(value.name)}: type {type_name(kind.elem_type)} is not supported")
     shape = None
     if kind.HasField("shape"):
         for size in kind.shape.dim:
             _check_text(size.dim_param)
         shape = tuple(d.dim_value if d.dim_value > 0 else d.dim_param or None for d in kind.shape.dim)
-    return Declared(value.name, DTYPES[kind.elem_type], shape)
+    return Declared(value.name, INTERFACE[kind.elem_type], shape)
 
 
-def _node(index: int, source: Source, opset: int, folder: Path | None) -> FileNode:
+def _node(index: int, source: OnnxSource, opset: int, folder: Path | None) -> FileNode:
     node: Any = source.proto
     for text in (node.op_type, node.domain, node.name, *node.input, *node.output):
         _check_text(text)
@@ -154,7 +159,7 @@ def _node(index: int, source: Source, opset: int, folder: Path | None) -> FileNo
     op = node.op_type if known else f"{node.domain}.{node.op_type}"
     name = node.name or f"{op.lower()}_{index}"
     if not any(node.output):
-        raise InputError(f"node {shown(name)} makes nothing")
+        raise InputError(f"node {shown(name)} has no outputs")
     attributes = {a.name: _attribute(name, a, folder) for a in node.attribute}
     bodies = [
         _body(name, a, opset, source.versions, folder)
@@ -172,7 +177,7 @@ def _body(
     opset: int,
     versions: tuple[onnx.OperatorSetIdProto, ...],
     folder: Path | None,
-) -> tuple[str, Model]:
+) -> tuple[str, OnnxModel]:
     """A subgraph, by the name of its attribute."""
     try:
         return attribute.name, _model(attribute.g, opset, versions, folder, inside=True)

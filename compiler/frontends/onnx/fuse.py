@@ -1,4 +1,4 @@
-"""ONNX nodes that become part of those before them: batch normalizations, sums with constants."""
+"""Fusion of ONNX batch normalizations and constant additions into preceding nodes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,26 +6,33 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontends.onnx.emit import Emitter
-from compiler.frontends.onnx.node import FileNode, Model
-from compiler.frontends.onnx.operators.elementwise import binary
-from compiler.frontends.onnx.operators.shape import reshaped
+from compiler.frontends.onnx.def_use import DefUse
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.node import FileNode, OnnxModel
+from compiler.frontends.onnx.ops.elementwise import binary
+from compiler.frontends.onnx.ops.shape import reshaped
 from compiler.frontends.onnx.registry import CONVERSIONS, converts, known
-from compiler.frontends.onnx.values import FLOAT, Fixed, Flow, UnsupportedError, Value, channels_last
-from compiler.frontends.onnx.view import View
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    UnsupportedNodeError,
+    Value,
+    channels_last,
+)
 from compiler.ir.tensor import Quantization
 from hw.errors import InputError, shown
 
 
-def fuse(model: Model) -> Model:
+def fuse(model: OnnxModel) -> OnnxModel:
     """Batch normalizations into the convolutions before them, sums with constants into products before them."""
     for change in (_batch_norm, _linear, _conv_bias):
-        view = View(model)
+        view = DefUse(model)
         model = replace(model, nodes=[change(view, node) or node for node in model.nodes]).used()
     return model
 
 
-def _batch_norm(view: View, node: FileNode) -> FileNode | None:
+def _batch_norm(view: DefUse, node: FileNode) -> FileNode | None:
     """The convolution with weights and bias that include the normalization."""
     conv = view.made_by(node.inputs[0], "Conv") if node.op == "BatchNormalization" and node.inputs else None
     if conv is None or view.only_user(conv.outputs[0]) is not node or len(node.inputs) != 5:
@@ -47,13 +54,15 @@ def _batch_norm(view: View, node: FileNode) -> FileNode | None:
         raise InputError(f"node {shown(node.name)}: {error}") from None
     scaled = weights.real() * factor.reshape(-1, *(1,) * (len(weights.shape) - 1))
     moved = shift if bias is None else bias.real().reshape(-1) * factor + shift
-    made = [Fixed(f"{node.name}:{part}", data) for part, data in (("weights", scaled), ("bias", moved))]
+    made = [
+        ConstantValue(f"{node.name}:{part}", data) for part, data in (("weights", scaled), ("bias", moved))
+    ]
     view.constants.update({value.name: value for value in made})
     inputs = (conv.inputs[0], *(value.name for value in made))
     return replace(conv, inputs=inputs, outputs=node.outputs)
 
 
-def _linear(view: View, node: FileNode) -> FileNode | None:
+def _linear(view: DefUse, node: FileNode) -> FileNode | None:
     """The product of a MatMul by a constant whose result gets a row added."""
     if node.op != "Add" or len(node.inputs) != 2:
         return None
@@ -67,7 +76,7 @@ def _linear(view: View, node: FileNode) -> FileNode | None:
     return None
 
 
-def _conv_bias(view: View, node: FileNode) -> FileNode | None:
+def _conv_bias(view: DefUse, node: FileNode) -> FileNode | None:
     """The convolution without bias whose channels get constants added."""
     if node.op != "Add" or len(node.inputs) != 2:
         return None
@@ -86,17 +95,17 @@ def _conv_bias(view: View, node: FileNode) -> FileNode | None:
     return None
 
 
-def _shape_of(view: View, name: str) -> tuple[int, ...] | None:
+def _shape_of(view: DefUse, name: str) -> tuple[int, ...] | None:
     """Shape of a constant."""
     value = view.constants.get(name)
     return None if value is None else value.shape
 
 
 @converts("BatchNormalization", inputs=(5, 5))
-def _convert_batch_norm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _convert_batch_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, *given = inputs
     if node.int("training_mode", 0):
-        raise UnsupportedError("training")
+        raise UnsupportedNodeError("training")
     if len(x.shape) < 2:
         raise InputError(f"shape {list(x.shape)} has no channels")
     factor, shift = batch_norm_constants(node, [known(v, "a statistic") for v in given], x.shape[1])
@@ -106,7 +115,7 @@ def _convert_batch_norm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> 
     x = emitter.in_order(x, channels_last(x.rank))  # where a channel's numbers are those of a column
     shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
     parts = [
-        reshaped(emitter, f"{node.name}:{part}", Fixed(node.name, data), shape)
+        reshaped(emitter, f"{node.name}:{part}", ConstantValue(node.name, data), shape)
         for part, data in (("factor", factor), ("shift", shift))
     ]
     scaled = binary(emitter, node, "mul", [x, parts[0]], "scaled", FLOAT)
@@ -114,7 +123,7 @@ def _convert_batch_norm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> 
 
 
 def _as_conv(
-    emitter: Emitter, node: FileNode, x: Flow, factor: np.ndarray, shift: np.ndarray
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, factor: np.ndarray, shift: np.ndarray
 ) -> Sequence[Value]:
     """A normalization of integers: each channel by a weight, with a scale that makes it exact, and a bias."""
     q = x.tensor.quantization
@@ -124,12 +133,18 @@ def _as_conv(
     scales = np.maximum(np.abs(factor) / 127, least).astype(np.float32)
     weights = np.rint(factor / scales).astype(np.int8).reshape(-1, *(1,) * (x.rank - 1))
     meaning = Quantization(tuple(map(float, scales)), (0,) * scales.size, 0)
-    operands = [x, Fixed(f"{node.name}:weights", weights, meaning), Fixed(f"{node.name}:bias", shift)]
+    operands = [
+        x,
+        ConstantValue(f"{node.name}:weights", weights, meaning),
+        ConstantValue(f"{node.name}:bias", shift),
+    ]
     conv = replace(node, op="Conv", attributes={"group": scales.size}, source=None)
     return CONVERSIONS["Conv"](emitter, conv, operands)
 
 
-def batch_norm_constants(node: FileNode, given: list[Fixed], channels: int) -> tuple[np.ndarray, np.ndarray]:
+def batch_norm_constants(
+    node: FileNode, given: list[ConstantValue], channels: int
+) -> tuple[np.ndarray, np.ndarray]:
     """What a batch normalization multiplies each channel with, and what it adds then."""
     if any(v.data.size != channels for v in given):
         raise InputError(f"its statistics must be {channels} numbers each")

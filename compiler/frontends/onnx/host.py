@@ -6,23 +6,23 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from compiler.frontends.onnx.emit import Emitter
-from compiler.frontends.onnx.host_trial import tried
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.host_shape_inference import infer_by_running
 from compiler.frontends.onnx.host_types import SHAPES, Made, inferred, types_of
 from compiler.frontends.onnx.node import Declared, FileNode
 from compiler.frontends.onnx.tensors import DTYPES
 from compiler.frontends.onnx.values import (
     FLOAT,
-    Fixed,
-    Flow,
+    ConstantValue,
+    DynamicValue,
     Kind,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     plain,
 )
-from compiler.host.onnx_model import text_of
-from compiler.host.onnx_reference import Given, LeftOutError, check_reference
 from compiler.ir.tensor import Tensor
+from compiler.reference.onnx_node_model import text_of
+from compiler.reference.onnx_reference import Given, LeftOutError, check_reference
 
 _TYPES = {name: number for number, name in DTYPES.items()}
 #: Operators that the reference has from a later operator set on, where they still do what they did.
@@ -34,7 +34,7 @@ _Operand = Tensor | NDArray
 
 
 def on_host(
-    emitter: Emitter,
+    emitter: OnnxGraphBuilder,
     node: FileNode,
     inputs: list[Value | None],
     why: str,
@@ -58,13 +58,15 @@ def on_host(
     try:
         check_reference(proto, [value and _given(value) for value in inputs])
     except LeftOutError as error:
-        raise UnsupportedError(str(error)) from None
-    if any(isinstance(value, Fixed) and value.narrow for value in inputs):
-        raise UnsupportedError(why)  # its type would be another here
+        raise UnsupportedNodeError(str(error)) from None
+    if any(isinstance(value, ConstantValue) and value.narrow for value in inputs):
+        raise UnsupportedNodeError(why)  # its type would be another here
     operands = [None if value is None else _operand(emitter, value) for value in inputs]
     model = inferred(_model(node, proto, operands))
     text, known = text_of(model), [tensor for tensor in operands if isinstance(tensor, Tensor)]
-    found = tried(text, known, types_of(model, inputs, [declared.get(name) for name in node.outputs]))
+    found = infer_by_running(
+        text, known, types_of(model, inputs, [declared.get(name) for name in node.outputs])
+    )
     made: list[Value | None] = []
     for index, (name, kind) in enumerate(zip(node.outputs, found, strict=True)):
         if kind is None:
@@ -74,15 +76,24 @@ def on_host(
         meaning = None if dtype in ("float32", "bool") else emitter.meanings.get(name)
         made.append(
             emitter.emit(
-                node, "onnx", known, shape, plain(len(shape)), Kind(dtype, meaning),
-                part=f"output{index}" if index else "", index=index, operator=proto.op_type, why=why,
-                model=text, number=index,
+                node,
+                "onnx",
+                known,
+                shape,
+                plain(len(shape)),
+                Kind(dtype, meaning),
+                part=f"output{index}" if index else "",
+                index=index,
+                operator=proto.op_type,
+                why=why,
+                model=text,
+                number=index,
             )
-        )  # fmt: skip
+        )
     return made
 
 
-def function(emitter: Emitter, node: FileNode, x: Value, *constants: Fixed) -> Flow:
+def function(emitter: OnnxGraphBuilder, node: FileNode, x: Value, *constants: ConstantValue) -> DynamicValue:
     """A node that computes a function of each number, and of constants that are the same for all.
 
     Raises
@@ -93,13 +104,13 @@ def function(emitter: Emitter, node: FileNode, x: Value, *constants: Fixed) -> F
     proto, x = _source(node, "an operator"), emitter.flow(x)
     kind = emitter.arithmetic(node, x)
     if kind != FLOAT and not kind.real:
-        raise UnsupportedError("a function of integers")
+        raise UnsupportedNodeError("a function of integers")
     fixed = (Tensor("", v.shape, v.data.dtype.name, data=v.data) for v in constants)
     stand_ins = [Tensor("", (1,), "float32"), *fixed]
     model = _model(node, proto, list(stand_ins))
     del model.graph.input[1:]
     text = text_of(inferred(model))
-    tried(text, [Tensor("", (1,), "float32")], [Made("float32", (1,))])
+    infer_by_running(text, [Tensor("", (1,), "float32")], [Made("float32", (1,))])
     operand = emitter.operand(x, x.order, kind)
     return emitter.emit(
         node, "function", [operand], x.shape, x.order, kind, operator=proto.op_type, model=text
@@ -107,7 +118,7 @@ def function(emitter: Emitter, node: FileNode, x: Value, *constants: Fixed) -> F
 
 
 def _given(value: Value) -> Given:
-    return Given(value.shape, value.data if isinstance(value, Fixed) else None)
+    return Given(value.shape, value.data if isinstance(value, ConstantValue) else None)
 
 
 def _source(node: FileNode, why: str) -> onnx.NodeProto:
@@ -118,24 +129,24 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
         or tuple(source.proto.input) != node.inputs
         or tuple(source.proto.output) != node.outputs
     ):
-        raise UnsupportedError(why)
+        raise UnsupportedNodeError(why)
     proto = source.proto
     graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
     if any(attribute.type in graphs for attribute in proto.attribute):
-        raise UnsupportedError(why)
+        raise UnsupportedNodeError(why)
     versions = {v.domain: v.version for v in source.versions}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     if not onnx.defs.has(proto.op_type, versions.get(domain, 1), domain):
-        raise UnsupportedError("" if why == NO_WAY else why)  # an unknown operator is reason enough
+        raise UnsupportedNodeError("" if why == NO_WAY else why)  # an unknown operator is reason enough
     return proto
 
 
-def _operand(emitter: Emitter, value: Value) -> _Operand:
+def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
     """A value as ONNX has it: real numbers as such, its dimensions in the file's order."""
-    if isinstance(value, Fixed):
+    if isinstance(value, ConstantValue):
         if not value.data.size:
             return value.numbers()
-        return emitter.constant(value.name, Fixed(value.name, value.numbers()))
+        return emitter.constant(value.name, ConstantValue(value.name, value.numbers()))
     if value.real or value.tensor.dtype == "float32":
         return emitter.operand(value, plain(value.rank), FLOAT)
     return emitter.in_order(value, plain(value.rank)).tensor

@@ -1,4 +1,4 @@
-"""Types of what a node of ONNX makes, as they follow from its inputs or as the model declares them."""
+"""Output types of ONNX nodes, inferred from their inputs or declared by the model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,9 +8,9 @@ import onnx
 
 from compiler.frontends.onnx.node import Declared
 from compiler.frontends.onnx.tensors import DTYPES, type_name
-from compiler.frontends.onnx.values import Fixed, UnsupportedError, Value, check_size
-from compiler.host.onnx_model import REFUSALS, line_of
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value, check_size
 from compiler.ir.tensor import MOST_ELEMENTS
+from compiler.reference.onnx_node_model import REFUSALS, line_of
 from hw.errors import InputError
 
 #: An output of such an operator may have so many elements.
@@ -19,8 +19,11 @@ _MOST = 1 << 26
 SHAPES = 1 << 12
 #: What onnx's shape inference raises.
 _REFUSALS = (
-    *REFUSALS, onnx.shape_inference.InferenceError, onnx.checker.ValidationError, onnx.defs.SchemaError,
-)  # fmt: skip
+    *REFUSALS,
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+)
 
 
 class Made(NamedTuple):
@@ -45,7 +48,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         made = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except _REFUSALS as error:
-        raise UnsupportedError(f"ONNX refuses it: {line_of(error)}") from None
+        raise UnsupportedNodeError(f"ONNX refuses it: {line_of(error)}") from None
     names = {value.name for value in made.graph.input}
     kept = [each for each in made.graph.initializer if each.name not in names]
     del made.graph.initializer[:]
@@ -78,7 +81,9 @@ def types_of(
 
 def _check_told(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
     """Refuse a node of unknown output shape that is told of a size which no tensor has."""
-    told = {f"input {i}": v.data for i, v in enumerate(inputs, 1) if isinstance(v, Fixed) and v.data.size}
+    told = {
+        f"input {i}": v.data for i, v in enumerate(inputs, 1) if isinstance(v, ConstantValue) and v.data.size
+    }
     told |= {f"attribute {a.name}": np.array([a.i, *a.ints]) for a in proto.attribute}
     for what, numbers in told.items():
         far = [int(n) for n in numbers.reshape(-1)[:SHAPES]] if numbers.dtype.kind in "iu" else []
@@ -102,10 +107,10 @@ def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> Made:
         sizes = None if wished is None else list(wished)
     elif wished is not None and len(wished) == len(sizes):
         sizes = [b if a is None else a for a, b in zip(sizes, wished, strict=True)]
-    dtype = DTYPES.get(kind.elem_type) or (declared.dtype if declared and not kind.elem_type else None)
+    dtype = DTYPES.get(kind.elem_type) or (declared.held if declared and not kind.elem_type else None)
     if dtype is None:
         named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
-        raise UnsupportedError(f"its output is of type {named}, which the graph does not have")
+        raise UnsupportedNodeError(f"its output is of type {named}, which the graph does not have")
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return Made(dtype, None)
     shape = tuple(size for size in sizes if isinstance(size, int))

@@ -1,11 +1,11 @@
-"""What an ONNX file holds, as plain data."""
+"""Contents of an ONNX file as plain data."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
 
-from compiler.frontends.onnx.values import Fixed
+from compiler.frontends.onnx.values import ConstantValue
 from hw.errors import InputError, shown
 
 
@@ -35,7 +35,7 @@ class FileNode:
     outputs: tuple[str, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     opset: int = 17
-    source: "Source | None" = field(default=None, repr=False)
+    source: "OnnxSource | None" = field(default=None, repr=False)
 
     def int(self, key: str, default: int) -> int:
         """An attribute that is an integer."""
@@ -66,8 +66,24 @@ class FileNode:
         return value
 
 
+def taken(node: FileNode, condition: ConstantValue | None) -> FileNode:
+    """An If whose condition is known, with the branch that runs in place of both; any other node as it is.
+
+    What only the other branch reads is no input any more.
+    """
+    keys = ("then_branch", "else_branch")
+    bodies = [node.attributes.get(key) for key in keys]
+    if node.op != "If" or condition is None or condition.data.size != 1:
+        return node
+    body = bodies[0 if condition.data.reshape(-1)[0] else 1]
+    if not all(isinstance(each, OnnxModel) for each in bodies) or not isinstance(body, OnnxModel):
+        return node
+    inputs = (*node.inputs[:1], *body.captured)
+    return replace(node, inputs=inputs, attributes=node.attributes | dict.fromkeys(keys, body))
+
+
 @dataclass(frozen=True, eq=False)
-class Source:
+class OnnxSource:
     """A node as the file has it, with the versions of all operators."""
 
     proto: onnx.NodeProto
@@ -82,18 +98,23 @@ class Declared:
     dtype: str
     shape: tuple[int | str | None, ...] | None
 
+    @property
+    def held(self) -> str:
+        """The type that the graph computes on."""
+        return "float32" if self.dtype == "float16" else self.dtype
+
 
 @dataclass
-class Model:
+class OnnxModel:
     """A file."""
 
     nodes: list[FileNode]
-    constants: dict[str, Fixed]
+    constants: dict[str, ConstantValue]
     inputs: list[Declared]
     outputs: list[Declared]
     captured: tuple[str, ...] = ()  # of a subgraph: what it reads from outside
 
-    def used(self) -> "Model":
+    def used(self) -> "OnnxModel":
         """Without the nodes that no output needs."""
         needed, kept = {output.name for output in self.outputs}, []
         for node in reversed(self.nodes):

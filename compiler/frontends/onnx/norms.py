@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from compiler.frontends.onnx.def_use import DefUse, instead
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.view import View, instead
 
 
-def _norm(view: View, node: FileNode) -> FileNode | None:
+def _norm(view: DefUse, node: FileNode) -> FileNode | None:
     """X divided by the root of its mean square, or centred x by that of its variance."""
     found = _quotient(view, node)
     if found is None:
@@ -32,7 +32,7 @@ def _norm(view: View, node: FileNode) -> FileNode | None:
     return None
 
 
-def _quotient(view: View, node: FileNode) -> tuple[str, FileNode] | None:
+def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
     """What is divided, and the square root that divides it."""
     if len(node.inputs) != 2:
         return None
@@ -51,7 +51,7 @@ def _quotient(view: View, node: FileNode) -> tuple[str, FileNode] | None:
     return None
 
 
-def _centred(view: View, name: str, axes: int) -> str | None:
+def _centred(view: DefUse, name: str, axes: int) -> str | None:
     """What a value is, less its mean."""
     node = view.made_by(name, "Sub")
     mean = view.made_by(node.inputs[1], "ReduceMean") if node is not None and len(node.inputs) == 2 else None
@@ -60,7 +60,7 @@ def _centred(view: View, name: str, axes: int) -> str | None:
     return node.inputs[0]
 
 
-def _axes(view: View, node: FileNode) -> int | None:
+def _axes(view: DefUse, node: FileNode) -> int | None:
     """The one axis of a mean that keeps its dimensions."""
     axes = node.ints("axes")
     if axes is None and len(node.inputs) == 2 and node.inputs[1] in view.constants:
@@ -68,10 +68,10 @@ def _axes(view: View, node: FileNode) -> int | None:
     return axes[0] if axes is not None and len(axes) == 1 and node.int("keepdims", 1) else None
 
 
-def _with(ops: tuple[str, ...], op: str, count: int) -> Callable[[View, FileNode], FileNode | None]:
+def _with(ops: tuple[str, ...], op: str, count: int) -> Callable[[DefUse, FileNode], FileNode | None]:
     """The change that makes an operator with a constant after a normalization its further input."""
 
-    def change(view: View, node: FileNode) -> FileNode | None:
+    def change(view: DefUse, node: FileNode) -> FileNode | None:
         if node.op != op or len(node.inputs) != 2:
             return None
         for name, other in (node.inputs, node.inputs[::-1]):

@@ -23,7 +23,7 @@ def in_order(nodes: "list[FileNode]", known: Iterable[str]) -> "list[FileNode]":
     for node in nodes:
         for name in filter(None, node.outputs):
             if name in makers:
-                raise InputError(f"node {shown(node.name)}: its output {shown(name)} is made already")
+                raise InputError(f"node {shown(node.name)}: its output {shown(name)} already has a producer")
             makers[name] = node
     return _sorted(nodes, makers)
 
@@ -35,7 +35,7 @@ def _sorted(nodes: "list[FileNode]", makers: "dict[str, FileNode | None]") -> "l
     for node in nodes:
         for name in node.inputs:
             if name not in makers:
-                raise InputError(f"node {shown(node.name)}: nothing makes its input {shown(name)}")
+                raise InputError(f"node {shown(node.name)}: no node computes its input {shown(name)}")
             maker = makers[name]
             if maker is not None:
                 users[maker].append(node)

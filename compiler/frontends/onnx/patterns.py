@@ -4,17 +4,17 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from compiler.frontends.onnx.node import FileNode, Model
+from compiler.frontends.onnx.def_use import DefUse, instead, near
+from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.norms import NORMALIZATIONS
-from compiler.frontends.onnx.view import View, instead, near
 
 #: Operators that the graph has as parts of others only.
 _ONLY_IN_PATTERNS = ("Erf", "Sqrt")
 
-Change = Callable[[View, FileNode], FileNode | None]
+Change = Callable[[DefUse, FileNode], FileNode | None]
 
 
-def recognize(model: Model) -> Model:
+def recognize(model: OnnxModel) -> OnnxModel:
     """The model with such subgraphs as one node each."""
     model = _changed(model, (_activation, *NORMALIZATIONS), through=False)
     if any(node.op in _ONLY_IN_PATTERNS for node in model.nodes):
@@ -22,7 +22,7 @@ def recognize(model: Model) -> Model:
     return model
 
 
-def _changed(model: Model, changes: tuple[Change, ...], *, through: bool) -> Model:
+def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) -> OnnxModel:
     """The model after changes to its nodes.
 
     With `through`, quantizations inside of a subgraph do not hide it: one that has an operator which there is only as
@@ -31,7 +31,7 @@ def _changed(model: Model, changes: tuple[Change, ...], *, through: bool) -> Mod
     for change in changes:
         before = _quantized_again(model) if through else {}
         seen = [replace(n, inputs=tuple(before.get(name, name) for name in n.inputs)) for n in model.nodes]
-        view, nodes, after = View(replace(model, nodes=seen)), list[FileNode](), dict[str, str]()
+        view, nodes, after = DefUse(replace(model, nodes=seen)), list[FileNode](), dict[str, str]()
         for node, shown in zip(model.nodes, seen, strict=True):
             if node.outputs[0] in before:
                 after.setdefault(before[node.outputs[0]], node.outputs[0])
@@ -43,7 +43,7 @@ def _changed(model: Model, changes: tuple[Change, ...], *, through: bool) -> Mod
     return model
 
 
-def _quantized_again(model: Model) -> dict[str, str]:
+def _quantized_again(model: OnnxModel) -> dict[str, str]:
     """For each value that was quantized and dequantized: what it was before."""
     quantized = {node.outputs[0]: node.inputs[0] for node in model.nodes if node.op == "QuantizeLinear"}
     before: dict[str, str] = {}
@@ -54,7 +54,7 @@ def _quantized_again(model: Model) -> dict[str, str]:
     return before
 
 
-def _activation(view: View, node: FileNode) -> FileNode | None:
+def _activation(view: DefUse, node: FileNode) -> FileNode | None:
     """A product of x and a function of x."""
     if node.op not in ("Mul", "Div"):
         return None
@@ -69,13 +69,13 @@ def _activation(view: View, node: FileNode) -> FileNode | None:
     return None
 
 
-def _gelu_alone(view: View, node: FileNode) -> FileNode | None:
+def _gelu_alone(view: DefUse, node: FileNode) -> FileNode | None:
     """A GELU, but none of the activations whose parts the graph has."""
     found = _activation(view, node)
     return found if found is not None and found.op == "Gelu" else None
 
 
-def _silu(view: View, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
+def _silu(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
     gate = view.made_by(other, "Sigmoid")
     return (
         instead(node, "Silu", (x,))
@@ -84,7 +84,7 @@ def _silu(view: View, node: FileNode, x: str, other: str, factor: float) -> File
     )
 
 
-def _hard_swish(view: View, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
+def _hard_swish(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
     gate = view.made_by(other, "HardSigmoid", "Clip")
     if gate is None or not gate.inputs:
         return None
@@ -103,7 +103,7 @@ def _hard_swish(view: View, node: FileNode, x: str, other: str, factor: float) -
     return instead(node, "HardSwish", (x,)) if fits else None
 
 
-def _gelu(view: View, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
+def _gelu(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
     inner = view.sum_with(other, 1.0)
     bent = view.made_by(inner, "Erf", "Tanh") if inner is not None else None
     if bent is None or not near(factor, 0.5):
@@ -119,7 +119,7 @@ def _gelu(view: View, node: FileNode, x: str, other: str, factor: float) -> File
     return instead(node, "Gelu", (x,), approximate=b"tanh") if cubic else None
 
 
-def _cubic(view: View, name: str, x: str) -> bool:
+def _cubic(view: DefUse, name: str, x: str) -> bool:
     """X + 0.044715 x**3."""
     node = view.made_by(name, "Add")
     if node is None or x not in node.inputs or len(node.inputs) != 2:
@@ -128,7 +128,7 @@ def _cubic(view: View, name: str, x: str) -> bool:
     return near(scale, 0.044715) and leaves == [x, x, x]
 
 
-def _even(view: View, name: str, x: str) -> bool:
+def _even(view: DefUse, name: str, x: str) -> bool:
     """1 + 0.044715 x**2."""
     rest = view.sum_with(name, 1.0)
     if rest is None:

@@ -4,26 +4,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.errors import check_inputs
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.values import Fixed, UnsupportedError, Value
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value
 from hw.errors import InputError, shown
 
 _Input = TypeVar("_Input")
 #: From the builder, the node and its inputs (as many as it can have, None where absent) to its outputs.
-Function = Callable[[Emitter, FileNode, list[Any]], Sequence[Value]]
+Function = Callable[[OnnxGraphBuilder, FileNode, list[Any]], Sequence[Value]]
 
 
 @dataclass(frozen=True)
-class Conversion:
+class OnnxConversion:
     """How one operator is converted, and how many inputs it must and can have; None: any number."""
 
     function: Function
     least: int
     most: int | None
 
-    def __call__(self, emitter: Emitter, node: FileNode, inputs: list[Value | None]) -> Sequence[Value]:
+    def __call__(
+        self, emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]
+    ) -> Sequence[Value]:
         """Convert a node."""
         return self.function(emitter, node, self.checked(inputs))
 
@@ -37,23 +39,23 @@ class Conversion:
 
 
 #: By operator.
-CONVERSIONS: dict[str, Conversion] = {}
+CONVERSIONS: dict[str, OnnxConversion] = {}
 
 
 def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], Function]:
-    """Enter a function as the conversion of operators that have so many inputs."""
+    """Register a function as the conversion of operators, with their numbers of inputs."""
 
     def enter(function: Function) -> Function:
-        CONVERSIONS.update(dict.fromkeys(ops, Conversion(function, *inputs)))
+        CONVERSIONS.update(dict.fromkeys(ops, OnnxConversion(function, *inputs)))
         return function
 
     return enter
 
 
-def known(value: Value | None, what: str) -> Fixed:
+def known(value: Value | None, what: str) -> ConstantValue:
     """A value that must be known beforehand."""
-    if not isinstance(value, Fixed):
-        raise UnsupportedError(f"{what} that is not constant")
+    if not isinstance(value, ConstantValue):
+        raise UnsupportedNodeError(f"{what} that is not constant")
     return value
 
 

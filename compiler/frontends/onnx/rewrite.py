@@ -6,16 +6,16 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.frontends.onnx.errors import check_inputs
-from compiler.frontends.onnx.node import FileNode, Model
-from compiler.frontends.onnx.values import Fixed, UnsupportedError
+from compiler.frontends.onnx.node import FileNode, OnnxModel
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
 from hw.errors import InputError
 
 #: From a node to those that do the same, in order.
-Expansion = Callable[[Model, FileNode], list[FileNode]]
+Expansion = Callable[[OnnxModel, FileNode], list[FileNode]]
 _EXPANSIONS: dict[str, Expansion] = {}
 
 
-def expand(model: Model) -> Model:
+def expand(model: OnnxModel) -> OnnxModel:
     """Operators on integers as operators on real numbers between dequantizations and quantizations."""
     nodes: list[FileNode] = []
     for node in model.nodes:
@@ -41,7 +41,7 @@ def expands(*ops: str) -> Callable[[Expansion], Expansion]:
 class Parts:
     """Nodes that together do what one did, which must have from `least` to `most` inputs."""
 
-    def __init__(self, model: Model, node: FileNode, least: int, most: int):
+    def __init__(self, model: OnnxModel, node: FileNode, least: int, most: int):
         check_inputs(node.inputs, least, most)
         self.model, self.node, self.nodes = model, node, list[FileNode]()
         self.inputs = (*node.inputs, *[""] * (most - len(node.inputs)))
@@ -90,7 +90,7 @@ class Parts:
     def constant(self, part: str, data: np.ndarray) -> str:
         """A constant that the nodes use."""
         name = f"{self.node.name}:{part}"
-        self.model.constants[name] = Fixed(name, data)
+        self.model.constants[name] = ConstantValue(name, data)
         return name
 
     def whole(self, at: int, *numbers: int) -> None:
@@ -99,13 +99,13 @@ class Parts:
         if self.inputs[at] not in self.model.constants and any(
             v is not None and v.data.size > 1 for v in given
         ):
-            raise UnsupportedError(
+            raise UnsupportedNodeError(
                 f"{self.inputs[at]!r} is not constant: its scale and its zero point must be one number each"
             )
 
-    def fixed(self, name: str, what: str) -> Fixed:
+    def fixed(self, name: str, what: str) -> ConstantValue:
         """An input that must be known."""
         value = self.model.constants.get(name)
         if value is None:
-            raise UnsupportedError(f"{what} that is not constant")
+            raise UnsupportedNodeError(f"{what} that is not constant")
         return value

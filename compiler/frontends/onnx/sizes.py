@@ -21,18 +21,29 @@ def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declare
     Raises
     ------
     InputError
-        A size is missing, or nothing is called as one of them.
+        Sizes are missing, of which all are named, or nothing is called as one of them.
     """
     batches = {v.shape[0] for v in inputs if v.shape and isinstance(v.shape[0], str)}
     used: set[str] = set()
-    made = [replace(v, shape=tuple(_sizes(v, batches, sizes, used))) for v in inputs]
+    missing: dict[str, str] = {}
+    made = [replace(v, shape=tuple(_sizes(v, batches, sizes, used, missing))) for v in inputs]
+    if missing:
+        dimensions, have = " and ".join(missing.values()), "has" if len(missing) == 1 else "have"
+        options, them = (
+            " ".join(f"--size {name}=N" for name in missing),
+            "it" if len(missing) == 1 else "them",
+        )
+        raise InputError(f"{dimensions} {have} no size; give {them} as {options}")
     unused = [name for name in sizes if name not in used]
     if unused:
         raise InputError(f"no input has a dimension {shown(unused[0])} without a size")
     return made
 
 
-def _sizes(declared: Declared, batches: set, sizes: Mapping[str, int], used: set[str]) -> list[int]:
+def _sizes(
+    declared: Declared, batches: set, sizes: Mapping[str, int], used: set[str], missing: dict[str, str]
+) -> list[int]:
+    """Sizes of an input; `missing` gets dimensions in words by the name of a size that nobody gave."""
     if declared.shape is None:
         raise InputError(f"input {shown(declared.name)} must have a shape")
     made: list[int] = []
@@ -48,7 +59,6 @@ def _sizes(declared: Declared, batches: set, sizes: Mapping[str, int], used: set
         elif i == 0 or name in batches:
             made.append(1)
         else:
-            raise InputError(
-                f"dimension {i} of input {shown(declared.name)} has no size; give it as --size {name}=N"
-            )
+            missing.setdefault(name, f"dimension {i} of input {shown(declared.name)}")
+            made.append(1)
     return made

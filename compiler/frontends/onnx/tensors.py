@@ -1,4 +1,4 @@
-"""Contents of an ONNX file's tensors, which may lie in files beside it."""
+"""Contents of ONNX tensors, including external data."""
 
 import math
 import stat
@@ -23,6 +23,8 @@ DTYPES: dict[int, str] = {
     TensorProto.INT64: "int64",
     TensorProto.BOOL: "bool",
 }
+#: Types of inputs and outputs: those of float16 are converted at once.
+INTERFACE: dict[int, str] = DTYPES | {TensorProto.FLOAT16: "float16"}
 #: Types of constants that another type holds exactly, or nearly (double).
 _WIDENED: dict[int, str] = {
     TensorProto.FLOAT16: "float32",

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.frontends.onnx.body import inline
-from compiler.frontends.onnx.emit import Emitter
-from compiler.frontends.onnx.node import FileNode, Model
-from compiler.frontends.onnx.operators.shape import renamed
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.node import FileNode, OnnxModel
+from compiler.frontends.onnx.ops.shape import renamed
 from compiler.frontends.onnx.registry import CONVERSIONS
-from compiler.frontends.onnx.values import Fixed, UnsupportedError, Value, counted_from_front
+from compiler.frontends.onnx.subgraphs import inline
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value, counted_from_front
 from compiler.ir.control import truth
 
 
 @dataclass(frozen=True)
-class Axis:
+class ScanAxis:
     """Along which dimension of a value slices are taken or put together, and whether from its end."""
 
     axis: int
@@ -45,15 +45,15 @@ class Loop:
     """
 
     node: FileNode
-    body: Model
+    body: OnnxModel
     trips: Value
     condition: Value
     states: list[Value]
     scanned: list[Value]
     values: dict[str, Value]
     ins: int
-    axes: list[Axis]
-    stacks: list[Axis]
+    axes: list[ScanAxis]
+    stacks: list[ScanAxis]
 
     @property
     def names(self) -> list[str]:
@@ -67,19 +67,21 @@ class Loop:
         return going, ends[: len(self.states)], ends[len(self.states) :]
 
 
-def true() -> Fixed:
+def true() -> ConstantValue:
     """The condition of a loop that has none."""
-    return Fixed("true", np.array(True))
+    return ConstantValue("true", np.array(True))
 
 
-def unrolled(emitter: Emitter, loop: Loop, trips: int, error: UnsupportedError) -> Sequence[Value]:
+def unrolled(
+    emitter: OnnxGraphBuilder, loop: Loop, trips: int, error: UnsupportedNodeError
+) -> Sequence[Value]:
     """All iterations one after the other; the error is raised if their number depends on the data after all."""
     going, states, count = loop.condition, loop.states, 0
     stacks: list[list[Value]] = [[] for _ in loop.stacks]
-    while count < trips and isinstance(going, Fixed) and truth(going.data):
+    while count < trips and isinstance(going, ConstantValue) and truth(going.data):
         values, names = dict(loop.values), loop.names
         if loop.ins:
-            values[names[0]] = Fixed(names[0], np.array(count, np.int64))
+            values[names[0]] = ConstantValue(names[0], np.array(count, np.int64))
             values[names[1]] = replace(true(), name=names[1])
         slices = [
             _slice(emitter, loop.node, value, each, count)
@@ -91,7 +93,7 @@ def unrolled(emitter: Emitter, loop: Loop, trips: int, error: UnsupportedError) 
         for stack, part in zip(stacks, parts, strict=True):
             stack.append(part)
         count += 1
-    if count < trips and not isinstance(going, Fixed):
+    if count < trips and not isinstance(going, ConstantValue):
         raise error
     made = [renamed(value, name) for value, name in zip(states, loop.node.outputs, strict=False)]
     names = loop.node.outputs[len(states) :]
@@ -100,24 +102,26 @@ def unrolled(emitter: Emitter, loop: Loop, trips: int, error: UnsupportedError) 
     return made
 
 
-def _slice(emitter: Emitter, node: FileNode, value: Value, each: Axis, count: int) -> Value:
+def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: ScanAxis, count: int) -> Value:
     """A slice of what is scanned."""
     index = count if each.sign > 0 else value.shape[each.axis] - 1 - count
-    if isinstance(value, Fixed):
-        return Fixed(f"{value.name}:{count}", value.numbers().take(index, each.axis))
-    where = Fixed("index", np.array(index, np.int64))
+    if isinstance(value, ConstantValue):
+        return ConstantValue(f"{value.name}:{count}", value.numbers().take(index, each.axis))
+    where = ConstantValue("index", np.array(index, np.int64))
     wanted = replace(
         node, op="Gather", inputs=("", ""), outputs=(f"{value.name}:{count}",), attributes={"axis": each.axis}
     )
     return CONVERSIONS["Gather"](emitter, wanted, [value, where])[0]
 
 
-def _joined(emitter: Emitter, node: FileNode, name: str, parts: list[Value], each: Axis) -> Value:
+def _joined(
+    emitter: OnnxGraphBuilder, node: FileNode, name: str, parts: list[Value], each: ScanAxis
+) -> Value:
     """Slices put together."""
     if not parts:
-        raise UnsupportedError("outputs with a slice from each of no iterations")
+        raise UnsupportedNodeError("outputs with a slice from each of no iterations")
     axis = counted_from_front(each.axis, len(parts[0].shape) + 1)
-    axes = Fixed("axes", np.array([axis], np.int64))
+    axes = ConstantValue("axes", np.array([axis], np.int64))
     rows: list[Value | None] = []
     for number, part in enumerate(parts[:: each.sign]):
         row = replace(

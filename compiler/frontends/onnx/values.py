@@ -1,4 +1,4 @@
-"""What stands for the values of an ONNX file while its graph is built.
+"""Representation of ONNX values during import.
 
 A value is known beforehand (`Fixed`) or flows at run time (`Flow`). The dimensions of a flowing value may lie in
 another order in the graph than in the file: transposing it costs nothing until something needs a certain order.
@@ -17,7 +17,7 @@ from hw.errors import InputError, shown
 Order = tuple[int, ...]
 
 
-class UnsupportedError(InputError):
+class UnsupportedNodeError(InputError):
     """A node that is well formed and has no conversion; the message says why."""
 
 
@@ -44,7 +44,7 @@ FLOAT = Kind("float32")
 
 
 @dataclass(frozen=True, eq=False)
-class Fixed:
+class ConstantValue:
     """A value known beforehand.
 
     Parameters
@@ -90,14 +90,14 @@ class Fixed:
         numbers = self.real().reshape(-1)
         return float(numbers[0]) if (numbers == numbers[0]).all() else None
 
-    def transposed(self, perm: Order, name: str | None = None) -> "Fixed":
+    def transposed(self, perm: Order, name: str | None = None) -> "ConstantValue":
         """The dimensions in another order."""
         q = self.quantization
         if q is not None and q.axis is not None:
             q = Quantization(q.scale, q.zero_point, perm.index(q.axis))
-        return Fixed(name or self.name, self.data.transpose(perm), q)
+        return ConstantValue(name or self.name, self.data.transpose(perm), q)
 
-    def reshaped(self, shape: tuple[int, ...], name: str | None = None) -> "Fixed":
+    def reshaped(self, shape: tuple[int, ...], name: str | None = None) -> "ConstantValue":
         """The same elements in another shape; real numbers where scales do not follow the new dimensions."""
         q = self.quantization
         if q is not None and q.axis is not None:
@@ -106,13 +106,13 @@ class Fixed:
                 i for i, n in enumerate(shape) if n == len(q.scale) and int(np.prod(shape[:i])) == before
             ]
             if not fitting:
-                return Fixed(name or self.name, self.real().reshape(shape))
+                return ConstantValue(name or self.name, self.real().reshape(shape))
             q = Quantization(q.scale, q.zero_point, fitting[0])
-        return Fixed(name or self.name, self.data.reshape(shape), q)
+        return ConstantValue(name or self.name, self.data.reshape(shape), q)
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
+class DynamicValue:
     """A value that flows at run time.
 
     Parameters
@@ -153,12 +153,12 @@ class Flow:
         q = self.tensor.quantization
         return self.real and q is not None and q.whole
 
-    def transposed(self, perm: Order, name: str) -> "Flow":
+    def transposed(self, perm: Order, name: str) -> "DynamicValue":
         """The dimensions in another order; nothing moves."""
-        return Flow(name, self.tensor, tuple(perm.index(i) for i in self.order), self.real)
+        return DynamicValue(name, self.tensor, tuple(perm.index(i) for i in self.order), self.real)
 
 
-Value = Fixed | Flow
+Value = ConstantValue | DynamicValue
 
 
 def plain(rank: int) -> Order:

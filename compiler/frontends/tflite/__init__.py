@@ -1,29 +1,35 @@
-"""TFLite files, in parts: the file, a graph of it, and the conversion of its operators, one module for each family."""
+"""TFLite front end: file, graphs, and operator conversions with one module per family."""
 
 from compiler.frontends.tflite import (
     control,
     convolution,
     elementwise,
-    extremes,
     fallback,
-    functions,
+    min_max,
     padding,
-    parts,
     pooling,
-    products,
-    repeating,
-    resizing,
-    shaping,
-    strides,
+    reshape,
+    resize,
+    slice,
+    tile,
 )
+from compiler.frontends.tflite.constant_folding import KNOWN
 from compiler.frontends.tflite.file import read_tflite
-from compiler.frontends.tflite.known import KNOWN
 from compiler.frontends.tflite.registry import CONVERTERS
 
-#: Modules whose import enters all conversions.
+#: Modules whose import registers all conversions.
 FAMILIES = (
-    control, convolution, elementwise, extremes, fallback, functions, padding, parts, pooling, products, repeating,
-    resizing, shaping, strides,
-)  # fmt: skip
+    control,
+    convolution,
+    elementwise,
+    fallback,
+    min_max,
+    padding,
+    pooling,
+    reshape,
+    resize,
+    slice,
+    tile,
+)
 
 __all__ = ["CONVERTERS", "FAMILIES", "KNOWN", "read_tflite"]

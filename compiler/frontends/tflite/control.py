@@ -1,13 +1,13 @@
-"""TFLite's control flow, and the comparisons that decide about it."""
+"""TFLite control flow and comparisons."""
 
 from dataclasses import replace
 
 import numpy as np
 import tflite
 
-from compiler.frontends.build import GraphBuilder
+from compiler.frontends.builder import GraphBuilder
 from compiler.frontends.tflite.elementwise import broadcast
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
@@ -16,10 +16,14 @@ from hw.errors import InputError
 _ENDLESS = (1 << 63) - 1
 #: Operators of the graph, and whether the operands change places.
 _COMPARISONS = {
-    "LESS": ("less", False), "LESS_EQUAL": ("less_equal", False), "GREATER": ("less", True),
-    "GREATER_EQUAL": ("less_equal", True), "EQUAL": ("equal", False), "LOGICAL_AND": ("logical_and", False),
+    "LESS": ("less", False),
+    "LESS_EQUAL": ("less_equal", False),
+    "GREATER": ("less", True),
+    "GREATER_EQUAL": ("less_equal", True),
+    "EQUAL": ("equal", False),
+    "LOGICAL_AND": ("logical_and", False),
     "LOGICAL_OR": ("logical_or", False),
-}  # fmt: skip
+}
 #: Operators of models that keep state from one sample to the next.
 STATE = frozenset(("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"))
 
@@ -44,14 +48,14 @@ def inline(build: GraphBuilder, graph: Graph, inputs: list[Tensor], prefix: str)
 
 
 @converts("IF")
-def _if(c: Conversion) -> None:
+def _if(c: TfliteConversion) -> None:
     options = c.options(tflite.IfOptions)
     bodies = [c.operator.subgraph(i) for i in (options.ThenSubgraphIndex(), options.ElseSubgraphIndex())]
     c.build.nodes(c.operator.name, "if", c.given(1), c.outputs, tuple(bodies))
 
 
 @converts("WHILE")
-def _while(c: Conversion) -> None:
+def _while(c: TfliteConversion) -> None:
     """The condition once before the loop, then at the end of each iteration."""
     name, build = c.operator.name, c.build
     options, states = c.options(tflite.WhileOptions), c.given(1)
@@ -71,13 +75,19 @@ def _while(c: Conversion) -> None:
     inner.graph.finish([tensor.name for tensor in (going, *made)])
     trips = build.constant(f"{name}:trips", np.array(_ENDLESS, np.int64))
     build.nodes(
-        name, "loop", [first, trips, *states], c.outputs, (inner.graph,),
-        states=len(states), scanned=(), stacked=(),
-    )  # fmt: skip
+        name,
+        "loop",
+        [first, trips, *states],
+        c.outputs,
+        (inner.graph,),
+        states=len(states),
+        scanned=(),
+        stacked=(),
+    )
 
 
 @converts(*_COMPARISONS)
-def _compare(c: Conversion) -> None:
+def _compare(c: TfliteConversion) -> None:
     op, turned = _COMPARISONS[c.kind]
     a, b = c.given(2)[:2]
     broadcast(c, a, b)
@@ -85,7 +95,7 @@ def _compare(c: Conversion) -> None:
 
 
 @converts("NOT_EQUAL")
-def _differ(c: Conversion) -> None:
+def _differ(c: TfliteConversion) -> None:
     a, b = c.given(2)[:2]
     broadcast(c, a, b)
     same = c.build.between(c.output, f"{c.output.name}:same")
@@ -93,5 +103,5 @@ def _differ(c: Conversion) -> None:
 
 
 @converts("LOGICAL_NOT")
-def _not(c: Conversion) -> None:
+def _not(c: TfliteConversion) -> None:
     c.make("logical_not", c.given(1)[:1])

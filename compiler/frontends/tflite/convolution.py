@@ -1,19 +1,23 @@
-"""Convolutions and dense layers."""
+"""TFLite convolutions, dense layers and matrix products."""
 
 from typing import Any
 
 import numpy as np
 import tflite
 
-from compiler.frontends.build import same_pads
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.builder import same_pads
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Quantization, Tensor
 
 
 def window(
-    c: Conversion, x: Tensor, kernel: tuple[int, int], channels: int, options: Any,
+    c: TfliteConversion,
+    x: Tensor,
+    kernel: tuple[int, int],
+    channels: int,
+    options: Any,
     dilations: tuple[int, int] = (1, 1),
-) -> tuple[tuple[int, int], tuple[int, int, int, int]]:  # fmt: skip
+) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
     """Strides and pads of a window that slides over images and makes so many channels."""
     strides = (options.StrideH(), options.StrideW())
     if len(x.shape) != 4 or min(*strides, *dilations, *kernel) < 1:
@@ -29,7 +33,7 @@ def window(
     return strides, (top, left, bottom, right)
 
 
-def _bias(c: Conversion, x: Tensor, weights: Tensor, bias: Tensor, count: int) -> Tensor:
+def _bias(c: TfliteConversion, x: Tensor, weights: Tensor, bias: Tensor, count: int) -> Tensor:
     """A bias without a quantization of its own has that of the products it is added to."""
     if bias.data is None or bias.shape != (count,):
         raise c.error(f"its bias must be {count} constants, not shape {list(bias.shape)}")
@@ -43,7 +47,7 @@ def _bias(c: Conversion, x: Tensor, weights: Tensor, bias: Tensor, count: int) -
 
 
 @converts("CONV_2D")
-def _conv(c: Conversion) -> None:
+def _conv(c: TfliteConversion) -> None:
     options = c.options(tflite.Conv2DOptions)
     x, weights, *bias = c.given(2)
     dilations = (options.DilationHFactor(), options.DilationWFactor())
@@ -52,13 +56,18 @@ def _conv(c: Conversion) -> None:
     strides, pads = window(c, x, weights.shape[1:3], weights.shape[0], options, dilations)
     biases = [_bias(c, x, weights, b, weights.shape[0]) for b in bias]
     c.make_activated(
-        "conv2d", [x, weights, *biases], options.FusedActivationFunction(),
-        strides=strides, pads=pads, dilations=dilations, groups=x.shape[-1] // weights.shape[3],
-    )  # fmt: skip
+        "conv2d",
+        [x, weights, *biases],
+        options.FusedActivationFunction(),
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        groups=x.shape[-1] // weights.shape[3],
+    )
 
 
 @converts("DEPTHWISE_CONV_2D")
-def _depthwise(c: Conversion) -> None:
+def _depthwise(c: TfliteConversion) -> None:
     options = c.options(tflite.DepthwiseConv2DOptions)
     x, weights, *bias = c.given(2)
     dilations = (options.DilationHFactor(), options.DilationWFactor())
@@ -79,7 +88,7 @@ def _depthwise(c: Conversion) -> None:
 
 
 @converts("TRANSPOSE_CONV")
-def _transposed(c: Conversion) -> None:
+def _transposed(c: TfliteConversion) -> None:
     """Its first operand is the shape of the result, which the result has anyway; padding is that of the way back."""
     options = c.options(tflite.TransposeConvOptions)
     _, weights, x, *bias = c.given(3)
@@ -100,13 +109,19 @@ def _transposed(c: Conversion) -> None:
     (top, bottom, below), (left, right, beside) = edges
     biases = [_bias(c, x, weights, b, weights.shape[0]) for b in bias]
     c.make_activated(
-        "conv_transpose2d", [x, weights, *biases], options.FusedActivationFunction(), strides=strides,
-        pads=(top, left, bottom, right), dilations=(1, 1), groups=1, output_pads=(below, beside),
-    )  # fmt: skip
+        "conv_transpose2d",
+        [x, weights, *biases],
+        options.FusedActivationFunction(),
+        strides=strides,
+        pads=(top, left, bottom, right),
+        dilations=(1, 1),
+        groups=1,
+        output_pads=(below, beside),
+    )
 
 
 @converts("FULLY_CONNECTED")
-def _dense(c: Conversion) -> None:
+def _dense(c: TfliteConversion) -> None:
     options = c.options(tflite.FullyConnectedOptions)
     x, weights, *bias = c.given(2)
     if len(weights.shape) != 2 or x.elements % weights.shape[1]:
@@ -124,3 +139,38 @@ def _dense(c: Conversion) -> None:
     if flat.elements != output.elements:
         raise c.error(f"makes shape {list(made)}, but {output.name!r} is {list(output.shape)}")
     c.build.node(f"{c.operator.name}:shape", "reshape", [flat], output, shape=output.shape)
+
+
+@converts("BATCH_MATMUL")
+def _batch_matmul(c: TfliteConversion) -> None:
+    """Of two stacks; one matrix of float32 weights is a dense layer, which is quantized channel by channel."""
+    options = c.options(tflite.BatchMatMulOptions)
+    a, b = c.given(2)[:2]
+    if min(len(a.shape), len(b.shape)) < 2:
+        raise c.error(f"{list(a.shape)} and {list(b.shape)} are not stacks of matrices")
+    if options.AdjX():
+        a = _turned(c, a, "first")
+    weights = b.data is not None and b.dtype == "float32" and b.elements == b.shape[-1] * b.shape[-2]
+    if options.AdjY() and not weights:
+        b = _turned(c, b, "second")
+    k, n = b.shape[-2:][:: -1 if options.AdjY() and weights else 1]
+    try:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        batch = None
+    if batch is None or a.shape[-1] != k:
+        raise c.error(f"shapes {list(a.shape)} and {list(b.shape)} cannot be multiplied")
+    c.expect((*batch, a.shape[-2], n))
+    if weights and b.data is not None and len(b.shape) <= len(a.shape):
+        matrix = b.data.reshape(b.shape[-2:])
+        flat = matrix if options.AdjY() else np.ascontiguousarray(matrix.T)
+        c.make("dense", [a, c.build.constant(f"{b.name}:matrix", flat)])
+        return
+    c.make("matmul", [a, b])
+
+
+def _turned(c: TfliteConversion, x: Tensor, part: str) -> Tensor:
+    """The same matrices with rows for columns."""
+    rank = len(x.shape)
+    perm = (*range(rank - 2), rank - 1, rank - 2)
+    return c.step(part, "transpose", [x], tuple(x.shape[i] for i in perm), perm=perm)

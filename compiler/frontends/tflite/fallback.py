@@ -1,4 +1,4 @@
-"""Operators that only the host has: ONNX's reference computes them, in real numbers where they are quantized."""
+"""TFLite operators that run on the host with ONNX's reference, in float if they are quantized."""
 
 import base64
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import onnx
 import tflite
 from onnx import helper, numpy_helper
 
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Tensor
 
 #: Set of ONNX's operators that the nodes are of.
@@ -17,7 +17,7 @@ _OPSET = 18
 _REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, TypeError)
 
 
-def on_host(c: Conversion, op: str, operands: Sequence[Tensor | None], **attributes: Any) -> None:
+def on_host(c: TfliteConversion, op: str, operands: Sequence[Tensor | None], **attributes: Any) -> None:
     """A node of ONNX that makes the output.
 
     Raises
@@ -31,14 +31,19 @@ def on_host(c: Conversion, op: str, operands: Sequence[Tensor | None], **attribu
         made = Tensor(c.build.fresh(f"{made.name}:real"), made.shape, "float32")
     model = _model(c, op, real, made, attributes)
     c.make(
-        "onnx", [tensor for tensor in real if tensor is not None], made, operator=op, model=model, number=0,
+        "onnx",
+        [tensor for tensor in real if tensor is not None],
+        made,
+        operator=op,
+        model=model,
+        number=0,
         why=f"the accelerator has no {c.kind}: ONNX's reference computes it as {op}",
-    )  # fmt: skip
+    )
     if made is not c.output:
         c.build.node(f"{c.operator.name}:integers", "quantize", [made], c.output)
 
 
-def _real(c: Conversion, tensor: Tensor) -> Tensor:
+def _real(c: TfliteConversion, tensor: Tensor) -> Tensor:
     """Real numbers as such."""
     if tensor.quantization is None:
         return tensor
@@ -47,7 +52,7 @@ def _real(c: Conversion, tensor: Tensor) -> Tensor:
 
 
 def _model(
-    c: Conversion, op: str, operands: Sequence[Tensor | None], made: Tensor, attributes: dict[str, Any]
+    c: TfliteConversion, op: str, operands: Sequence[Tensor | None], made: Tensor, attributes: dict[str, Any]
 ) -> str:
     """The node alone, in base 64, if it makes what the file says."""
     names = ["" if tensor is None else f"input{i}" for i, tensor in enumerate(operands)]
@@ -76,19 +81,19 @@ def _number(tensor: Tensor) -> int:
 
 
 @converts("ARG_MAX", "ARG_MIN")
-def _arg(c: Conversion) -> None:
+def _arg(c: TfliteConversion) -> None:
     x, along = c.given(2)[:2]
     axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
     on_host(c, "ArgMax" if c.kind == "ARG_MAX" else "ArgMin", [x], axis=axis, keepdims=0)
 
 
 @converts("SELECT_V2")
-def _select(c: Conversion) -> None:
+def _select(c: TfliteConversion) -> None:
     on_host(c, "Where", c.given(3)[:3])
 
 
 @converts("GATHER_ND")
-def _gather(c: Conversion) -> None:
+def _gather(c: TfliteConversion) -> None:
     x, indices = c.given(2)[:2]
     if indices.data is None:
         raise c.error("its indices must be constants")
@@ -96,22 +101,22 @@ def _gather(c: Conversion) -> None:
 
 
 @converts("CAST")
-def _cast(c: Conversion) -> None:
+def _cast(c: TfliteConversion) -> None:
     on_host(c, "Cast", c.given(1)[:1], to=_number(c.output))
 
 
 @converts("LOG_SOFTMAX")
-def _log_softmax(c: Conversion) -> None:
+def _log_softmax(c: TfliteConversion) -> None:
     on_host(c, "LogSoftmax", c.given(1)[:1], axis=-1)
 
 
 @converts("L2_NORMALIZATION")
-def _normalization(c: Conversion) -> None:
+def _normalization(c: TfliteConversion) -> None:
     on_host(c, "LpNormalization", c.given(1)[:1], axis=-1, p=2)
 
 
 @converts("RESIZE_BILINEAR")
-def _bilinear(c: Conversion) -> None:
+def _bilinear(c: TfliteConversion) -> None:
     """Of the dimensions in the middle."""
     options = c.options(tflite.ResizeBilinearOptions)
     x, given = c.given(2)[:2]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tflite
 
-from compiler.frontends.tflite.reader import DAMAGE, Reader
+from compiler.frontends.tflite.reader import DAMAGE, TfliteReader
 from compiler.ir.graph import Graph
 from hw.errors import InputError
 
@@ -27,7 +27,7 @@ def read_tflite(path: Path) -> Graph:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if data[4:8] != _IDENTIFIER:
-        raise InputError(f"{path}: is no TFLite file: bytes 4..7 must be {_IDENTIFIER!r}, not {data[4:8]!r}")
+        raise InputError(f"{path}: not a TFLite file: bytes 4..7 must be {_IDENTIFIER!r}, not {data[4:8]!r}")
     try:
         return _File(path.stem, data).graph(0)
     except InputError as error:
@@ -59,7 +59,7 @@ class _File:
             raise InputError(f"there is no graph {index}, only {self.model.SubgraphsLength()}")
         if index not in self._made:
             self._made[index] = None
-            self._made[index] = Reader(self.model, index, self.name, self.size, self.graph).graph()
+            self._made[index] = TfliteReader(self.model, index, self.name, self.size, self.graph).graph()
         made = self._made[index]
         if made is None:
             raise InputError(f"graph {index} is a subgraph of itself")

@@ -1,14 +1,14 @@
-"""Padding: with a value, or with what is next to the edge."""
+"""TFLite padding with a constant value or by mirroring."""
 
 import tflite
 
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Tensor
 
 _Pairs = tuple[tuple[int, int], ...]
 
 
-def _pairs(c: Conversion, x: Tensor, pads: Tensor) -> _Pairs:
+def _pairs(c: TfliteConversion, x: Tensor, pads: Tensor) -> _Pairs:
     """Padding before and after each dimension."""
     flat = c.numbers(pads, "paddings", 2 * len(x.shape))
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))
@@ -19,7 +19,7 @@ def _pairs(c: Conversion, x: Tensor, pads: Tensor) -> _Pairs:
 
 
 @converts("PAD", "PADV2")
-def _pad(c: Conversion) -> None:
+def _pad(c: TfliteConversion) -> None:
     x, pads, *fill = c.given(3 if c.kind == "PADV2" else 2)
     pairs, value = _pairs(c, x, pads), 0.0
     if fill and c.kind == "PADV2":
@@ -33,7 +33,7 @@ def _pad(c: Conversion) -> None:
 
 
 @converts("MIRROR_PAD")
-def _mirror_pad(c: Conversion) -> None:
+def _mirror_pad(c: TfliteConversion) -> None:
     """Rows gathered along one dimension after the other."""
     x, pads = c.given(2)[:2]
     symmetric = c.options(tflite.MirrorPadOptions).Mode() == tflite.MirrorPadMode.SYMMETRIC

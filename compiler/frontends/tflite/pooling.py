@@ -5,15 +5,18 @@ from typing import Any
 import tflite
 
 from compiler.frontends.tflite.convolution import window
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 
 _REDUCTIONS = {
-    "SUM": "reduce_sum", "MEAN": "reduce_mean", "REDUCE_MAX": "reduce_max", "REDUCE_MIN": "reduce_min",
-}  # fmt: skip
+    "SUM": "reduce_sum",
+    "MEAN": "reduce_mean",
+    "REDUCE_MAX": "reduce_max",
+    "REDUCE_MIN": "reduce_min",
+}
 
 
 @converts("AVERAGE_POOL_2D", "MAX_POOL_2D")
-def _pool(c: Conversion) -> None:
+def _pool(c: TfliteConversion) -> None:
     options = c.options(tflite.Pool2DOptions)
     x = c.given(1)[0]
     kernel = (options.FilterHeight(), options.FilterWidth())
@@ -26,7 +29,7 @@ def _pool(c: Conversion) -> None:
 
 
 @converts("SOFTMAX")
-def _softmax(c: Conversion) -> None:
+def _softmax(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     if not x.shape:
@@ -36,7 +39,7 @@ def _softmax(c: Conversion) -> None:
 
 
 @converts(*_REDUCTIONS)
-def _reduce(c: Conversion) -> None:
+def _reduce(c: TfliteConversion) -> None:
     x, axes = c.given(2)[:2]
     keep = bool(c.options(tflite.ReducerOptions).KeepDims())
     rank = len(x.shape)
@@ -47,7 +50,7 @@ def _reduce(c: Conversion) -> None:
 
 
 @converts("CUMSUM")
-def _cumulated(c: Conversion) -> None:
+def _cumulated(c: TfliteConversion) -> None:
     x, along = c.given(2)[:2]
     options = c.options(tflite.CumsumOptions)
     c.expect(x.shape)

@@ -1,4 +1,4 @@
-"""One graph of a TFLite file on its way."""
+"""Conversion of one graph of a TFLite file."""
 
 import math
 import struct
@@ -8,10 +8,10 @@ import numpy as np
 import tflite
 from numpy.typing import NDArray
 
-from compiler.frontends.build import GraphBuilder
+from compiler.frontends.builder import GraphBuilder
+from compiler.frontends.tflite.constant_folding import KNOWN, known
 from compiler.frontends.tflite.control import STATE
-from compiler.frontends.tflite.known import KNOWN, known
-from compiler.frontends.tflite.registry import CONVERTERS, Conversion, Operator
+from compiler.frontends.tflite.registry import CONVERTERS, TfliteConversion, TfliteOperator
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
@@ -45,8 +45,8 @@ _MOST_NAMED = 20
 _ABSENT = -1
 
 
-class Reader:
-    """One graph of a file on its way.
+class TfliteReader:
+    """Converts one graph of a file.
 
     Parameters
     ----------
@@ -95,11 +95,11 @@ class Reader:
             self._convert(operator)
         return self.build.graph.finish([self._at(i).name for i in _indices(self.source.OutputsAsNumpy())])
 
-    def _convert(self, operator: Operator) -> None:
+    def _convert(self, operator: TfliteOperator) -> None:
         try:
             inputs = [None if i == _ABSENT else self._found(i) for i in operator.inputs]
             outputs = [self._at(i) for i in operator.outputs]
-            conversion = Conversion(self.build, operator, inputs, outputs)
+            conversion = TfliteConversion(self.build, operator, inputs, outputs)
             # Results of the graph are made by nodes where they can be.
             wanted = any(tensor.name in self.results for tensor in outputs)
             constants = None if wanted and operator.kind in CONVERTERS else known(conversion)
@@ -128,18 +128,21 @@ class Reader:
             raise InputError(f"tensor {self._names()[index]!r} has no elements")
         return tensor
 
-    def _operator(self, index: int) -> Operator:
+    def _operator(self, index: int) -> TfliteOperator:
         operator = self.source.Operators(index)
         code = self.model.OperatorCodes(operator.OpcodeIndex())
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         kind = tflite.BUILTIN_OPCODE2NAME.get(number, f"number {number}")
         if number == tflite.BuiltinOperator.CUSTOM:
             kind = f"custom {(code.CustomCode() or b'?').decode(errors='replace')}"
-        return Operator(
-            name=f"{kind.lower()}_{index}", kind=kind, options=operator.BuiltinOptions(),
-            inputs=_indices(operator.InputsAsNumpy()), outputs=_indices(operator.OutputsAsNumpy()),
+        return TfliteOperator(
+            name=f"{kind.lower()}_{index}",
+            kind=kind,
+            options=operator.BuiltinOptions(),
+            inputs=_indices(operator.InputsAsNumpy()),
+            outputs=_indices(operator.OutputsAsNumpy()),
             subgraph=self.subgraph,
-        )  # fmt: skip
+        )
 
     def _tensor(self, index: int, name: str) -> Tensor | None:
         """A tensor; None if it has no elements. Constants of float16 are the same numbers in float32."""
@@ -155,7 +158,7 @@ class Reader:
             data = self._data(source, shape, dtype)
             if dtype == "float16":
                 if data is None:
-                    raise ValueError("float16 is supported of constants only")
+                    raise ValueError("float16 is supported for constants only")
                 dtype, data = "float32", data.astype(np.float32)
             return Tensor(name, shape, dtype, self._quantization(source), data)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""How TFLite's operators become nodes of the graph: by functions that are entered here, one for each kind.
+"""Registry of conversions of TFLite operators to nodes of the graph.
 
 Each takes a `Conversion`: the operator, what it reads (None where an optional input is absent) and what it makes, whose
 tensors carry shape, type and quantization but are not yet part of the graph.
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tflite
 
-from compiler.frontends.build import ACTIVATIONS, GraphBuilder
+from compiler.frontends.builder import ACTIVATIONS, GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
@@ -23,7 +23,7 @@ _FUSED = {
 
 
 @dataclass(frozen=True)
-class Operator:
+class TfliteOperator:
     """One operator of a file; `subgraph` gives the file's graphs by their number."""
 
     name: str
@@ -35,7 +35,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Conversion:
+class TfliteConversion:
     """An operator on its way into a graph.
 
     Parameters
@@ -51,7 +51,7 @@ class Conversion:
     """
 
     build: GraphBuilder
-    operator: Operator
+    operator: TfliteOperator
     inputs: list[Tensor | None]
     outputs: list[Tensor]
 
@@ -182,13 +182,13 @@ class Conversion:
         self.build.node(f"{self.operator.name}:{name}", "clip", [before], made, low=limits[0], high=limits[1])
 
 
-Converter = Callable[[Conversion], None]
+Converter = Callable[[TfliteConversion], None]
 #: By the format's name of the operator.
 CONVERTERS: dict[str, Converter] = {}
 
 
 def converts(*kinds: str) -> Callable[[Converter], Converter]:
-    """Enter a function as the converter of operators."""
+    """Register a function as the converter of operators."""
 
     def enter(function: Converter) -> Converter:
         CONVERTERS.update(dict.fromkeys(kinds, function))

@@ -1,22 +1,22 @@
-"""What may come next: words by name, or numbers of one byte."""
+"""Choices for the next token: named tokens or a range of byte tokens."""
 
 from typing import NamedTuple
 
 
-class Choice(NamedTuple):
-    """Words that may come next, all of which leave the same to be said.
+class TokenChoice(NamedTuple):
+    """Next tokens that are equivalent for the rest of the operand.
 
     Parameters
     ----------
     what : str or (int, int)
-        A word, or the name of a group of words (`groups.GROUPS`), or the least and the greatest byte.
+        A token, the name of a token group (`token_groups.GROUPS`), or the smallest and largest byte.
     cost : int
-        Words that must follow at least until the operand is whole.
+        Minimum number of further tokens until the operand is complete.
     """
 
     what: str | tuple[int, int]
     cost: int = 0
 
     def has_byte(self, value: int) -> bool:
-        """Whether a byte is one of them."""
+        """Return whether a byte is among the choices."""
         return isinstance(self.what, tuple) and self.what[0] <= value <= self.what[1]

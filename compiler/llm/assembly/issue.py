@@ -1,11 +1,11 @@
-"""An `issue` on its way: the tokens that it may still take and give."""
+"""Partially written `issue` instruction: the waits and signals that may follow."""
 
 from dataclasses import dataclass
 
-from compiler.llm.assembly.ending import Endings, index_of
-from compiler.llm.assembly.groups import SEMAPHORES
-from compiler.llm.assembly.operand import Values
-from compiler.llm.assembly.tracker import TOKENS, Tracker
+from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
+from compiler.llm.assembly.completion import Endings, index_of
+from compiler.llm.assembly.operands import Values
+from compiler.llm.assembly.token_groups import SEMAPHORES
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
 
@@ -15,19 +15,19 @@ def _bits(mask: int) -> list[int]:
 
 @dataclass(frozen=True)
 class PendingIssue:
-    """An `issue` whose semaphores are being named.
+    """`issue` instruction whose semaphores are being named.
 
     Parameters
     ----------
-    tracker : Tracker
-        The machine before it.
+    tracker : ProgramTracker
+        Abstract machine before the instruction.
     unit : Unit
-        Whose command it is.
+        Unit of the command.
     values : dict
-        Semaphores so far.
+        Semaphores named so far.
     """
 
-    tracker: Tracker
+    tracker: ProgramTracker
     unit: Unit
     values: Values
 
@@ -37,11 +37,11 @@ class PendingIssue:
 
     @property
     def legal(self) -> bool:
-        """Whether the command may be issued as it is: nothing that it races with has been left out."""
+        """Return whether the command is legal as written, without a missing wait that prevents a race."""
         return self.tracker.may_issue(self.unit, self._wait)
 
     def counts(self) -> tuple[int, ...]:
-        """Tokens of all semaphores, if it ends here."""
+        """Return the counts of all semaphores if the instruction ends here."""
         out = list(self.tracker.counts)
         for number in _bits(self._wait):
             out[TOKENS * self.unit + number] -= 1
@@ -50,11 +50,11 @@ class PendingIssue:
         return tuple(out)
 
     def _signalled(self, number: int) -> int:
-        """Place of the semaphore of a signal among the counts of all."""
+        """Return the index of a signal's semaphore among all counts."""
         return index_of(self.unit, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
 
     def words(self, kind: str, start: int, endings: Endings) -> list[str]:
-        """Waits, or signals, from a number on that leave a way to a legal command and to a proper end."""
+        """Return the waits or signals from a number on that allow a legal command and a valid completion."""
         found = self._waits(start) if kind == "wait" else self._signals(start, endings)
         return [SEMAPHORES[kind][number] for number in found]
 
@@ -66,7 +66,7 @@ class PendingIssue:
         return [number for number in numbers if self._helps(number, available)]
 
     def _helps(self, number: int, available: int) -> bool:
-        """Whether the command may be issued behind this token and all that can be named after it."""
+        """Return whether the command is legal after this wait and all that can follow it."""
         return self.tracker.may_issue(self.unit, self._wait | available >> number << number)
 
     def _signals(self, start: int, endings: Endings) -> list[int]:

@@ -1,7 +1,7 @@
-"""The words of assembly, all of them made from the tables of `hw.isa`.
+"""Assembly tokens, generated from the tables of `hw.isa`.
 
-An instruction begins with one word, which also names its field, unit, semaphore or units: `set load.dst`, `issue fuse`,
-`fence load,store`. What follows are registers, selectors, numbers, `name=value` of packed fields, and semaphores.
+An instruction begins with a token that includes its field, unit, semaphore or units: `set load.dst`, `issue fuse`,
+`fence load,store`. Registers, selectors, numbers, `name=value` of packed fields, and semaphores follow.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.fields import Field, Packed
-from hw.isa.micro import (
+from hw.isa.micro_instruction import (
     FORMS,
     MAX_OPERANDS,
     OPERAND_BASE,
@@ -21,34 +21,34 @@ from hw.isa.micro import (
     Statistic,
 )
 
-#: The end of a program, and of the body of a loop.
+#: End of a program, and of a loop body.
 STOP, END = "stop", "end"
-#: A loop that has no body of its own: the distance to its end follows.
+#: Loop without a body; the distance to its end follows.
 TO = "to"
-#: A selector without a name: its number follows.
+#: Selector without a name; its number follows.
 SELECTOR = "sel"
-#: Widest part of a packed field of which each value is a word.
+#: Maximum width of a packed field part with one token per value.
 _NARROW = 3
 
 
 @dataclass(frozen=True)
 class Head:
-    """First word of an instruction.
+    """First token of an instruction.
 
     Parameters
     ----------
     word : str
-        It.
+        Token text.
     op : MicroOp
-        The operation.
+        Operation of the instruction.
     d : int
-        What it says of the word's field `d`.
+        Bits of the instruction's field `d` that the token determines.
     kinds : tuple of str
-        Operands that follow, as `hw.isa.micro.Form` names them.
+        Kinds of the operands that follow, as in `hw.isa.micro_instruction.Form`.
     field : Field or None
-        What a `set` sets.
+        Field that a `set` instruction sets.
     packed : Packed or None
-        Its parts.
+        Layout of the field's parts, if it is packed.
     """
 
     word: str
@@ -64,12 +64,12 @@ def _units(mask: int) -> str:
 
 
 def semaphores(producers: int) -> tuple[str, ...]:
-    """Names of the semaphores of so many units and the sequencer, in the order of their bits."""
+    """Return the names of the semaphores of units and sequencer, in bit order."""
     names = [*(unit.name.lower() for unit in Unit), "seq"][:producers]
     return tuple(f"{name}:{index}" for name in names for index in range(SEMAPHORES_PER_PAIR))
 
 
-#: Kinds of first operand that are part of the first word: their names and what these put into `d`.
+#: Kinds of first operands that are part of the first token: names and their contribution to `d`.
 _NAMED = {
     "unit": {unit.name.lower(): int(unit) for unit in Unit},
     "sem": {name: number for number, name in enumerate(semaphores(len(Unit)))},
@@ -106,7 +106,7 @@ def _selectors() -> Iterator[tuple[str, int]]:
 
 
 def pairs(packed: Packed) -> dict[str, tuple[int, int | None]]:
-    """Words of a packed field's parts that are not their default: index of the part, and value (None: it follows)."""
+    """Return the tokens of non-default parts of a packed field: index of the part, and value (None: it follows)."""
     out: dict[str, tuple[int, int | None]] = {}
     for index, part in enumerate(packed.fields):
         if not part.enum and part.width > _NARROW:
@@ -120,9 +120,9 @@ def pairs(packed: Packed) -> dict[str, tuple[int, int | None]]:
 
 
 HEADS = {head.word: head for head in _heads()}
-#: By operation and what the first word says of `d`.
+#: Heads by operation and the part of `d` that they determine.
 HEAD_OF = {(head.op, head.d): head for head in HEADS.values()}
-#: Operations whose first word says something of `d`.
+#: Operations whose first token determines part of `d`.
 NAMING = frozenset(
     op
     for op, form in FORMS.items()
@@ -136,15 +136,24 @@ NAMELESS = tuple(number for number in range(1 << WORD.fields[1].width) if number
 WAITS = tuple(f"wait({name})" for name in semaphores(len(Unit)))
 SIGNALS = tuple(f"signal({name})" for name in semaphores(len(Unit) + 1))
 PAIRS = {packed.name: pairs(packed) for packed in PACKED_FIELDS.values()}
-#: Of those, the words that a number follows, and the index of the part.
+#: Tokens followed by a number, with the index of the part.
 OPENERS = {
     name: tuple((word, index) for word, (index, value) in words.items() if value is None)
     for name, words in PAIRS.items()
 }
-#: All words but those of numbers, each once.
+#: All distinct tokens except numbers.
 WORDS = tuple(
-    dict.fromkeys([
-        STOP, END, TO, SELECTOR, *HEADS, *SELECTORS, *WAITS, *SIGNALS,
-        *(word for words in PAIRS.values() for word in words),
-    ])
-)  # fmt: skip
+    dict.fromkeys(
+        [
+            STOP,
+            END,
+            TO,
+            SELECTOR,
+            *HEADS,
+            *SELECTORS,
+            *WAITS,
+            *SIGNALS,
+            *(word for words in PAIRS.values() for word in words),
+        ]
+    )
+)

@@ -1,4 +1,4 @@
-"""Candidates from what a model has written: found wherever they stand, and checked field by field."""
+"""Parses candidates from the text of a model and checks them field by field."""
 
 import json
 import re
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from compiler.listing import readable
-from compiler.llm.endpoint.grammar import Answers
+from compiler.llm.endpoint.grammar import AnswerGrammar
+from compiler.runtime.program_text import readable
 from compiler.schedule.schedule import LayerSchedule, layer_schedule
-from compiler.specialize.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.errors import InputError, shown
 
-#: Candidates and complaints of an answer that count, and places in it where JSON is looked for.
+#: Maximum candidates and complaints per answer, and maximum positions where JSON is parsed.
 _MOST, _PLACES = 8, 64
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _THOUGHT = "</think>"
@@ -20,26 +20,26 @@ _WHY = 120
 
 
 @dataclass
-class Answer:
-    """What is in an answer: candidates, and what is wrong with the rest, in words."""
+class EndpointAnswer:
+    """Parsed answer: candidates, and complaints about the rest."""
 
     candidates: list[Candidate] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
 
-def read_answer(task: Task, answers: Answers, text: str, generator: str) -> Answer:
-    """Candidates of an answer, whatever it is.
+def read_answer(task: GeneratorTask, answers: AnswerGrammar, text: str, generator: str) -> EndpointAnswer:
+    """Parse the candidates of an answer; any text is accepted.
 
     Parameters
     ----------
-    task : Task
-        What was asked about.
-    answers : Answers
-        What answers may have.
+    task : GeneratorTask
+        Task that the prompt was about.
+    answers : AnswerGrammar
+        Schedule fields and programs that answers may change.
     text : str
-        What the model has written.
+        Text written by the model.
     generator : str
-        Who proposes the candidates.
+        Generator name in the candidates.
     """
     reader = _Reader(task, answers, generator)
     reader.read(text.rpartition(_THOUGHT)[2])
@@ -50,14 +50,14 @@ def read_answer(task: Task, answers: Answers, text: str, generator: str) -> Answ
 
 
 class _Reader:
-    """Reads one answer."""
+    """Parser of one answer."""
 
-    def __init__(self, task: Task, answers: Answers, generator: str):
+    def __init__(self, task: GeneratorTask, answers: AnswerGrammar, generator: str):
         self.task, self.answers, self.generator = task, answers, generator
-        self.found = Answer()
+        self.found = EndpointAnswer()
 
     def read(self, text: str) -> None:
-        """All blocks; without any, whatever looks like one."""
+        """Parse all code blocks, or anything that looks like one if there are none."""
         blocks = [match[1] for match in _FENCE.finditer(text)] or [text]
         texts: dict[str, str] = {}
         for block in blocks:
@@ -72,7 +72,7 @@ class _Reader:
         self._texts(texts)
 
     def _programs(self, block: str) -> dict[str, str] | None:
-        """Texts of programs by name; None if the block has none."""
+        """Return program texts by name; None if the block has none."""
         starts = [match.start() for match in re.finditer(r"(?m)^[ \t]*\.name\b", block)]
         if not starts:
             alone = len(self.answers.programs) == 1 and re.search(r"(?m)^[ \t]*halt\b", block)
@@ -86,7 +86,7 @@ class _Reader:
         return out
 
     def _program(self, named: list[str]) -> str | None:
-        """The program that a `.name` line means."""
+        """Return the program that a `.name` line refers to."""
         given = named[0].strip() if named else ""
         for name in self.answers.programs:
             if given in (name, readable(name)):
@@ -112,7 +112,7 @@ class _Reader:
                     self._object(candidate)
 
     def _object(self, value: Any) -> None:
-        """A candidate from a JSON object; layers may stand in it without the word before them."""
+        """Add a candidate from a JSON object; the key `layers` is optional."""
         if not isinstance(value, dict):
             self._complain(f"a proposal must be a JSON object, not {shown(value)}")
             return
@@ -127,7 +127,7 @@ class _Reader:
             self._complain(f'"layers" must be an object by name of layer, not {shown(layers)}')
 
     def _layers(self, given: dict[str, Any]) -> Candidate:
-        """A candidate of changed fields; InputError: it is none."""
+        """Return the candidate of changed schedule fields; InputError if they are invalid."""
         layers: dict[str, LayerSchedule] = {}
         changes = []
         for name, values in given.items():
@@ -138,7 +138,7 @@ class _Reader:
             now = asdict(self.task.schedule.layers[name])
             if not isinstance(values, dict):
                 raise InputError(f"layer {name!r}: its fields must be a JSON object, not {shown(values)}")
-            layers[name] = layer_schedule(name, now | values)
+            layers[name] = layer_schedule(name, now | values, version=2)
             changed = {key: value for key, value in asdict(layers[name]).items() if now[key] != value}
             for key in changed.keys() & self.answers.kept:
                 raise InputError(f"layer {name!r}: {key} must not be changed")
@@ -160,7 +160,7 @@ class _Reader:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """The outermost JSON objects and lists in a text."""
+    """Yield the outermost JSON objects and lists in a text."""
     decoder, at = json.JSONDecoder(), 0
     for _ in range(_PLACES):
         starts = [place for place in (text.find("{", at), text.find("[", at)) if place >= 0]

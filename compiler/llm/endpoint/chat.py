@@ -1,21 +1,21 @@
-"""A chat with a model, which forgets its middle when it gets too long."""
+"""Chat history that drops its middle when it exceeds the context."""
 
+from compiler.llm.endpoint.budget import estimated_tokens
 from compiler.llm.endpoint.client import Message
-from compiler.llm.endpoint.spending import estimated_tokens
 
-#: Tokens that a server may put around a message.
+#: Tokens that a server may add per message.
 _AROUND = 8
 
 
 class Chat:
-    """What was said so far.
+    """Chat history.
 
     Parameters
     ----------
     beginning : list of Message
-        What is never forgotten.
+        Initial messages, which are never dropped.
     room : int
-        Tokens of all messages at most.
+        Maximum number of tokens of all messages.
     """
 
     def __init__(self, beginning: list[Message], room: int):
@@ -24,7 +24,7 @@ class Chat:
 
     @property
     def messages(self) -> list[Message]:
-        """Those that there is room for: the beginning, and the last turns."""
+        """Return the messages that fit: the beginning and the latest turns."""
         room = self.room - _size(self.beginning)
         kept: list[Message] = []
         for turn in reversed(self._turns):
@@ -35,12 +35,15 @@ class Chat:
         return self.beginning + kept
 
     def add(self, answer: str, reply: str) -> None:
-        """A turn: what the model wrote, and what it is told about that; of long ones the ends are left out."""
+        """Add a turn: the answer of the model and the reply to it; long texts are truncated."""
         most = max(self.room - _size(self.beginning), 0)
         shortened = answer[: max(most - estimated_tokens(reply), 0)]
-        self._turns.append([
-            {"role": "assistant", "content": shortened or "..."}, {"role": "user", "content": reply[:most]},
-        ])  # fmt: skip
+        self._turns.append(
+            [
+                {"role": "assistant", "content": shortened or "..."},
+                {"role": "user", "content": reply[:most]},
+            ]
+        )
 
 
 def _size(messages: list[Message]) -> int:

@@ -1,13 +1,15 @@
-"""Questions to an endpoint: tried again where that helps, counted, and stopped by limits."""
+"""Endpoint client with retries, usage accounting and limits."""
 
 import json
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from compiler.llm.endpoint.key import Key
-from compiler.llm.endpoint.protocol import (
-    Completion,
+from compiler.llm.endpoint.api_key import ApiKey
+from compiler.llm.endpoint.budget import LEAST_ANSWER, Budget, estimated_tokens
+from compiler.llm.endpoint.http import Broken, HttpReply, HttpRequest, exchange
+from compiler.llm.endpoint.responses import (
+    ChatCompletion,
     complaint_of,
     completion_of,
     content_of,
@@ -16,11 +18,9 @@ from compiler.llm.endpoint.protocol import (
     pause_of,
 )
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.llm.endpoint.spending import LEAST_ANSWER, Spending, estimated_tokens
-from compiler.llm.endpoint.transport import Broken, Reply, Request, exchange
 from hw.errors import InputError, WorkError
 
-#: What a chat is made of: role and content.
+#: Chat message: role and content.
 Message = dict[str, str]
 
 _BUSY = frozenset({408, 425, 429})
@@ -28,44 +28,44 @@ _NAMES = 5
 
 
 class LimitError(WorkError):
-    """Nothing more may be spent."""
+    """A spending limit is reached."""
 
 
-class Client:
-    """Asks an endpoint.
+class EndpointClient:
+    """Client of one endpoint.
 
     Parameters
     ----------
     endpoint : Endpoint
-        Which, and within what limits.
+        Endpoint and its limits.
 
     Attributes
     ----------
-    spent : Spending
-        So far.
+    spent : Budget
+        Usage so far.
 
     Raises
     ------
     InputError
-        The key cannot be one.
+        The API key is malformed.
     """
 
     def __init__(self, endpoint: Endpoint):
-        self.endpoint, self.spent = endpoint, Spending()
-        self._url, self._key = endpoint.url.rstrip("/"), Key(endpoint.key)
+        self.endpoint, self.spent = endpoint, Budget()
+        self._url, self._key = endpoint.url.rstrip("/"), ApiKey(endpoint.key)
 
     def check(self) -> None:
-        """See by its list of models whether the endpoint is there and has the model; costs no tokens.
+        """Check with the list of models that the endpoint exists and has the model; costs no tokens.
 
         Raises
         ------
         InputError
-            It wants another key or path, has no such model, or is no such endpoint.
+            The endpoint rejects the key or path, has no such model, or is not a language model server.
         WorkError
-            It cannot be reached, or fails.
+            The endpoint cannot be reached or fails.
         """
         patience = self.endpoint.patience
-        reply = self._received(Request("GET", f"{self._url}/models", self._key.headers), patience.check)
+        reply = self._received(HttpRequest("GET", f"{self._url}/models", self._key.headers), patience.check)
         if isinstance(reply, Broken):
             raise WorkError(f"the endpoint {self._url} cannot be asked: {reply.reason}")
         content = content_of(reply)
@@ -82,24 +82,24 @@ class Client:
             more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
             raise InputError(f"{self._url} has no model {self.endpoint.model!r}: it has {known}{more}")
 
-    def chat(self, messages: Sequence[Message], **fields: Any) -> Completion:
-        """The next message of a chat, by the model.
+    def chat(self, messages: Sequence[Message], **fields: Any) -> ChatCompletion:
+        """Request the next message of a chat.
 
         Parameters
         ----------
         messages : sequence of Message
-            So far.
+            Chat so far.
         fields : Any
-            More of the request.
+            Additional fields of the request.
 
         Raises
         ------
         LimitError
-            A limit is reached, or would be passed.
+            A limit is reached or would be exceeded.
         InputError
-            The endpoint does not take the request.
+            The endpoint rejects the request.
         WorkError
-            It cannot be reached, or fails, or its answer is none.
+            The endpoint cannot be reached or fails, or its answer is not a chat completion.
         """
         prompt = sum(estimated_tokens(message["content"]) for message in messages)
         attempt = 0
@@ -123,33 +123,36 @@ class Client:
         content |= {"temperature": endpoint.temperature} | fields | dict(endpoint.fields)
         return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
 
-    def _asked(self, body: bytes, prompt: int) -> Reply | Broken:
-        """One request, counted; what may have been worked on without an answer counts as read."""
+    def _asked(self, body: bytes, prompt: int) -> HttpReply | Broken:
+        """Send one request and count it; a request that may have been processed without an answer counts as read."""
         headers = {"Content-Type": "application/json", **self._key.headers}
-        request = Request("POST", f"{self._url}/chat/completions", headers, body)
+        request = HttpRequest("POST", f"{self._url}/chat/completions", headers, body)
         start = time.monotonic()
         reply = self._received(request, self._left)
         lost = isinstance(reply, Broken) and reply.sent
         self.spent = self.spent.plus(
-            requests=1, seconds=time.monotonic() - start, failed=int(not _fine(reply)),
-            input_tokens=prompt if lost else 0, estimated_requests=int(lost),
-        )  # fmt: skip
+            requests=1,
+            seconds=time.monotonic() - start,
+            failed=int(not _fine(reply)),
+            input_tokens=prompt if lost else 0,
+            estimated_requests=int(lost),
+        )
         return reply
 
-    def _received(self, request: Request, seconds: float) -> Reply | Broken:
-        """What comes back, without the key, which a server may repeat."""
+    def _received(self, request: HttpRequest, seconds: float) -> HttpReply | Broken:
+        """Return the reply with the key removed, since a server may repeat it."""
         reply = exchange(request, self.endpoint.patience, seconds)
         if isinstance(reply, Broken):
             return reply
         headers = {name: self._key.cleaned(value) for name, value in reply.headers.items()}
-        return Reply(reply.status, headers, self._key.cleaned(reply.text))
+        return HttpReply(reply.status, headers, self._key.cleaned(reply.text))
 
     @property
     def _left(self) -> float:
         return max(self.endpoint.limits.seconds - self.spent.seconds, 0.0)
 
-    def _pause(self, reply: Reply | Broken, attempt: int) -> float | None:
-        """Seconds until the next attempt; None if there must be none."""
+    def _pause(self, reply: HttpReply | Broken, attempt: int) -> float | None:
+        """Return the seconds until the next attempt; None for no further attempt."""
         patience = self.endpoint.patience
         usual = patience.pause * 2**attempt
         if attempt + 1 >= patience.attempts:
@@ -162,7 +165,7 @@ class Client:
         return usual if asked is None else asked
 
     def _wait(self, seconds: float) -> None:
-        """Wait; not at all if that takes longer than there is left."""
+        """Wait; LimitError if the remaining time is shorter."""
         if seconds >= self._left:
             raise LimitError(
                 f"it has to be waited for {seconds:,.6g} s, which is more than its limit of seconds leaves"
@@ -170,7 +173,7 @@ class Client:
         time.sleep(seconds)
         self.spent = self.spent.plus(seconds=seconds)
 
-    def _read(self, reply: Reply | Broken, prompt: int) -> Completion:
+    def _read(self, reply: HttpReply | Broken, prompt: int) -> ChatCompletion:
         if isinstance(reply, Broken):
             raise WorkError(f"the endpoint {self._url} does not answer: {reply.reason}")
         content = content_of(reply)
@@ -183,13 +186,17 @@ class Client:
         known = found.input_tokens is not None and found.output_tokens is not None
         self.spent = self.spent.plus(
             input_tokens=prompt if found.input_tokens is None else found.input_tokens,
-            output_tokens=estimated_tokens(found.text) if found.output_tokens is None else found.output_tokens,
+            output_tokens=estimated_tokens(found.text)
+            if found.output_tokens is None
+            else found.output_tokens,
             estimated_requests=int(not known),
-        )  # fmt: skip
-        return Completion(self._key.cleaned(found.text), found.cut, found.input_tokens, found.output_tokens)
+        )
+        return ChatCompletion(
+            self._key.cleaned(found.text), found.cut, found.input_tokens, found.output_tokens
+        )
 
-    def _refuse(self, reply: Reply, content: Any) -> NoReturn:
-        """Say what an answer other than 200 means, and what would be right."""
+    def _refuse(self, reply: HttpReply, content: Any) -> NoReturn:
+        """Raise an error that explains a status other than 200."""
         said = line_of(self._key.cleaned(complaint_of(content)))
         because = f": {said}" if said else ""
         url, status, variable = self._url, reply.status, self._key.variable
@@ -211,5 +218,5 @@ class Client:
         raise WorkError(f"{url} does not answer: status {status}{because}")
 
 
-def _fine(reply: Reply | Broken) -> bool:
-    return isinstance(reply, Reply) and reply.status == 200
+def _fine(reply: HttpReply | Broken) -> bool:
+    return isinstance(reply, HttpReply) and reply.status == 200

@@ -1,7 +1,7 @@
-"""The grammar of answers: for people and models in the prompt, and for servers that hold a model to one.
+"""Grammar of answers, for prompts and for servers with constrained decoding.
 
-It is written as GBNF, which llama.cpp takes, and vLLM too; and as a JSON schema, of answers in JSON alone. The
-assembler takes more (expressions, directives), and says itself what is wrong.
+It is written as GBNF, as in llama.cpp and vLLM, and as a JSON schema for JSON-only answers. The assembler accepts
+more (expressions, directives) and reports errors itself.
 """
 
 import json
@@ -9,27 +9,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from compiler.listing import readable
+from compiler.runtime.program_text import readable
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.isa.micro import FORMS, MicroOp, Statistic
+from hw.isa.micro_instruction import FORMS, MicroOp, Statistic
 
 _ORDERS = ("rows", "channels")
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What answers may have.
+class AnswerGrammar:
+    """Schedule fields and programs that answers may change.
 
     Parameters
     ----------
     layers : tuple of str
         Layers whose schedules may change.
     programs : tuple of str
-        Programs that may have other texts; none: there is nothing about assembly in the grammar.
+        Programs that may be replaced by text; if empty, the grammar has no assembly.
     kept : frozenset of str
-        Fields of schedules that must not change.
+        Schedule fields that must not change.
     """
 
     layers: tuple[str, ...]
@@ -38,12 +38,12 @@ class Answers:
 
     @property
     def fields(self) -> dict[str, type]:
-        """Fields of a layer's schedule that may change, and what they hold."""
+        """Changeable fields of a layer schedule and their types."""
         return {item.name: type(item.default) for item in fields(LayerSchedule) if item.name not in self.kept}
 
 
-def gbnf(answers: Answers) -> str:
-    """The grammar as GBNF."""
+def gbnf(answers: AnswerGrammar) -> str:
+    """Return the grammar as GBNF."""
     blocks = ['"```json\\n" schedule "\\n```\\n"']
     rules = _schedule_rules(answers)
     if answers.programs:
@@ -54,7 +54,7 @@ def gbnf(answers: Answers) -> str:
     return "".join(f"{name} ::= {rule}\n" for name, rule in rules.items())
 
 
-def _schedule_rules(answers: Answers) -> dict[str, str]:
+def _schedule_rules(answers: AnswerGrammar) -> dict[str, str]:
     kinds = {
         kind: [name for name, each in answers.fields.items() if each is kind] for kind in (int, bool, str)
     }
@@ -62,20 +62,26 @@ def _schedule_rules(answers: Answers) -> dict[str, str]:
     return {
         "schedule": '"{\\"layers\\": {" layer (", " layer)* "}}"',
         "layer": f'({_any(map(json.dumps, answers.layers))}) ": {{" field (", " field)* "}}"',
-        "field": _joined(*(
-            f'({_any(map(json.dumps, names))}) ": " {values[kind]}' for kind, names in kinds.items() if names
-        )),
+        "field": _joined(
+            *(
+                f'({_any(map(json.dumps, names))}) ": " {values[kind]}'
+                for kind, names in kinds.items()
+                if names
+            )
+        ),
         "count": "[0-9]+",
         "flag": _any(("true", "false")),
         "order": _any(map(json.dumps, _ORDERS)),
-    }  # fmt: skip
+    }
 
 
-def schema(answers: Answers) -> dict[str, Any]:
-    """The same as a JSON schema; assembly is text in it."""
+def schema(answers: AnswerGrammar) -> dict[str, Any]:
+    """Return the grammar as a JSON schema, with assembly as text."""
     kinds: dict[type, dict[str, Any]] = {
-        int: {"type": "integer"}, bool: {"type": "boolean"}, str: {"enum": list(_ORDERS)},
-    }  # fmt: skip
+        int: {"type": "integer"},
+        bool: {"type": "boolean"},
+        str: {"enum": list(_ORDERS)},
+    }
     layer = _object({name: kinds[kind] for name, kind in answers.fields.items()})
     parts = {"layers": _object(dict.fromkeys(answers.layers, layer))}
     if answers.programs:
@@ -83,8 +89,8 @@ def schema(answers: Answers) -> dict[str, Any]:
     return _object(parts)
 
 
-def request_fields(way: str | None, answers: Answers) -> dict[str, Any]:
-    """Fields of a request that hold a model to the grammar, by the server's way to take one; none if it takes none."""
+def request_fields(way: str | None, answers: AnswerGrammar) -> dict[str, Any]:
+    """Return the request fields that enforce the grammar on a type of server; empty for none."""
     if way is None:
         return {}
     if way == "response_format":
@@ -110,7 +116,7 @@ def _joined(*rules: str) -> str:
 
 
 def _form(op: MicroOp) -> str:
-    """The rule of an instruction."""
+    """Return the grammar rule of an instruction."""
     mnemonic, form = op.name.lower(), FORMS[op].operands
     kinds = {"a": "source", "b": "source", "imm": "number"}
     if op is MicroOp.SET:
@@ -136,9 +142,11 @@ _ASSEMBLY = {
     "line": 'label ":\\n" | instruction "\\n"',
     "instruction": _joined(*map(_form, FORMS), '".word " number'),
     "sources": 'source (", " source)*',
-    "source": _joined('("r" | "op" | "sel") digits', _any(f"%{each.name.lower()}" for each in Statistic), "number"),
+    "source": _joined(
+        '("r" | "op" | "sel") digits', _any(f"%{each.name.lower()}" for each in Statistic), "number"
+    ),
     "parts": _joined('"default"', 'part (" " part)*'),
-    "part": f'({_any(dict.fromkeys(f.name for packed in PACKED_FIELDS.values() for f in packed.fields))}) '
+    "part": f"({_any(dict.fromkeys(f.name for packed in PACKED_FIELDS.values() for f in packed.fields))}) "
     '"=" (number | label)',
     "tokens": 'sem (", " sem)*',
     "sem": f'({_any((*_UNITS, "seq"))}) ":" [0-3]',
@@ -148,4 +156,4 @@ _ASSEMBLY = {
     "label": "[a-zA-Z_] [a-zA-Z0-9_]*",
     "number": '"-"? (digits | "0x" [0-9a-f]+)',
     "digits": "[0-9]+",
-}  # fmt: skip
+}

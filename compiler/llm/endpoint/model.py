@@ -1,24 +1,23 @@
-"""The language model behind an endpoint, as a generator."""
+"""Candidate generator that asks a language model behind an endpoint."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.llm.author import Author
 from compiler.llm.endpoint.answers import read_answer
 from compiler.llm.endpoint.chat import Chat
-from compiler.llm.endpoint.client import Client, LimitError
-from compiler.llm.endpoint.examples import Example, chosen
-from compiler.llm.endpoint.feedback import verdict
+from compiler.llm.endpoint.client import EndpointClient, LimitError
 from compiler.llm.endpoint.grammar import request_fields
 from compiler.llm.endpoint.prompt import Prompt, prompt_for
-from compiler.llm.endpoint.protocol import Completion
+from compiler.llm.endpoint.prompt_sections import MeasuredExample, chosen, verdict
+from compiler.llm.endpoint.responses import ChatCompletion
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.measure.measurement import Rejected, Result
-from compiler.specialize.task import Candidate, Task
+from compiler.llm.generate.author import LanguageModelGenerator
+from compiler.profile.measurement import Rejected, Result
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.errors import MlaError
 
-#: Questions in a row that the endpoint may fail to answer.
+#: Maximum number of consecutive failed requests.
 _FAILURES = 3
 _UNTOLD = "it is being measured"
 _CUT = "the answer was too long and is cut off: write less"
@@ -26,8 +25,8 @@ _AGAIN = "Propose something else of less cost."
 
 
 @dataclass
-class Tally:
-    """What came of all answers: candidates proposed, refused for a reason, and better than what there was."""
+class EndpointTally:
+    """Counts of answers: candidates proposed, rejected, and improvements."""
 
     answers: int = 0
     candidates: int = 0
@@ -35,46 +34,46 @@ class Tally:
     better: int = 0
 
 
-class EndpointModel(Author):
-    """Asks a model for candidates, and tells it what came of them, until a task is given up or a limit is reached.
+class EndpointModel(LanguageModelGenerator):
+    """Asks a model for candidates and replies with the results, until a task is given up or a limit is reached.
 
     Parameters
     ----------
     endpoint : Endpoint
-        Where the model is.
+        Endpoint of the model.
     say : callable
-        Hears, once, why no more is asked.
+        Called once with the reason why no further requests are sent.
 
     Attributes
     ----------
     ended : str or None
-        Why nothing more is asked; None as long as there is.
+        Reason why no further requests are sent; None while requests continue.
 
     Raises
     ------
     InputError
-        The key cannot be one.
+        The API key is malformed.
     """
 
     endpoint: Endpoint
 
     def __init__(self, endpoint: Endpoint, say: Callable[[str], None] = lambda _text: None):
         super().__init__(endpoint)
-        self.tally = Tally()
+        self.tally = EndpointTally()
         self.ended: str | None = None
-        self._client, self._say = Client(endpoint), say
-        self._asked: dict[str, Task] = {}
+        self._client, self._say = EndpointClient(endpoint), say
+        self._asked: dict[str, GeneratorTask] = {}
         self._verdicts: dict[str, str] = {}
-        self._examples: dict[tuple[str, ...], list[Example]] = {}
+        self._examples: dict[tuple[str, ...], list[MeasuredExample]] = {}
         self._failures = 0
         self._error: str | None = None
 
     def check(self) -> None:
-        """See whether the endpoint is there and has the model; errors as in `Client.check`."""
+        """Check that the endpoint exists and has the model; errors as in `EndpointClient.check`."""
         self._client.check()
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
-        """What the model proposes, in its order; it is asked again until several answers in a row did not help."""
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
+        """Yield candidates of the model, with further requests until several answers in a row bring no gain."""
         room = self.endpoint.context - self.endpoint.answer
         prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), room)
         if prompt is None:
@@ -98,7 +97,7 @@ class EndpointModel(Author):
             )
 
     def tell(self, candidate: Candidate, result: Result) -> None:
-        """Kept for the next question; what was measured is an example from now on."""
+        """Store the result for the next message; measured schedules become examples."""
         text = candidate.schedule.to_json()
         task = self._asked.pop(text, None)
         if task is None:
@@ -109,15 +108,15 @@ class EndpointModel(Author):
             return
         cost = task.goal.cost(result)
         self.tally.better += cost < task.goal.cost(task.measured)
-        examples = [*self._examples.get(task.layers, []), Example(candidate.schedule, cost)]
+        examples = [*self._examples.get(task.layers, []), MeasuredExample(candidate.schedule, cost)]
         self._examples[task.layers] = chosen(examples)
 
     def _verdict(self, candidate: Candidate) -> str:
-        """What came of a candidate, in words, as far as that is known."""
+        """Describe the result of a candidate as text, as far as it is known."""
         return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.why}: {_UNTOLD}")
 
     def document(self) -> dict[str, Any]:
-        """What was asked, what came of it and what that cost, for JSON."""
+        """Return usage, results and cost as a JSON object."""
         return {
             "url": self.endpoint.url,
             "model": self.endpoint.model,
@@ -127,8 +126,8 @@ class EndpointModel(Author):
             "last_error": self._error,
         }
 
-    def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> Completion | None:
-        """The model's next message; None: it gives none, about this task or any."""
+    def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> ChatCompletion | None:
+        """Return the next message of the model; None if there is none for this task or at all."""
         fields = {"seed": seed} | request_fields(self.endpoint.grammar, prompt.answers)
         try:
             completion = self._client.chat(chat.messages, **fields)

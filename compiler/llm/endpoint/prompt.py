@@ -1,18 +1,25 @@
-"""What a model is asked: rules, instruction set, the task, examples; as much of it as there is room for."""
+"""Prompt of a task: rules, instruction set, task description and examples, cut to the context."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from compiler.llm.endpoint.budget import estimated_tokens
 from compiler.llm.endpoint.client import Message
-from compiler.llm.endpoint.examples import Example, examples_text
-from compiler.llm.endpoint.facts import layer_facts, machine_facts, profile_facts, schedule_fields
-from compiler.llm.endpoint.grammar import Answers, gbnf
-from compiler.llm.endpoint.isa_page import cut_page, whole_page
-from compiler.llm.endpoint.programs import short_text
-from compiler.llm.endpoint.spending import estimated_tokens
-from compiler.specialize.task import Task
+from compiler.llm.endpoint.grammar import AnswerGrammar, gbnf
+from compiler.llm.endpoint.prompt_sections import (
+    MeasuredExample,
+    cut_page,
+    examples_text,
+    layer_facts,
+    machine_facts,
+    profile_facts,
+    schedule_fields,
+    short_text,
+    whole_page,
+)
+from compiler.tuning.generators.task import GeneratorTask
 
-#: Part of the room for a prompt that its first message may take; the rest is for the chat that follows.
+#: Fraction of the prompt budget for the first message; the rest is for the following chat.
 _FIRST = 0.75
 
 _RULES = """\
@@ -43,24 +50,24 @@ Keep addresses in DRAM (op0, op1, ...) and every value written to memory as they
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a chat begins with.
+    """Beginning of a chat.
 
     Parameters
     ----------
-    messages : list of Message
-        The system's and the user's.
-    answers : Answers
-        What answers may have.
+    messages : list of ChatMessage
+        System message and user message.
+    answers : AnswerGrammar
+        Schedule fields and programs that answers may change.
     """
 
     messages: list[Message]
-    answers: Answers
+    answers: AnswerGrammar
 
 
-def prompt_for(task: Task, examples: list[Example], room: int) -> Prompt | None:
-    """The fullest prompt for a task that takes no more than its part of `room` tokens; None: there is no room for any.
+def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) -> Prompt | None:
+    """Return the most complete prompt within its part of `room` tokens; None if even the shortest is too long.
 
-    First the instruction set's page is cut to what the programs at hand use, then programs and page are left out.
+    The instruction set page is first cut to the instructions in use, then programs and page are omitted.
     """
     for answers, page, programs in _ways(task):
         system, user = _rules(answers, page), _asked(task, examples, programs)
@@ -70,17 +77,17 @@ def prompt_for(task: Task, examples: list[Example], room: int) -> Prompt | None:
     return None
 
 
-def _ways(task: Task) -> Iterator[tuple[Answers, str, dict[str, str]]]:
-    """What may be in answers, the instruction set's page, and programs: from the fullest on."""
+def _ways(task: GeneratorTask) -> Iterator[tuple[AnswerGrammar, str, dict[str, str]]]:
+    """Yield combinations of answer grammar, instruction set page and programs, most complete first."""
     kept = task.constraints.kept
     if "micro-program" not in task.constraints.forbidden:
         programs = {name: short_text(text) for name, text in task.programs.items()}
         for page in (whole_page(), cut_page(programs.values())):
-            yield Answers(task.layers, tuple(programs), kept), page, programs
-    yield Answers(task.layers, (), kept), "", {}
+            yield AnswerGrammar(task.layers, tuple(programs), kept), page, programs
+    yield AnswerGrammar(task.layers, (), kept), "", {}
 
 
-def _rules(answers: Answers, page: str) -> str:
+def _rules(answers: AnswerGrammar, page: str) -> str:
     parts = [_RULES + (_ASSEMBLY if answers.programs else "")]
     if answers.kept:
         parts.append(f"These fields must not be changed: {', '.join(sorted(answers.kept))}.")
@@ -89,7 +96,7 @@ def _rules(answers: Answers, page: str) -> str:
     return "\n\n".join([*parts, page] if page else parts)
 
 
-def _asked(task: Task, examples: list[Example], programs: dict[str, str]) -> str:
+def _asked(task: GeneratorTask, examples: list[MeasuredExample], programs: dict[str, str]) -> str:
     parts = [
         machine_facts(task),
         f"The layers:\n{layer_facts(task)}",

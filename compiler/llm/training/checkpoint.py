@@ -1,4 +1,4 @@
-"""Training as it is after so many steps, in a file from which it goes on."""
+"""Training checkpoints."""
 
 import pickle
 from collections.abc import Sequence
@@ -6,24 +6,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch  # pyright: ignore[reportMissingImports]  an extra
+import torch
 
 from compiler.cache.digest import name
-from compiler.llm.training.module import Module
-from compiler.llm.training.shown import Shown
+from compiler.llm.training.dataset import TokenizedExample
+from compiler.llm.training.torch_transformer import TorchTransformer
 from hw.errors import InputError
 
-#: Losses on what was not shown, and after how many steps.
+#: Validation losses by step.
 Curve = list[tuple[int, float]]
-#: What reading a file that is damaged, or of something else, ends with.
+#: Exceptions raised when reading damaged or unrelated files.
 _DAMAGED = (
-    OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
-    AssertionError, pickle.UnpicklingError,
-)  # fmt: skip
+    OSError,
+    EOFError,
+    RuntimeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    pickle.UnpicklingError,
+)
 
 
-def beginning(module: Module, groups: Sequence[Sequence[Shown]]) -> str:
-    """What a training begins with, as a digest: the weights, and the examples."""
+def beginning(module: TorchTransformer, groups: Sequence[Sequence[TokenizedExample]]) -> str:
+    """Return a digest of the initial weights and the examples of a training run."""
     weights = {key: each.cpu().numpy() for key, each in module.state_dict().items()}
     words = [np.fromiter((word for each in group for word in each.words), np.int32) for group in groups]
     sizes = [np.array([(len(each.words), each.asked) for each in group], np.int32) for group in groups]
@@ -32,43 +40,46 @@ def beginning(module: Module, groups: Sequence[Sequence[Shown]]) -> str:
 
 def keep(
     path: Path,
-    module: Module,
+    module: TorchTransformer,
     optimizer: torch.optim.Optimizer,
     asked: dict[str, Any],
     done: tuple[int, Curve],
 ) -> None:
-    """Write a checkpoint; one that was there is replaced as a whole.
+    """Write a checkpoint atomically, replacing an earlier one.
 
     Parameters
     ----------
     path : Path
-        Of the file.
-    module, optimizer : Module, Optimizer
-        As they are now.
+        Path of the checkpoint.
+    module, optimizer : TorchTransformer, Optimizer
+        Current model and optimizer state.
     asked : dict
-        What the training is: only the same goes on from the file.
+        Identity of the training run; only the same run resumes from the file.
     done : int, list
-        Steps so far; the losses.
+        Steps done so far, and the losses.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".tmp")
     state = {
-        "asked": asked, "step": done[0], "curve": done[1],
-        "module": module.state_dict(), "optimizer": optimizer.state_dict(),
-    }  # fmt: skip
+        "asked": asked,
+        "step": done[0],
+        "curve": done[1],
+        "module": module.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
     torch.save(state, beside)
     beside.replace(path)
 
 
 def resume(
-    path: Path, module: Module, optimizer: torch.optim.Optimizer, asked: dict[str, Any]
+    path: Path, module: TorchTransformer, optimizer: torch.optim.Optimizer, asked: dict[str, Any]
 ) -> tuple[int, Curve]:
-    """Go on from a checkpoint, if there is one: steps and losses so far.
+    """Load a checkpoint if there is one; return the steps done and the losses.
 
     Raises
     ------
     InputError
-        It is of something else, or damaged.
+        The checkpoint belongs to another run or is damaged.
     """
     if not path.exists():
         return 0, []

@@ -10,12 +10,12 @@ from amaranth.hdl import Module, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.boards import tools
+from hw.boards import toolchain as tools
 from hw.boards.board import BOARDS, Pll
 from hw.boards.flow import build_component
-from hw.boards.tools import YOSYS, Job, Tool, run_all
+from hw.boards.toolchain import YOSYS, Job, Tool, run_all
 from hw.errors import InputError, WorkError
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
 
 BOARD = BOARDS["ulx3s-85f"]
 

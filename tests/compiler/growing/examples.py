@@ -24,9 +24,13 @@ def try_out(
     print("always the same examples" if number is None else f"MLA_SEED={number}", file=sys.stderr)
 
     @settings(
-        deadline=None, print_blob=True, max_examples=count, derandomize=number is None, database=None,
+        deadline=None,
+        print_blob=True,
+        max_examples=count,
+        derandomize=number is None,
+        database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )  # fmt: skip
+    )
     @given(strategy)
     def examples(example: Any) -> None:
         check(example)

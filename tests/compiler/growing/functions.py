@@ -13,10 +13,21 @@ from tests.compiler.growing.sums import window
 UNARY: dict[str, list[dict]] = {
     "clip": [{"low": 0.0, "high": math.inf}, {"low": 0.0, "high": 6.0}, {"low": -0.7, "high": 1.3}],
     "leaky_relu": [{"alpha": 0.125}, {"alpha": 0.3}],
-    "sigmoid": [{}], "tanh": [{}], "hard_swish": [{}], "silu": [{}], "exp": [{}], "requantize": [{}],
-    "abs": [{}], "log": [{}], "sqrt": [{}], "rsqrt": [{}],
-    "gelu": [{"tanh": False}, {"tanh": True}], "elu": [{"alpha": 1.0}], "softplus": [{}], "mish": [{}],
-}  # fmt: skip
+    "sigmoid": [{}],
+    "tanh": [{}],
+    "hard_swish": [{}],
+    "silu": [{}],
+    "exp": [{}],
+    "requantize": [{}],
+    "abs": [{}],
+    "log": [{}],
+    "sqrt": [{}],
+    "rsqrt": [{}],
+    "gelu": [{"tanh": False}, {"tanh": True}],
+    "elu": [{"alpha": 1.0}],
+    "softplus": [{}],
+    "mish": [{}],
+}
 
 
 def unary(g: Grower) -> Tensor:
@@ -69,9 +80,16 @@ def pool(g: Grower) -> Tensor:
     like = None if real and (counted or not any(attributes["pads"])) and g.chance() else x
     # Of real numbers float32's last bits decide what is half-way, of four taps a quarter.
     return g.made(
-        "avg_pool2d", [x], (n, *out, c), like=like, within=int(real), share=0.5, kernel=kernel,
-        **attributes, count_pads=counted,
-    )  # fmt: skip
+        "avg_pool2d",
+        [x],
+        (n, *out, c),
+        like=like,
+        within=int(real),
+        share=0.5,
+        kernel=kernel,
+        **attributes,
+        count_pads=counted,
+    )
 
 
 def reduction(g: Grower) -> Tensor:
@@ -110,5 +128,12 @@ def norm(g: Grower) -> Tensor:
     return g.made(op, operands, x.shape, within=1, share=0.2, axis=len(x.shape) - 1, epsilon=1e-5)
 
 
-FUNCTIONS = {"unary": unary, "binary": binary, "pool": pool, "reduction": reduction, "cumsum": cumsum,
-             "softmax": softmax, "norm": norm}  # fmt: skip
+FUNCTIONS = {
+    "unary": unary,
+    "binary": binary,
+    "pool": pool,
+    "reduction": reduction,
+    "cumsum": cumsum,
+    "softmax": softmax,
+    "norm": norm,
+}

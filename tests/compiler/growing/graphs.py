@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from compiler.api import compile
-from compiler.host import run_node
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
-from compiler.network import Network
-from compiler.runtime import Session, dram_bytes
+from compiler.reference import run_node
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from tests.compiler.growing.functions import FUNCTIONS
@@ -50,7 +50,7 @@ class Tally:
     host: Counter[str] = field(default_factory=Counter)
     graphs: int = 0
 
-    def add(self, network: Network) -> None:
+    def add(self, network: CompiledNetwork) -> None:
         """Count a network's nodes."""
         assert network.graph is not None
         left = {each.node for each in network.host}

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-from compiler.host import run_node
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference import run_node
 from tests.compiler.graphs import Draft
 
 T = TypeVar("T")
@@ -123,9 +123,18 @@ class Grower(Draft):
         return tuple(self.size(most) for most in ((60,), (9, 40), (3, 9, 20), (2, 7, 7, 12))[rank - 1])
 
     def made(
-        self, op: str, inputs: list[Tensor], shape: Shape, /, *, like: Tensor | None = None,
-        q: Quantization | None = None, within: int = 0, share: float = SHARE, **attributes: object,
-    ) -> Tensor:  # fmt: skip
+        self,
+        op: str,
+        inputs: list[Tensor],
+        shape: Shape,
+        /,
+        *,
+        like: Tensor | None = None,
+        q: Quantization | None = None,
+        within: int = 0,
+        share: float = SHARE,
+        **attributes: object,
+    ) -> Tensor:
         """A node and its value. Its output means what `like` does, or `q`, or something that suits its real values.
 
         The accelerator may be `within` so much of it, and off at all in a small `share` of the elements.

@@ -118,5 +118,13 @@ def resize(g: Grower) -> Tensor:
     return _moved(g, "resize_nearest", [x], (n, *size, c), size=size, centers=g.chance())
 
 
-MOVES = {"transpose": transpose, "reshape": reshape, "concat": concat, "slice": cut, "split": split, "pad": pad,
-         "gather": gather, "resize": resize}  # fmt: skip
+MOVES = {
+    "transpose": transpose,
+    "reshape": reshape,
+    "concat": concat,
+    "slice": cut,
+    "split": split,
+    "pad": pad,
+    "gather": gather,
+    "resize": resize,
+}

@@ -56,8 +56,23 @@ class RandomModel:
     def grow(self) -> None:
         """One more node on one of the last values."""
         name = list(self.shapes)[-1 - self.axis(min(3, len(self.shapes)))]
-        kinds = [self.conv, self.conv, self.transpose, self.reshape, self.unary, self.binary, self.binary, self.concat,
-                 self.reduce, self.slice, self.pad, self.matmul, self.pool, self.softmax, self.ones]  # fmt: skip
+        kinds = [
+            self.conv,
+            self.conv,
+            self.transpose,
+            self.reshape,
+            self.unary,
+            self.binary,
+            self.binary,
+            self.concat,
+            self.reduce,
+            self.slice,
+            self.pad,
+            self.matmul,
+            self.pool,
+            self.softmax,
+            self.ones,
+        ]
         kinds[self.axis(len(kinds))](name, self.shapes[name])
 
     def conv(self, x: str, shape: tuple[int, ...]) -> None:

@@ -54,9 +54,14 @@ class Layers:
         plain, path = self.folder / "plain.onnx", self.folder / "quantized.onnx"
         onnx.save(made[0], plain)
         quantize_static(
-            str(plain), str(path), _Sample(made[1]), quant_format=QuantFormat.QDQ, per_channel=True,
-            activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
-        )  # fmt: skip
+            str(plain),
+            str(path),
+            _Sample(made[1]),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+        )
         for layer in cut(onnx.load(path), made[1]):
             count, host = differing(layer, self.folder)
             real = any(re.search("float32|are not integers", text) for text in host)

@@ -33,9 +33,12 @@ def _operands(g: Grower, x: Tensor, weights: Tensor, channels: int, axis: int) -
     steps = g.rng.integers(-3000, 3000, channels).astype(np.int32)
     whole = len(scales) == 1
     return [
-        x, weights,
-        g.held(steps, Quantization(tuple(float(s) for s in scales), (0,) * len(scales), None if whole else axis)),
-    ]  # fmt: skip
+        x,
+        weights,
+        g.held(
+            steps, Quantization(tuple(float(s) for s in scales), (0,) * len(scales), None if whole else axis)
+        ),
+    ]
 
 
 def window(g: Grower, sizes: Shape, *, dilated: bool, most: int = 4) -> tuple[Shape, dict, Shape]:
@@ -81,9 +84,14 @@ def conv_1d(g: Grower) -> Tensor:
     weights = _weights(g, (outputs, 1, kernel, c // groups), 0)
     lead, trail = a["pads"]
     y = g.made(
-        "conv2d", _operands(g, line, weights, outputs, 0), (n, 1, out, outputs), groups=groups,
-        strides=(1, *a["strides"]), dilations=(1, *a["dilations"]), pads=(0, lead, 0, trail),
-    )  # fmt: skip
+        "conv2d",
+        _operands(g, line, weights, outputs, 0),
+        (n, 1, out, outputs),
+        groups=groups,
+        strides=(1, *a["strides"]),
+        dilations=(1, *a["dilations"]),
+        pads=(0, lead, 0, trail),
+    )
     return g.made("reshape", [y], (n, out, outputs), like=y, shape=(n, out, outputs))
 
 
@@ -112,9 +120,15 @@ def conv_transpose(g: Grower) -> Tensor:
     out = [size - a - b for size, a, b in zip(full, before, after, strict=True)]
     operands = _operands(g, x, _weights(g, (outputs, *kernel, c // groups), 0), outputs, 0)
     return g.made(
-        "conv_transpose2d", operands, (n, *out, outputs), groups=groups, strides=strides, dilations=dilations,
-        pads=(*before, *after), output_pads=extra,
-    )  # fmt: skip
+        "conv_transpose2d",
+        operands,
+        (n, *out, outputs),
+        groups=groups,
+        strides=strides,
+        dilations=dilations,
+        pads=(*before, *after),
+        output_pads=extra,
+    )
 
 
 def dense(g: Grower) -> Tensor:
@@ -145,5 +159,11 @@ def matmul(g: Grower) -> Tensor:
     return g.made("matmul", [x, other], (*x.shape[:-2], m, n))
 
 
-SUMS = {"conv": conv, "conv_1d": conv_1d, "depthwise": depthwise, "conv_transpose": conv_transpose,
-        "dense": dense, "matmul": matmul}  # fmt: skip
+SUMS = {
+    "conv": conv,
+    "conv_1d": conv_1d,
+    "depthwise": depthwise,
+    "conv_transpose": conv_transpose,
+    "dense": dense,
+    "matmul": matmul,
+}

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.llm.endpoint.protocol import (
-    Completion,
+from compiler.llm.endpoint.http import HttpReply
+from compiler.llm.endpoint.responses import (
+    ChatCompletion,
     complaint_of,
     completion_of,
     content_of,
@@ -18,7 +19,6 @@ from compiler.llm.endpoint.protocol import (
     models_of,
     pause_of,
 )
-from compiler.llm.endpoint.transport import Reply
 
 #: Keys that mean something, so that values of all kinds come to stand under them.
 KEYS = (
@@ -43,7 +43,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_any_value(value: Any) -> None:
-    content = content_of(Reply(200, {}, json.dumps(value)))
+    content = content_of(HttpReply(200, {}, json.dumps(value)))
     found = completion_of(content)
     assert found is None or isinstance(found.text, str)
     names = models_of(content)
@@ -54,7 +54,7 @@ def test_any_value(value: Any) -> None:
 
 @given(st.text())
 def test_any_text(text: str) -> None:
-    reply = Reply(429, {"retry-after": text}, text)
+    reply = HttpReply(429, {"retry-after": text}, text)
     content_of(reply)
     pause = pause_of(reply)
     assert pause is None or pause >= 0
@@ -63,18 +63,26 @@ def test_any_text(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("7", 7), ("0.5", 0.5), ("-3", 0), ("inf", None), ("nan", None), ("soon", None), ("", None),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("Wed, 99 Oct 99999 07:28:00 GMT", None), ("1e999", None),
+        ("7", 7),
+        ("0.5", 0.5),
+        ("-3", 0),
+        ("inf", None),
+        ("nan", None),
+        ("soon", None),
+        ("", None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
+        ("Wed, 99 Oct 99999 07:28:00 GMT", None),
+        ("1e999", None),
     ],
-)  # fmt: skip
+)
 def test_pauses(text: str, seconds: float | None) -> None:
-    assert pause_of(Reply(429, {"retry-after": text}, "")) == seconds
+    assert pause_of(HttpReply(429, {"retry-after": text}, "")) == seconds
 
 
 def test_a_pause_until_a_time() -> None:
-    pause = pause_of(Reply(503, {"retry-after": formatdate(time() + 3600, usegmt=True)}, ""))
+    pause = pause_of(HttpReply(503, {"retry-after": formatdate(time() + 3600, usegmt=True)}, ""))
     assert pause is not None and 3000 < pause <= 3600
-    assert pause_of(Reply(503, {}, "")) is None
+    assert pause_of(HttpReply(503, {}, "")) is None
 
 
 def test_completions() -> None:
@@ -83,4 +91,4 @@ def test_completions() -> None:
         "choices": [{"message": {"content": parts}, "finish_reason": "length"}],
         "usage": {"prompt_tokens": 5},
     }
-    assert completion_of(content) == Completion("ab", cut=True, input_tokens=5, output_tokens=None)
+    assert completion_of(content) == ChatCompletion("ab", cut=True, input_tokens=5, output_tokens=None)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from compiler.store.database import Database
-from compiler.store.schema import METADATA
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.schema import METADATA
 from tests.loop.store.stored import SECRET
 
 #: URL of a database of another kind that the tests may empty; they run on it too if it is given.
@@ -32,6 +32,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def database(url: str) -> Iterator[Database]:
-    with Database(url, secret=SECRET) as database:
+def database(url: str) -> Iterator[TuningDatabase]:
+    with TuningDatabase(url, secret=SECRET) as database:
         yield database

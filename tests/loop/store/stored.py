@@ -9,13 +9,13 @@ import numpy as np
 
 from compiler.api import compile
 from compiler.cache.digest import name
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import LayerCycles, Measurement, Rejected, Result
-from compiler.network import Network
-from compiler.schedule.dram import Dram
+from compiler.options import DramTiming
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Result
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.store.entries import Entry, Execution, Profile, Trial
-from compiler.store.keys import Key
+from compiler.tuning_db.entries import Entry, Execution, Profile, TrialEntry
+from compiler.tuning_db.keys import EntryKey
 from hw.config import MlaConfig, load_target
 from tests.compiler.graphs import Draft
 
@@ -24,7 +24,7 @@ TARGETS = ("n4", "n8", "n16", "n32")
 
 
 @cache
-def network(seed: int = 0, target: str = "n8") -> Network:
+def network(seed: int = 0, target: str = "n8") -> CompiledNetwork:
     """A small network, compiled."""
     draft = Draft(np.random.default_rng(seed))
     hidden = draft.node("dense", [draft.input((1, 8)), draft.constant((12, 8))], (1, 12))
@@ -32,9 +32,9 @@ def network(seed: int = 0, target: str = "n8") -> Network:
     return compile(draft.graph, target)
 
 
-def key(subgraph: object = 0, profile: object = 0, options: object = 0) -> Key:
+def key(subgraph: object = 0, profile: object = 0, options: object = 0) -> EntryKey:
     """A key of digests of anything."""
-    return Key(name("subgraph", subgraph), name("profile", profile), name("options", options))
+    return EntryKey(name("subgraph", subgraph), name("profile", profile), name("options", options))
 
 
 def layer_schedule(rng: random.Random) -> LayerSchedule:
@@ -73,7 +73,7 @@ def measurement(rng: random.Random) -> Measurement:
     )
 
 
-def trial(rng: random.Random, where: Key, *, good: bool = False) -> Trial:
+def trial(rng: random.Random, where: EntryKey, *, good: bool = False) -> TrialEntry:
     """Any trial."""
     made: Result = measurement(rng)
     others = (
@@ -84,28 +84,41 @@ def trial(rng: random.Random, where: Key, *, good: bool = False) -> Trial:
     if not good and rng.random() < 0.4:
         made = rng.choice(others)
     plan = schedule(rng) if rng.random() < 0.5 else layer_schedule(rng)
-    return Trial(
-        key=where, schedule=plan, result=made, seed=rng.randrange(-5, 1 << 40),
-        method=rng.choice(["random", "hpm"]), generator="tilings", when=rng.random() * 1e9,
-    )  # fmt: skip
+    return TrialEntry(
+        key=where,
+        schedule=plan,
+        result=made,
+        seed=rng.randrange(-5, 1 << 40),
+        method=rng.choice(["random", "hpm"]),
+        generator="tilings",
+        when=rng.random() * 1e9,
+    )
 
 
-def execution(rng: random.Random, where: Key) -> Execution:
+def execution(rng: random.Random, where: EntryKey) -> Execution:
     """Any execution."""
     cycles = rng.randrange(1, 1 << 30)
     return Execution(
-        key=where, when=rng.random() * 1e9, cycles=cycles, utilization=rng.random(), where={"useful": cycles},
-        load_bytes=rng.getrandbits(20), store_bytes=rng.getrandbits(20), conflicts=rng.getrandbits(10),
-        reuse=rng.random() * 100, energy_uj=rng.random(), bound=rng.choice(["compute", "bus"]),
-    )  # fmt: skip
+        key=where,
+        when=rng.random() * 1e9,
+        cycles=cycles,
+        utilization=rng.random(),
+        where={"useful": cycles},
+        load_bytes=rng.getrandbits(20),
+        store_bytes=rng.getrandbits(20),
+        conflicts=rng.getrandbits(10),
+        reuse=rng.random() * 100,
+        energy_uj=rng.random(),
+        bound=rng.choice(["compute", "bus"]),
+    )
 
 
-def conditions(rng: random.Random) -> Conditions:
+def conditions(rng: random.Random) -> HardwareProfile:
     """Any machine with any memory."""
     config: MlaConfig = load_target(rng.choice(TARGETS))
     if rng.random() < 0.5:
         config = replace(config, sp_bytes=config.sp_bytes // 2, queue_depth=rng.randrange(2, 17))
-    return Conditions(config, Dram(rng.randrange(1, 500), rng.choice([4.0, 2.5, 16.0])))
+    return HardwareProfile(config, DramTiming(rng.randrange(1, 500), rng.choice([4.0, 2.5, 16.0])))
 
 
 def profile(rng: random.Random) -> Profile:
@@ -113,20 +126,28 @@ def profile(rng: random.Random) -> Profile:
     return Profile(conditions=conditions(rng), behaviour={"bus": rng.random()}, when=rng.random() * 1e9)
 
 
-def entry(where: Key, cost: float = 1000.0, seed: int = 0, target: str = "n8") -> Entry:
+def entry(where: EntryKey, cost: float = 1000.0, seed: int = 0, target: str = "n8") -> Entry:
     """The program of a small network."""
     made = network(seed, target)
     return Entry(
-        key=where, schedule=made.schedule, cost=cost, result=result(int(cost)), codes=tuple(made.codes),
+        key=where,
+        schedule=made.schedule,
+        cost=cost,
+        result=result(int(cost)),
+        codes=tuple(made.codes),
         when=5.0,
-    )  # fmt: skip
+    )
 
 
 def same(one: Entry, other: Entry) -> bool:
     """Whether two entries say the same, to the last bit of their programs."""
     if (one.key, one.schedule, one.cost, one.result, one.when) != (
-        other.key, other.schedule, other.cost, other.result, other.when
-    ):  # fmt: skip
+        other.key,
+        other.schedule,
+        other.cost,
+        other.result,
+        other.when,
+    ):
         return False
     return len(one.codes) == len(other.codes) and all(
         (a.config, a.parts, a.tags, a.memory, a.places) == (b.config, b.parts, b.tags, b.memory, b.places)

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from compiler.codegen.programs import Part
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Rejected
-from compiler.store import codec, codes, trials
-from compiler.store.checks import DAMAGE
-from compiler.store.database import Database
-from compiler.store.entries import Entry, Execution, Profile, Trial
-from compiler.store.programs import to_bytes
+from compiler.codegen.split_programs import ProgramPart
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Rejected
+from compiler.tuning_db import json_codec, program_codec, trials
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import Entry, Execution, Profile, TrialEntry
+from compiler.tuning_db.programs import to_bytes
+from compiler.util.checks import DAMAGE
 from hw.errors import InputError
 from hw.isa.program import Program
 from tests.loop.store import stored
@@ -32,20 +32,31 @@ ROWS, SEEDS = 110, (1, 2, 3)
 TABLES = ("mla_trials", "mla_programs", "mla_executions", "mla_profiles")
 #: No field of an entry may be one of these.
 HOSTILE = (
-    "NaN", "-Infinity", "1e999", str(10**30), "-5", "null", "[]", "{}", '"\\ud800"', "true", "[" * 100_000, "0.5",
-)  # fmt: skip
+    "NaN",
+    "-Infinity",
+    "1e999",
+    str(10**30),
+    "-5",
+    "null",
+    "[]",
+    "{}",
+    '"\\ud800"',
+    "true",
+    "[" * 100_000,
+    "0.5",
+)
 
 
 @dataclass
 class Contents:
     """What a user has put into a database."""
 
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[TrialEntry] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)
 
-    def put(self, database: Database) -> None:
+    def put(self, database: TuningDatabase) -> None:
         database.add_measurement(*self.trials)
         database.add_execution(*self.executions)
         for profile in self.profiles:
@@ -68,7 +79,7 @@ def contents(rng: random.Random) -> Contents:
     return made
 
 
-def check(database: Database, made: Contents, *, legal: bool = True) -> int:
+def check(database: TuningDatabase, made: Contents, *, legal: bool = True) -> int:
     """Everything that comes out is what went in; returns how many entries came out.
 
     Where somebody who knows the secret has written (not `legal`), it is at least an entry of the right key.
@@ -250,7 +261,7 @@ def test_damaged_rows_are_misses(tmp_path, caplog, seed):
     rng, path = random.Random(seed), tmp_path / "profile.db"
     made, done = contents(rng), dict.fromkeys([way.__name__ for way in WAYS], 0)
     caplog.set_level(logging.WARNING)
-    with Database(f"sqlite:///{path}", secret=SECRET) as database:
+    with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         made.put(database)
         whole, before = check(database, made), rows(path)
         for number in range(ROWS):
@@ -275,7 +286,7 @@ def test_damaged_rows_are_misses(tmp_path, caplog, seed):
     assert sum(done.values()) >= 100
 
 
-def _mend(database: Database, made: Contents) -> None:
+def _mend(database: TuningDatabase, made: Contents) -> None:
     """The next program takes the place of a damaged one, however good that claims to be."""
     for entry in made.entries:
         if database.best(entry.key) is None:
@@ -287,7 +298,7 @@ def _mend(database: Database, made: Contents) -> None:
 def test_no_entry_of_any_table_passes_for_one_of_another(tmp_path):
     rng, path = random.Random(9), tmp_path / "profile.db"
     made = contents(rng)
-    with Database(f"sqlite:///{path}", secret=SECRET) as database:
+    with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         made.put(database)
     before = rows(path)
     for source in TABLES:
@@ -295,7 +306,7 @@ def test_no_entry_of_any_table_passes_for_one_of_another(tmp_path):
             if source != target:
                 theirs = {name: before[source][0][name] for name in ("digest", "data", "code")}
                 change(path, target, [before[target][0] | theirs], [])
-                with Database(f"sqlite:///{path}", secret=SECRET) as database:
+                with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
                     check(database, made)
                 change(path, target, [before[target][0]], [])
 
@@ -315,7 +326,7 @@ def test_damaged_code_is_refused_with_one_kind_of_error(seed):
         if rng.random() < 0.3:
             data = data[: rng.randrange(len(data))]
         try:
-            _, made = codes.from_bytes(bytes(data))
+            _, made = program_codec.from_bytes(bytes(data))
         except DAMAGE:
             refused += 1
             continue
@@ -329,38 +340,54 @@ def test_code_that_no_machine_could_have_is_refused():
     text, rest = _split(to_bytes(stored.entry(key())))
     assert rest is not None
     bad: list[tuple[str, Any, str]] = [
-        ("config", {"n": 5}, "n must be one of"), ("programs", [], "bytes|programs are missing"),
-        ("programs", ["x"], "no natural number"), ("programs", [-8], "no natural number"), ("programs", {}, "a list"),
-        ("programs", [1 << 40], "cut short"), ("layers", [], "programs are missing"), ("layers", [[9]], "a layer that"),
-        ("layers", [3], "must be a list"), ("tags", [99], "out of range"), ("tags", [], "a layer that there is not"),
-        ("image", 0, "bytes after its end"), ("image", 1 << 30, "cut short"), ("image", -1, "image must be"),
-        ("memory", 1, "out of range"), ("memory", 1 << 32, "out of range"), ("places", {"x": 0}, "a place of"),
-        ("places", {"x": 48}, "a place of"), ("places", 5, "places must be an object"),
-    ]  # fmt: skip
+        ("config", {"n": 5}, "n must be one of"),
+        ("programs", [], "bytes|programs are missing"),
+        ("programs", ["x"], "a size or index must be a non-negative integer"),
+        ("programs", [-8], "a size or index must be a non-negative integer"),
+        ("programs", {}, "a list"),
+        ("programs", [1 << 40], "cut short"),
+        ("layers", [], "programs are missing"),
+        ("layers", [[9]], "a program refers to a missing layer"),
+        ("layers", [3], "must be a list"),
+        ("tags", [99], "out of range"),
+        ("tags", [], "a program refers to a missing layer"),
+        ("image", 0, "bytes after its end"),
+        ("image", 1 << 30, "cut short"),
+        ("image", -1, "image must be"),
+        ("memory", 1, "out of range"),
+        ("memory", 1 << 32, "out of range"),
+        ("places", {"x": 0}, "invalid operand index"),
+        ("places", {"x": 48}, "invalid operand index"),
+        ("places", 5, "places must be an object"),
+    ]
     for name, value, why in bad:
         values = json.loads(text)
         values["codes"][0][name] = value
         with pytest.raises((ValueError, InputError), match=why):
-            codes.from_bytes(_joined(json.dumps(values).encode(), rest))
-    for data, why in [(b"", "no code"), (b"MLAC\1", "no code"), (b"MLAC\1\xff\xff\xff\xff", "cut short")]:
+            program_codec.from_bytes(_joined(json.dumps(values).encode(), rest))
+    for data, why in [
+        (b"", "not an encoded program"),
+        (b"MLAC\1", "not an encoded program"),
+        (b"MLAC\1\xff\xff\xff\xff", "cut short"),
+    ]:
         with pytest.raises(ValueError, match=why):
-            codes.from_bytes(data)
+            program_codec.from_bytes(data)
     with pytest.raises(ValueError, match="bytes after its end"):
-        codes.from_bytes(_joined(text, rest + b"x"))
+        program_codec.from_bytes(_joined(text, rest + b"x"))
     (code,) = stored.entry(key()).codes
-    long = Part(Program("long", (0,) * (code.config.wis_words + 1)), (0,))
+    long = ProgramPart(Program("long", (0,) * (code.config.wis_words + 1)), (0,))
     with pytest.raises(ValueError, match="longer than the instruction store"):
-        codes.from_bytes(codes.to_bytes({}, [replace(code, parts=(long,))]))
+        program_codec.from_bytes(program_codec.to_bytes({}, [replace(code, parts=(long,))]))
 
 
 def test_too_large_entries_are_not_read(tmp_path, caplog):
     path = tmp_path / "profile.db"
     made = contents(random.Random(0))
-    with Database(f"sqlite:///{path}", secret=SECRET) as database:
+    with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         made.put(database)
     row = rows(path)["mla_trials"][0]
     change(path, "mla_trials", [sealed("mla_trials", row, b" " * (5 << 20) + row["data"], sign=True)], [])
-    with Database(f"sqlite:///{path}", secret=SECRET) as database:
+    with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         assert len(database.trials(made.trials[0].key)) == 2
     assert "is not used: it is empty, or too large" in caplog.text
 
@@ -369,20 +396,26 @@ def test_a_profile_of_no_machine_is_left_out(tmp_path, caplog):
     path = tmp_path / "profile.db"
     profile = stored.profile(random.Random(0))
     bad: list[tuple[str, Any, str]] = [
-        ("config", {"n": 5}, "n must be one of"), ("config", {"wings": 2}, "a machine has no such field"),
-        ("config", 7, "no object"), ("latency", 0, "latency must be"), ("behaviour", {"a": "b"}, "a finite number"),
-        ("bytes_per_cycle", 0.0, "bytes_per_cycle must be"), ("bytes_per_cycle", -2.0, "bytes_per_cycle must be"),
-    ]  # fmt: skip
+        ("config", {"n": 5}, "n must be one of"),
+        ("config", {"wings": 2}, "a machine has no such field"),
+        ("config", 7, "no object"),
+        ("latency", 0, "latency must be"),
+        ("behaviour", {"a": "b"}, "a finite number"),
+        ("bytes_per_cycle", 0.0, "bytes_per_cycle must be"),
+        ("bytes_per_cycle", -2.0, "bytes_per_cycle must be"),
+    ]
     for name, value, why in bad:
-        with Database(f"sqlite:///{path}", secret=SECRET) as database:
+        with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
             database.put_profile(profile)
         (row,) = rows(path)["mla_profiles"]
-        values = codec.profile_values(profile) | {name: value}
+        values = json_codec.profile_values(profile) | {name: value}
         change(
             path, "mla_profiles", [sealed("mla_profiles", row, json.dumps(values).encode(), sign=True)], []
         )
         caplog.clear()
-        with Database(f"sqlite:///{path}", secret=SECRET) as database:
-            assert database.profiles() == [] and database.nearest(Conditions(stored.network().config)) == []
+        with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
+            assert (
+                database.profiles() == [] and database.nearest(HardwareProfile(stored.network().config)) == []
+            )
         assert why in caplog.text
         change(path, "mla_profiles", [], None)

@@ -10,15 +10,15 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from compiler.api import compile
-from compiler.cache.store import Store
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import LayerCycles, Measurement
-from compiler.runtime import Session, dram_bytes
+from compiler.cache.content_store import ContentStore
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import LayerCycles, Measurement
+from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.store.database import Database
-from compiler.store.entries import Profile, Trial
-from compiler.store.programs import to_bytes
-from compiler.store.schema import METADATA, PROGRAMS
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import Profile, TrialEntry
+from compiler.tuning_db.programs import to_bytes
+from compiler.tuning_db.schema import METADATA, PROGRAMS
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError
@@ -36,11 +36,11 @@ def test_trials_come_out_as_they_went_in(url, seed):
         key(subgraph, profile, options) for subgraph in (0, 1) for profile in (0, 1) for options in (0, 1)
     ]
     made = [stored.trial(rng, rng.choice(keys)) for _ in range(60)]
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         for each in made[:20]:
             database.add_measurement(each)
         database.add_measurement(*made[20:])
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         for each in keys:
             assert database.trials(each) == [(trial, True) for trial in made if trial.key == each]
         for each in made:
@@ -53,7 +53,7 @@ def test_trials_come_out_as_they_went_in(url, seed):
 def test_a_schedule_of_a_layer_is_not_that_of_a_network(database):
     for schedule in (LayerSchedule(), Schedule(), Schedule(layers={"": LayerSchedule()})):
         assert database.measured(key(), schedule) is None
-        database.add_measurement(Trial(key=key(), schedule=schedule, result=result(1)))
+        database.add_measurement(TrialEntry(key=key(), schedule=schedule, result=result(1)))
         assert database.measured(key(), schedule) == result(1)
     assert [type(trial.schedule) for trial, _ in database.trials(key())] == [
         LayerSchedule,
@@ -64,7 +64,7 @@ def test_a_schedule_of_a_layer_is_not_that_of_a_network(database):
 
 def test_the_last_measurement_counts_and_all_are_kept(database):
     first, second = (
-        Trial(key=key(), schedule=Schedule(), result=result(c), when=w) for c, w in ((5, 1), (9, 2))
+        TrialEntry(key=key(), schedule=Schedule(), result=result(c), when=w) for c, w in ((5, 1), (9, 2))
     )
     database.add_measurement(first, second, first)  # the same once more says nothing new
     assert database.trials(key()) == [(first, True), (second, True)]
@@ -72,19 +72,19 @@ def test_the_last_measurement_counts_and_all_are_kept(database):
 
 
 def test_a_trial_without_a_time_gets_one(database):
-    database.add_measurement(Trial(key=key(), schedule=Schedule(), result=result(5)))
+    database.add_measurement(TrialEntry(key=key(), schedule=Schedule(), result=result(5)))
     ((trial, _),) = database.trials(key())
     assert trial.when > 1.6e9
 
 
 def test_the_best_program_is_kept(url):
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         assert database.best(key()) is None
         assert database.put_best(stored.entry(key(), 500.0))
         assert not database.put_best(stored.entry(key(), 500.0, seed=1))
         assert not database.put_best(stored.entry(key(), 501.0, seed=1))
         assert database.put_best(stored.entry(key(1), 7.0, seed=1))
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         first = database.best(key())
         assert first is not None and stored.same(first, stored.entry(key(), 500.0))
         assert database.put_best(stored.entry(key(), 499.5, seed=1))
@@ -114,16 +114,16 @@ def test_a_hit_runs(database):
 
 
 def test_programs_have_bounded_room(url):
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         for number in range(3):
             database.put_best(stored.entry(key(number)))
     size = len(to_bytes(stored.entry(key())))
-    with Database(url, secret=SECRET, room=3 * size) as database:
+    with TuningDatabase(url, secret=SECRET, room=3 * size) as database:
         database.put_best(stored.entry(key(3)))
         there = [database.best(key(number)) is not None for number in range(4)]
         assert there == [False, True, True, True]
-        database.add_measurement(Trial(key=key(0), schedule=Schedule(), result=result(1)))
-    with Database(url, secret=SECRET, room=100) as database:
+        database.add_measurement(TrialEntry(key=key(0), schedule=Schedule(), result=result(1)))
+    with TuningDatabase(url, secret=SECRET, room=100) as database:
         assert not database.put_best(stored.entry(key(9)))
         assert database.best(key(9)) is None and database.trials(key(0))
 
@@ -149,12 +149,12 @@ def test_history_is_in_the_order_of_time(database):
 def test_entries_of_another_user_are_candidates_and_no_hits(url):
     rng = random.Random(3)
     good = [stored.trial(rng, key(), good=True) for _ in range(5)]
-    with Database(url, secret=OTHER_SECRET) as database:
+    with TuningDatabase(url, secret=OTHER_SECRET) as database:
         database.add_measurement(*good)
         database.put_best(stored.entry(key()))
         database.add_execution(stored.execution(rng, key()))
         database.put_profile(stored.profile(rng))
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         assert database.best(key()) is None
         assert all(database.measured(key(), trial.schedule) is None for trial in good)
         assert database.history(key().subgraph) == []
@@ -168,24 +168,24 @@ def test_entries_of_another_user_are_candidates_and_no_hits(url):
 
 
 def test_without_a_secret_nothing_is_believed(url, monkeypatch):
-    monkeypatch.setattr(Store, "secret", None)
-    with Database(url) as database:
+    monkeypatch.setattr(ContentStore, "secret", None)
+    with TuningDatabase(url) as database:
         database.put_best(stored.entry(key()))
         assert database.best(key()) is None
 
 
 def test_users_have_their_own_secret(url):
     for _ in range(2):
-        with Database(url) as database:
+        with TuningDatabase(url) as database:
             database.put_best(stored.entry(key()))
             assert database.best(key()) is not None
-    with Database(url, secret=OTHER_SECRET) as database:
+    with TuningDatabase(url, secret=OTHER_SECRET) as database:
         assert database.best(key()) is None
 
 
 def test_candidates_are_those_of_the_nearest_machines(database):
     rng = random.Random(5)
-    machines = [Conditions(load_target(target)) for target in ("n4", "n8", "n16", "n32")]
+    machines = [HardwareProfile(load_target(target)) for target in ("n4", "n8", "n16", "n32")]
     for machine in machines[1:]:
         database.put_profile(Profile(conditions=machine))
     own = machines[2].key
@@ -209,14 +209,14 @@ def test_candidates_are_those_of_the_nearest_machines(database):
     assert [c.distance for c in found] == pytest.approx([rank(c.trial)[0] for c in found])
     assert [c.trial for c in database.candidates(here, 5)] == [c.trial for c in found[:5]]
     # A machine of which nothing is known yet starts from those nearest to it.
-    new = Conditions(load_target("n4"))
+    new = HardwareProfile(load_target("n4"))
     first = database.candidates(replace(key(), profile=new.key), 64, conditions=new)
     order = [c.trial.key.profile for c in first]
     assert order[0] == new.key
     assert [machines[i].key for i in (1, 2, 3)] == list(dict.fromkeys(p for p in order if p in known))
 
 
-def sum_of_logs(one: Conditions, other: Conditions) -> float:
+def sum_of_logs(one: HardwareProfile, other: HardwareProfile) -> float:
     """Another way to the distance of machines that are named targets."""
     weights = {"n": 4, "sp_bytes": 1, "acc_bytes": 1}
     total = 0.0
@@ -230,7 +230,7 @@ def test_schedules_of_another_network_are_no_candidates(database):
     for number, schedule in enumerate(
         (Schedule((), {"a": inside}), Schedule((), {"x": inside}), outside, inside), 1
     ):
-        database.add_measurement(Trial(key=key(), schedule=schedule, result=result(number)))
+        database.add_measurement(TrialEntry(key=key(), schedule=schedule, result=result(number)))
     assert len(database.candidates(key())) == 4
     found = database.candidates(key(), nodes=["a", "b"])
     assert [c.trial.schedule for c in found] == [Schedule((), {"a": inside}), inside]
@@ -238,8 +238,8 @@ def test_schedules_of_another_network_are_no_candidates(database):
 
 def test_each_schedule_is_a_candidate_once(database):
     for cycles in (9, 5, 7):
-        database.add_measurement(Trial(key=key(), schedule=Schedule(), result=result(cycles)))
-        database.add_measurement(Trial(key=key(0, 1), schedule=Schedule(), result=result(1)))
+        database.add_measurement(TrialEntry(key=key(), schedule=Schedule(), result=result(cycles)))
+        database.add_measurement(TrialEntry(key=key(0, 1), schedule=Schedule(), result=result(1)))
     (found,) = database.candidates(key())
     assert found.trial.result == result(5) and found.distance == 0
 
@@ -247,7 +247,7 @@ def test_each_schedule_is_a_candidate_once(database):
 def test_candidates_of_other_keys_alone(database):
     for number, where in enumerate((key(), key(0, 1), key(0, 0, 1))):
         schedule = Schedule((), {"a": LayerSchedule(rows=number + 1)})
-        database.add_measurement(Trial(key=where, schedule=schedule, result=result(9)))
+        database.add_measurement(TrialEntry(key=where, schedule=schedule, result=result(9)))
     assert [c.trial.schedule.layers["a"].rows for c in database.candidates(key())] == [1, 3, 2]
     assert [c.trial.schedule.layers["a"].rows for c in database.candidates(key(), elsewhere=True)] == [3, 2]
 
@@ -256,7 +256,7 @@ def test_profiles_are_those_measured_last(url):
     rng = random.Random(7)
     made = [stored.profile(rng) for _ in range(12)]
     newer = [replace(each, behaviour={"bus": 2.0}, when=each.when + 1) for each in made[:5]]
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         for each in (*made[:4], *newer, *made[4:]):
             database.put_profile(each)
         wanted = {each.conditions.key: each for each in (*made, *newer)}
@@ -265,7 +265,7 @@ def test_profiles_are_those_measured_last(url):
             (distance, found), *_ = database.nearest(each.conditions, 3)
             assert distance == 0 and found.conditions.key == each.conditions.key
         assert len(database.nearest(made[0].conditions, 3)) == 3
-    with Database(url, secret=OTHER_SECRET) as database:
+    with TuningDatabase(url, secret=OTHER_SECRET) as database:
         assert not any(each.trusted for each in database.profiles())
         mine = replace(made[0], when=0.0)
         database.put_profile(mine)
@@ -273,26 +273,37 @@ def test_profiles_are_those_measured_last(url):
 
 
 def test_values_that_cannot_be_kept_are_refused(database):
-    trial = Trial(key=key(), schedule=Schedule(), result=result(1))
+    trial = TrialEntry(key=key(), schedule=Schedule(), result=result(1))
     bad = [
-        replace(trial, result=result(-1)), replace(trial, result=result(1 << 63)),
-        replace(trial, result=result(1, energy_uj=math.nan)), replace(trial, result=result(1, floor=-1)),
-        replace(trial, result=result(1, energy_uj=-1.0)), replace(trial, when=math.inf),
+        replace(trial, result=result(-1)),
+        replace(trial, result=result(1 << 63)),
+        replace(trial, result=result(1, energy_uj=math.nan)),
+        replace(trial, result=result(1, floor=-1)),
+        replace(trial, result=result(1, energy_uj=-1.0)),
+        replace(trial, when=math.inf),
         replace(trial, result=result(1, layers=(LayerCycles(("a",), -1, {}),))),
         replace(trial, result=result(1, layers=(LayerCycles((7,), 1, {}),))),  # type: ignore[arg-type]
-        replace(trial, method="x" * 5000), replace(trial, seed=1 << 70), replace(trial, seed=0.5),  # type: ignore[arg-type]
-        replace(trial, result=result(1, layers=(LayerCycles(("a",), 1, {str(i): 1 for i in range(1 << 17)}),))),
+        replace(trial, method="x" * 5000),
+        replace(trial, seed=1 << 70),
+        replace(trial, seed=0.5),  # type: ignore[arg-type]
+        replace(
+            trial, result=result(1, layers=(LayerCycles(("a",), 1, {str(i): 1 for i in range(1 << 17)}),))
+        ),
         replace(trial, result=result(1, layers=(LayerCycles(("a",), 1, {}),) * (1 << 17))),
-    ]  # fmt: skip
+    ]
     for each in bad:
-        with pytest.raises(InputError, match="the database cannot keep this: "):
+        with pytest.raises(InputError, match="the database cannot store this entry: "):
             database.add_measurement(trial, each)
     assert database.trials(key()) == []
-    with pytest.raises(InputError, match="cannot keep this: utilization must be a finite number"):
+    with pytest.raises(InputError, match="cannot store this entry: utilization must be a finite number"):
         database.add_execution(replace(stored.execution(random.Random(0), key()), utilization=math.inf))
-    with pytest.raises(InputError, match="cannot keep this: behaviour of 'bus' must be a finite number"):
-        database.put_profile(Profile(conditions=Conditions(load_target("n4")), behaviour={"bus": math.nan}))
-    with pytest.raises(InputError, match="cannot keep this program: Infinity is no number of JSON"):
+    with pytest.raises(
+        InputError, match="cannot store this entry: behaviour of 'bus' must be a finite number"
+    ):
+        database.put_profile(
+            Profile(conditions=HardwareProfile(load_target("n4")), behaviour={"bus": math.nan})
+        )
+    with pytest.raises(InputError, match="cannot keep this program: Infinity is not a JSON number"):
         database.put_best(replace(stored.entry(key()), cost=math.inf))
     for bad_result in (result(1, exact=False), result(1, floor=2)):
         with pytest.raises(
@@ -304,10 +315,10 @@ def test_values_that_cannot_be_kept_are_refused(database):
 
 
 def test_the_default_is_a_file_in_the_cache(cache):
-    with Database() as database:
+    with TuningDatabase() as database:
         database.put_best(stored.entry(key()))
     assert (cache / "profile.db").is_file()
-    with Database() as database:
+    with TuningDatabase() as database:
         assert database.best(key()) is not None
 
 
@@ -316,7 +327,7 @@ def test_every_table_and_query_is_plain_sql():
     from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.schema import CreateTable
 
-    from compiler.store.rows import entries
+    from compiler.tuning_db.sealed_rows import entries
 
     for dialect in (postgresql.dialect(), sqlite.dialect()):
         for table in METADATA.sorted_tables:
@@ -338,7 +349,7 @@ def test_compiled_networks_go_through_the_database(database):
 
 def test_sqlite_is_durable(tmp_path):
     with (
-        Database(f"sqlite:///{tmp_path}/a.db", secret=SECRET) as database,
+        TuningDatabase(f"sqlite:///{tmp_path}/a.db", secret=SECRET) as database,
         database._engine.connect() as connection,
     ):
         values = {

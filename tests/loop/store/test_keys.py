@@ -9,12 +9,12 @@ import pytest
 
 from compiler.api import compile
 from compiler.ir.graph import Graph
-from compiler.lower.layer import Layer
-from compiler.measure.conditions import Conditions
-from compiler.schedule.dram import Dram
-from compiler.store import keys
-from compiler.store.distance import distance
-from compiler.store.keys import Key, options_of, shape_of, subgraph_of
+from compiler.layers.base import Layer
+from compiler.options import DramTiming
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.tuning_db import keys
+from compiler.tuning_db.keys import EntryKey, options_of, shape_of, subgraph_of
+from compiler.tuning_db.machine_distance import distance
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError
 from tests.compiler.graphs import Draft
@@ -88,7 +88,7 @@ def test_layers_of_networks_have_keys(name):
 def test_options_count(monkeypatch):
     found = {options_of(), options_of(batch=1), options_of(batch=2), options_of(rounding="xnnpack", batch=1)}
     found |= {options_of(batch=1.0), options_of(batch=True), options_of(batch="1")}
-    monkeypatch.setattr(keys, "version", lambda: "another compiler")
+    monkeypatch.setattr(keys, "KEY_VERSION", "another")
     assert len(found | {options_of(batch=1)}) == 8
     assert options_of(a=1, b=2) == options_of(b=2, a=1)
 
@@ -98,18 +98,18 @@ def test_options_count(monkeypatch):
 )
 def test_what_is_no_digest_is_no_key(bad):
     with pytest.raises(InputError, match="profile must be a SHA-256 in hexadecimal"):
-        Key("a" * 64, bad, "b" * 64)
+        EntryKey("a" * 64, bad, "b" * 64)
 
 
 def test_conditions_have_one_key_however_they_are_said():
-    same = {Conditions(N16, Dram(100, rate)).key for rate in (None, 16, 16.0, np.float64(16))}
-    assert len(same) == 1 and same == {Conditions(N16).key}
-    others = {Conditions(N16, Dram(101)).key, Conditions(N16, Dram(100, 8)).key}
+    same = {HardwareProfile(N16, DramTiming(100, rate)).key for rate in (None, 16, 16.0, np.float64(16))}
+    assert len(same) == 1 and same == {HardwareProfile(N16).key}
+    others = {HardwareProfile(N16, DramTiming(101)).key, HardwareProfile(N16, DramTiming(100, 8)).key}
     for item in fields(MlaConfig):
         value = getattr(N16, item.name)
         if value > 1 and item.name != "fuse_rate":
             changed = replace(N16, **{item.name: value // 2})
-            others.add(Conditions(changed, Dram(100, 16)).key)
+            others.add(HardwareProfile(changed, DramTiming(100, 16)).key)
     assert len(others | same) == 3 + 18
 
 
@@ -126,13 +126,13 @@ def test_the_distance_is_a_metric(seed):
 
 
 def test_what_changes_schedules_is_far():
-    here = Conditions(N16)
-    latency, rate = Conditions(N16, Dram(400)), Conditions(N16, Dram(100, 4.0))
-    memory = Conditions(replace(N16, sp_bytes=64 << 10))
-    segments = Conditions(replace(N16, segments=16))
+    here = HardwareProfile(N16)
+    latency, rate = HardwareProfile(N16, DramTiming(400)), HardwareProfile(N16, DramTiming(100, 4.0))
+    memory = HardwareProfile(replace(N16, sp_bytes=64 << 10))
+    segments = HardwareProfile(replace(N16, segments=16))
     assert [distance(here, each) for each in (latency, rate, memory)] == pytest.approx([2, 2, 2])
     assert 0 < distance(here, segments) < 1 < distance(here, latency)
-    assert distance(here, Conditions(replace(N16, n=8))) >= 4 > distance(here, latency)
+    assert distance(here, HardwareProfile(replace(N16, n=8))) >= 4 > distance(here, latency)
     # The rate is that of a lane: N = 8 with a beat a cycle is as a machine of N = 16 with one.
-    assert distance(here, Conditions(replace(N16, n=8))) == 4
-    assert math.isclose(distance(here, Conditions(N16, Dram(100, 15.9))), math.log2(16 / 15.9))
+    assert distance(here, HardwareProfile(replace(N16, n=8))) == 4
+    assert math.isclose(distance(here, HardwareProfile(N16, DramTiming(100, 15.9))), math.log2(16 / 15.9))

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from compiler.cache import proofs
-from compiler.cache.store import Store
-from compiler.runtime import Session, dram_bytes
-from compiler.store import memory
-from compiler.store.database import Database
-from compiler.store.entries import Entry
-from compiler.store.keys import Key
-from compiler.store.memory import MemoryCache, Placement
+from compiler.cache.content_store import ContentStore
+from compiler.runtime.session import Session, dram_bytes
+from compiler.tuning_db import program_cache
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import Entry
+from compiler.tuning_db.keys import EntryKey
+from compiler.tuning_db.program_cache import Placement, ProgramCache
 from cosim.golden import GoldenDevice
 from tests.loop.store import stored
 from tests.loop.store.stored import key
@@ -22,18 +22,18 @@ from tests.loop.store.stored import key
 class Counted:
     """A database that counts what it is asked."""
 
-    def __init__(self, database: Database):
+    def __init__(self, database: TuningDatabase):
         self.database = database
-        self.asked: list[Key] = []
+        self.asked: list[EntryKey] = []
 
-    def best(self, where: Key) -> Entry | None:
+    def best(self, where: EntryKey) -> Entry | None:
         self.asked.append(where)
         return self.database.best(where)
 
     def put_best(self, entry: Entry) -> bool:
         return self.database.put_best(entry)
 
-    def drop_best(self, where: Key) -> None:
+    def drop_best(self, where: EntryKey) -> None:
         self.database.drop_best(where)
 
 
@@ -59,7 +59,7 @@ def placement() -> Placement:
 
 
 def test_the_database_is_asked_once(counted):
-    cache = MemoryCache(counted)
+    cache = ProgramCache(counted)
     assert cache.best(key()) is None and cache.best(key()) is None
     assert counted.asked == [key()] * 2  # that there is none is not remembered: another process may find one
     counted.put_best(stored.entry(key()))
@@ -72,7 +72,7 @@ def test_the_database_is_asked_once(counted):
 
 
 def test_what_is_put_is_there_at_once(counted):
-    cache = MemoryCache(counted)
+    cache = ProgramCache(counted)
     assert cache.put_best(stored.entry(key(), 50.0)) and counted.asked == []
     found = cache.best(key())
     assert found is not None and found.cost == 50.0 and counted.asked == []
@@ -87,7 +87,7 @@ def test_what_is_put_is_there_at_once(counted):
 def test_the_least_recently_used_go_first(counted):
     for number in range(4):
         counted.put_best(stored.entry(key(number)))
-    cache = MemoryCache(counted, most_entries=3)
+    cache = ProgramCache(counted, most_entries=3)
     for number in (0, 1, 2, 0, 3):
         cache.best(key(number))
     counted.asked.clear()
@@ -98,13 +98,13 @@ def test_the_least_recently_used_go_first(counted):
 
 def test_bytes_are_bounded(counted):
     size = stored.entry(key()).bytes
-    cache = MemoryCache(counted, most_bytes=2 * size)
+    cache = ProgramCache(counted, most_bytes=2 * size)
     for number in range(3):
         cache.put_best(stored.entry(key(number)))
     for number in (1, 2, 0):
         cache.best(key(number))
     assert counted.asked == [key(0)]
-    small = MemoryCache(counted, most_bytes=1)  # the one in use stays
+    small = ProgramCache(counted, most_bytes=1)  # the one in use stays
     assert small.best(key(0)) is small.best(key(0)) is not None
     small.forget()
     assert small._bytes == 0
@@ -117,7 +117,7 @@ def test_it_is_an_lru(counted, seed):
     rng, order = random.Random(seed), []
     for number in range(8):
         counted.put_best(stored.entry(key(number)))
-    cache = MemoryCache(counted, most_entries=4)
+    cache = ProgramCache(counted, most_entries=4)
     for _ in range(300):
         number = rng.randrange(8)
         counted.asked.clear()
@@ -133,11 +133,14 @@ def test_it_is_an_lru(counted, seed):
 
 def test_a_program_is_proved_once_for_each_place(counted, placement, proved):
     counted.put_best(stored.entry(key()))
-    cache = MemoryCache(counted)
+    cache = ProgramCache(counted)
     for _ in range(5):
         assert cache.runnable(key(), placement) is cache.best(key()) is not None
     assert len(proved) == 1
-    moved = replace(placement, operands=tuple(tuple(o + 64 for o in each) for each in placement.operands))
+    moved = Placement(
+        tuple(tuple(o + 64 for o in each) for each in placement.operands),
+        tuple(tuple((a + 64, b + 64, how) for a, b, how in each) for each in placement.windows),
+    )
     assert cache.runnable(key(), moved) is not None and cache.runnable(key(), placement) is not None
     assert len(proved) == 2
     cache.forget()
@@ -150,17 +153,17 @@ def test_proofs_are_known_from_run_to_run(counted, placement, proved):
     counted.put_best(stored.entry(key()))
     network = stored.network()
     with GoldenDevice(network.config, dram_bytes(network)) as device:
-        Session(device, network, proofs=Store())
+        Session(device, network, proofs=ContentStore())
     for _ in range(2):
-        assert MemoryCache(counted, Store()).runnable(key(), placement) is not None
+        assert ProgramCache(counted, ContentStore()).runnable(key(), placement) is not None
     assert len(proved) == 1
 
 
 def test_a_program_that_could_do_harm_is_a_miss(counted, placement, caplog):
     counted.put_best(stored.entry(key()))
-    cache = MemoryCache(counted)
-    first, last, permissions = placement.windows[0]
-    narrow = replace(placement, windows=((first, first + 1, permissions),))
+    cache = ProgramCache(counted)
+    ((first, last, permissions), *_) = placement.windows[0]
+    narrow = replace(placement, windows=(((first, first + 1, permissions),),))
     assert cache.runnable(key(), narrow) is None
     assert f"the best program of subgraph {key().subgraph} is not used: " in caplog.text
     assert last > first and cache.runnable(key(), placement) is not None
@@ -169,7 +172,7 @@ def test_a_program_that_could_do_harm_is_a_miss(counted, placement, caplog):
 def test_threads_share_it(counted, monkeypatch):
     for number in range(6):
         counted.put_best(stored.entry(key(number)))
-    cache, wrong = MemoryCache(counted, most_entries=3), []
+    cache, wrong = ProgramCache(counted, most_entries=3), []
 
     def use(seed: int) -> None:
         rng = random.Random(seed)
@@ -185,5 +188,7 @@ def test_threads_share_it(counted, monkeypatch):
     for thread in threads:
         thread.join()
     assert not wrong and cache.hits + cache.misses == 240
-    assert len(cache._held) == 3 and cache._bytes == sum(held.entry.bytes for held in cache._held.values())
-    assert memory.MOST_ENTRIES > 3
+    assert len(cache._entries) == 3 and cache._bytes == sum(
+        held.entry.bytes for held in cache._entries.values()
+    )
+    assert program_cache.MOST_ENTRIES > 3

@@ -6,14 +6,14 @@ from threading import Thread
 
 import pytest
 
-from compiler.cache import store
-from compiler.cache.store import Store
-from compiler.store.database import Database
-from compiler.store.keys import Key
+from compiler.cache import content_store
+from compiler.cache.content_store import ContentStore
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.keys import EntryKey
 from hw.config import load_target
 from tests.loop.store import stored
 from tests.loop.store.stored import SECRET
-from tests.loop.store.writer import kill_again_and_again
+from tests.loop.store.writer import check_killed_writers
 
 #: Of these in one test; `tests/soak/test_store.py` has more.
 KILLS = 15
@@ -21,18 +21,16 @@ KILLS = 15
 
 @pytest.mark.parametrize("seed", [1])
 def test_killed_writers_lose_nothing(tmp_path, seed):
-    print(f"seed {seed}")
-    told, found = kill_again_and_again(tmp_path, seed, KILLS)
-    print(f"{KILLS} writers killed: {told} measurements told of, {found} found")
+    check_killed_writers(tmp_path, seed, KILLS)
 
 
-def _key(target: str, number: int) -> Key:
+def _key(target: str, number: int) -> EntryKey:
     return stored.key(number, load_target(target).n)
 
 
 def _share(url: str, target: str, rounds: int) -> None:
     """Write for one configuration, and look for both."""
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         for number in range(rounds):
             mine = _key(target, number % 3)
             database.put_best(stored.entry(mine, 1000.0 - number, target=target))
@@ -54,7 +52,7 @@ def test_processes_and_configurations_share_a_database(url):
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         for target in ("n4", "n8"):
             costs = [hit.cost for number in range(3) if (hit := database.best(_key(target, number)))]
             assert costs == [1000.0 - 9, 1000.0 - 10, 1000.0 - 11]
@@ -65,17 +63,17 @@ def test_users_that_begin_together_have_one_secret(tmp_path, monkeypatch, damage
     """Of entries signed with a secret that another process then replaces nothing would be believed again."""
     if damage == "short":
         (tmp_path / "secret").write_bytes(b"short")
-    make, secrets = store._new_secret, []
+    make, secrets = content_store._new_secret, []
     # `func`: the property itself lets threads of one process in one by one, until Python 3.12.
-    other = Thread(target=lambda: secrets.append(Store.secret.func(Store(tmp_path))))
+    other = Thread(target=lambda: secrets.append(ContentStore.secret.func(ContentStore(tmp_path))))
 
     def late(path: Path) -> bytes | None:
-        monkeypatch.setattr(store, "_new_secret", make)
+        monkeypatch.setattr(content_store, "_new_secret", make)
         other.start()  # finds no secret either
         other.join(0.3)  # and would make one now, if it did not have to wait
         return make(path)
 
-    monkeypatch.setattr(store, "_new_secret", late)
-    secrets.append(Store(tmp_path).secret)
+    monkeypatch.setattr(content_store, "_new_secret", late)
+    secrets.append(ContentStore(tmp_path).secret)
     other.join()
-    assert {*secrets} == {Store(tmp_path).secret} != {None} and len(secrets) == 2
+    assert {*secrets} == {ContentStore(tmp_path).secret} != {None} and len(secrets) == 2

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.store import transfer
-from compiler.store.database import Database
+from compiler.tuning_db import export
+from compiler.tuning_db.database import TuningDatabase
 from hw.errors import InputError, WorkError
 from tests.loop.store import stored
 from tests.loop.store.stored import OTHER_SECRET, SECRET, key
@@ -16,7 +16,7 @@ from tests.loop.store.stored import OTHER_SECRET, SECRET, key
 HEAD = '{"format":"mla profiles","schema_version":1}\n'
 
 
-def filled(database: Database, seed: int = 1) -> list:
+def filled(database: TuningDatabase, seed: int = 1) -> list:
     """Trials that are in a database now, with executions, profiles and programs."""
     rng = random.Random(seed)
     made = [stored.trial(rng, key(), good=True) for _ in range(7)]
@@ -34,7 +34,7 @@ def test_everything_but_programs_arrives(tmp_path, database):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines[0] == {"format": "mla profiles", "schema_version": 1}
     assert [line["kind"] for line in lines[1:]] == ["profile"] + ["trial"] * 7 + ["execution"] * 3
-    with Database(f"sqlite:///{tmp_path}/theirs.db", secret=OTHER_SECRET) as theirs:
+    with TuningDatabase(f"sqlite:///{tmp_path}/theirs.db", secret=OTHER_SECRET) as theirs:
         assert theirs.import_(path) == 11
         assert theirs.import_(path) == 0
         assert theirs.trials(key()) == [(trial, False) for trial in made]
@@ -47,7 +47,7 @@ def test_everything_but_programs_arrives(tmp_path, database):
 def test_even_the_own_entries_come_back_as_those_of_others(tmp_path, database):
     made = filled(database)
     database.export(tmp_path / "out.jsonl")
-    with Database(f"sqlite:///{tmp_path}/mine.db", secret=SECRET) as mine:
+    with TuningDatabase(f"sqlite:///{tmp_path}/mine.db", secret=SECRET) as mine:
         mine.import_(tmp_path / "out.jsonl")
         assert not any(trusted for _, trusted in mine.trials(key()))
         assert all(mine.measured(key(), trial.schedule) is None for trial in made)
@@ -70,20 +70,29 @@ def test_an_import_does_not_take_trust_away(tmp_path, database):
 def test_lines_that_are_no_entries_are_left_out(tmp_path, database, caplog):
     path, rng = tmp_path / "in.jsonl", random.Random(2)
     trial = stored.trial(rng, key(), good=True)
-    with Database(f"sqlite:///{tmp_path}/theirs.db", secret=SECRET) as theirs:
+    with TuningDatabase(f"sqlite:///{tmp_path}/theirs.db", secret=SECRET) as theirs:
         theirs.add_measurement(trial)
         theirs.export(path)
     good = path.read_text().splitlines()[1]
     entry = json.loads(good)["entry"]
     bad = [
-        "", "x", "[]", "7", good[:-5], good.replace('"trial"', '"program"'), good.replace('"trial"', "5"),
-        good.replace('"trial"', '"execution"'), good.replace(key().subgraph, "0" * 63), json.dumps({"kind": "trial"}),
-        json.dumps({"kind": "trial", "entry": entry | {"seed": float("nan")}}), "[" * 200_000,
+        "",
+        "x",
+        "[]",
+        "7",
+        good[:-5],
+        good.replace('"trial"', '"program"'),
+        good.replace('"trial"', "5"),
+        good.replace('"trial"', '"execution"'),
+        good.replace(key().subgraph, "0" * 63),
+        json.dumps({"kind": "trial"}),
+        json.dumps({"kind": "trial", "entry": entry | {"seed": float("nan")}}),
+        "[" * 200_000,
         json.dumps({"kind": "trial", "entry": entry | {"seed": 10**5000 if False else 1 << 80}}),
         json.dumps({"kind": "trial", "entry": {k: v for k, v in entry.items() if k != "result"}}),
         json.dumps({"kind": "trial", "entry": entry | {"result": {"stage": "trap", "reason": 4}}}),
         '{"kind": "trial", "entry": {"seed": ' + "9" * 5000 + "}}",
-    ]  # fmt: skip
+    ]
     path.write_bytes(
         (HEAD + "\n".join([*bad, good, *bad])).encode() + b"\n\xff\xfe\n" + b"x" * (5 << 20) + b"\n"
     )
@@ -126,7 +135,7 @@ def test_files_that_are_not_there_are_named(tmp_path, database):
 def test_damaged_files_are_never_hits(tmp_path, seed):
     print(f"seed {seed}")
     rng, path = random.Random(seed), tmp_path / "out.jsonl"
-    with Database(f"sqlite:///{tmp_path}/a.db", secret=SECRET) as database:
+    with TuningDatabase(f"sqlite:///{tmp_path}/a.db", secret=SECRET) as database:
         made = filled(database)
         database.export(path)
     good = path.read_bytes()
@@ -136,7 +145,7 @@ def test_damaged_files_are_never_hits(tmp_path, seed):
         for _ in range(rng.choice([1, 10, 100])):
             data[rng.randrange(start, len(data))] = rng.randrange(256)
         path.write_bytes(data[: rng.randrange(start, len(data))] if rng.random() < 0.3 else data)
-        with Database(f"sqlite:///{tmp_path}/b{number}.db", secret=SECRET) as database:
+        with TuningDatabase(f"sqlite:///{tmp_path}/b{number}.db", secret=SECRET) as database:
             database.import_(path)
             assert database.best(key()) is None and not any(mine for _, mine in database.trials(key()))
             assert database.history(key().subgraph) == []
@@ -145,11 +154,11 @@ def test_damaged_files_are_never_hits(tmp_path, seed):
 
 
 def test_many_entries_go_through_in_parts(tmp_path, database, monkeypatch):
-    monkeypatch.setattr(transfer, "_AT_ONCE", 3)
+    monkeypatch.setattr(export, "_BATCH_SIZE", 3)
     rng = random.Random(4)
     base = stored.trial(rng, key(), good=True)
     database.add_measurement(*(replace(base, when=float(n + 1)) for n in range(10)))
     database.export(tmp_path / "out.jsonl")
-    with Database(f"sqlite:///{tmp_path}/theirs.db", secret=SECRET) as theirs:
+    with TuningDatabase(f"sqlite:///{tmp_path}/theirs.db", secret=SECRET) as theirs:
         assert theirs.import_(Path(tmp_path / "out.jsonl")) == 10
         assert [trial.when for trial, _ in theirs.trials(key())] == [n + 1.0 for n in range(10)]

@@ -8,8 +8,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from compiler.store.database import Database
-from compiler.store.entries import Trial
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import TrialEntry
 from tests.loop.store import stored
 from tests.loop.store.stored import SECRET, key
 
@@ -18,7 +18,7 @@ _BETTER = 3
 _KEY = key("killed")
 
 
-def made(seed: int, number: int) -> Trial:
+def made(seed: int, number: int) -> TrialEntry:
     """The measurement of a number."""
     trial = stored.trial(random.Random(seed << 32 | number), _KEY)
     return replace(trial, seed=number, when=float(number + 1))
@@ -26,7 +26,7 @@ def made(seed: int, number: int) -> Trial:
 
 def write(url: str, seed: int, start: int, told: Connection) -> None:
     """Keep one measurement after the other, and tell the number of each that is kept."""
-    with Database(url, secret=SECRET) as database:
+    with TuningDatabase(url, secret=SECRET) as database:
         number = start
         while True:
             database.add_measurement(made(seed, number))
@@ -89,7 +89,7 @@ def _check(path: Path, seed: int, told: set[int]) -> set[int]:
         return set()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    with Database(f"sqlite:///{path}", secret=SECRET) as database:
+    with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         trials = database.trials(_KEY)
         best, notes = database.best(_KEY), database.history(_KEY.subgraph, 1 << 20)
         assert all(mine and trial == made(seed, trial.seed) for trial, mine in trials)
@@ -100,3 +100,11 @@ def _check(path: Path, seed: int, told: set[int]) -> set[int]:
         number = round(1e9 - best.cost)
         assert number <= len(found) and stored.same(best, stored.entry(_KEY, best.cost, number % 2))
     return found
+
+
+def check_killed_writers(tmp_path: Path, seed: int, kills: int) -> None:
+    """Kill writers and compare the database with what they confirmed; raises AssertionError for a lost measurement."""
+    print(f"seed {seed}")
+    confirmed, found = kill_again_and_again(tmp_path, seed, kills)
+    print(f"{kills} writers killed: {confirmed} measurements confirmed, {found} found")
+    assert confirmed <= found

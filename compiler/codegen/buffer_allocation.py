@@ -1,0 +1,205 @@
+"""Addresses of circular buffers: no two that are in use at the same time overlap."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.commands.commands import BufferMemory, CircularBuffer
+from hw.config import MlaConfig
+from hw.errors import InputError
+
+
+class MemoryFullError(InputError):
+    """Something does not fit a memory of the machine.
+
+    Attributes
+    ----------
+    memory : Memory
+        Which.
+    first, last : int
+        Places of the sequence between which too much is in use.
+    rings : tuple of str
+        What is in use between them: what is so for longest comes first.
+    layers : tuple of str
+        Layers that have a part in it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        memory: BufferMemory,
+        first: int,
+        last: int,
+        rings: tuple[str, ...],
+        layers: tuple[str, ...] = (),
+    ):
+        super().__init__(message)
+        self.memory, self.first, self.last, self.rings, self.layers = memory, first, last, rings, layers
+
+
+@dataclass(frozen=True)
+class _Taken:
+    start: int
+    end: int
+    first: int
+    last: int
+    users: frozenset[int]
+
+
+#: Commands so few places apart may be at work at the same time.
+_SOON = 8
+#: Places of the sequence that are looked up together.
+_TOGETHER = 64
+
+
+class _Times:
+    """Allocations indexed by position in the command sequence, since few of a long sequence are live at one time."""
+
+    def __init__(self) -> None:
+        self.spans: dict[int, list[_Taken]] = {}
+
+    def add(self, taken: _Taken) -> None:
+        """Add an allocation."""
+        for span in range(taken.first // _TOGETHER, taken.last // _TOGETHER + 1):
+            self.spans.setdefault(span, []).append(taken)
+
+    def between(self, first: int, last: int) -> list[_Taken]:
+        """Allocations that are live anywhere from the first to the last position."""
+        spans = range(first // _TOGETHER, last // _TOGETHER + 1)
+        return [
+            taken
+            for span in spans
+            for taken in self.spans.get(span, ())
+            # In the first of the spans that both are in: once.
+            if max(taken.first // _TOGETHER, spans[0]) == span and taken.first <= last and first <= taken.last
+        ]
+
+
+def plan(
+    config: MlaConfig,
+    lives: Mapping[CircularBuffer, tuple[int, int]],
+    users: Mapping[CircularBuffer, frozenset[int]],
+) -> dict[CircularBuffer, int]:
+    """Start of every ring that lies in the machine; rings in DRAM are left out.
+
+    Larger ones first, each in banks that its layers use for nothing else if there are such, if possible in such that
+    nothing else is in at the time, then as low as it fits.
+
+    Parameters
+    ----------
+    lives : dict
+        First and last place of the sequence at which each ring is in use.
+    users : dict
+        Layers that work on each ring, those that only bring it in early left out.
+
+    Raises
+    ------
+    MemoryFullError
+        They do not fit.
+    """
+    starts: dict[CircularBuffer, int] = {}
+    for memory, sizes in _sizes(config).items():
+        rings = [ring for ring in lives if ring.memory == memory]
+        packed: set[CircularBuffer] = set()
+        while True:
+            try:
+                starts |= _place(rings, lives, users, sizes, packed)
+                break
+            except _NoRoomError as error:
+                if error.here <= packed:
+                    raise error.full from None
+                packed |= error.here
+    return starts
+
+
+class _NoRoomError(Exception):
+    """A ring found no place beside those that are in use at the same time; packed closely they may all fit."""
+
+    def __init__(self, full: MemoryFullError, here: set[CircularBuffer]):
+        super().__init__(str(full))
+        self.full, self.here = full, here
+
+
+def _sizes(config: MlaConfig) -> dict[BufferMemory, tuple[int, int, int]]:
+    """Capacity, size of a bank, alignment."""
+    return {
+        BufferMemory.SP: (config.sp_bytes, config.sp_bytes // config.sp_banks, config.n),
+        BufferMemory.ACC: (config.acc_rows, config.acc_rows // config.acc_banks, 1),
+        BufferMemory.SLOT: (config.param_slots, config.param_slots, 1),
+        BufferMemory.TABLE: (config.table_slots, config.table_slots, 1),
+    }
+
+
+def _place(
+    rings: list[CircularBuffer],
+    lives: Mapping[CircularBuffer, tuple[int, int]],
+    users: Mapping[CircularBuffer, frozenset[int]],
+    sizes: tuple[int, int, int],
+    packed: set[CircularBuffer],
+) -> dict[CircularBuffer, int]:
+    """Starts of rings; those of `packed` as low as they fit, whatever banks that are.
+
+    Raises
+    ------
+    _NoRoomError
+        One does not fit.
+    """
+    capacity, bank, align = sizes
+    starts: dict[CircularBuffer, int] = {}
+    taken = _Times()
+    for ring in sorted(rings, key=lambda r: (-r.total, lives[r])):
+        first, last = lives[ring]
+        near = taken.between(first, last)
+        wide, soon = (capacity, 0) if ring in packed else (bank, _SOON)
+        around = taken.between(max(first - soon, 0), last + soon)
+        start = _start(ring.total, users[ring], near, around, capacity, wide, align)
+        if start is None:
+            here = [r for r in rings if lives[r][0] <= last and first <= lives[r][1]]
+            names = tuple(r.name for r in sorted(here, key=lambda r: lives[r][0] - lives[r][1]))
+            full = MemoryFullError(_message(ring, here, capacity), ring.memory, first, last, names)
+            raise _NoRoomError(full, set(here))
+        starts[ring] = start
+        taken.add(_Taken(start, start + ring.total, first, last, users[ring]))
+    return starts
+
+
+def _start(
+    size: int,
+    users: frozenset[int],
+    near: list[_Taken],
+    around: list[_Taken],
+    capacity: int,
+    bank: int,
+    align: int,
+) -> int | None:
+    """Address of a ring among those live at the same time: in the fewest shared banks, then lowest.
+
+    Where something was or will be in use `around` that time, one would have to wait for the other.
+    """
+    candidates = {0, *(-(-t.end // align) * align for t in around), *range(0, capacity, bank)}
+    busy = _banks([t for t in near if t.users & users], bank)
+    used = _banks(near, bank)
+    best: tuple[tuple[int, int, int], int] | None = None
+    for start in sorted(candidates):
+        end = start + size
+        if end > capacity or any(t.start < end and start < t.end for t in near):
+            continue
+        banks = range(start // bank, (end - 1) // bank + 1)
+        soon = sum(t.start < end and start < t.end for t in around)
+        shared = sum(b in busy for b in banks), soon, sum(b in used for b in banks)
+        if best is None or shared < best[0]:
+            best = shared, start
+        if shared == (0, 0, 0):
+            break
+    return best and best[1]
+
+
+def _banks(taken: list[_Taken], bank: int) -> set[int]:
+    return {b for t in taken for b in range(t.start // bank, (t.end - 1) // bank + 1)}
+
+
+def _message(ring: CircularBuffer, here: list[CircularBuffer], capacity: int) -> str:
+    beside = sorted((r for r in here if r is not ring), key=lambda r: -r.total)
+    most = ", ".join(f"{r.name} {r.total}" for r in beside[:4])
+    return f"{ring.name} of {ring.total} does not fit {ring.memory.value} of {capacity}" + (
+        f" beside {most}" if most else ""
+    )

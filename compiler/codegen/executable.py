@@ -1,0 +1,62 @@
+"""A stage of a network as the machine runs it: programs, constants, calls."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.memory_peak import Peak
+from compiler.codegen.split_programs import ProgramPart
+from hw.config import MlaConfig
+from hw.isa.program import Program
+
+
+@dataclass(frozen=True)
+class StageExecutable:
+    """Programs and memory image of a stage.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    parts : tuple of Part
+        Programs, in order. Operand 0 is the address of the model's memory, then come those of the inputs and of the
+        outputs.
+    tags : tuple of int
+        Tag of each layer; neighbours share one if there are more layers than tags.
+    image : array of uint8
+        What the model's memory holds at the start; zeros where it belongs to other code.
+    memory : int
+        Bytes of the model's memory.
+    places : dict
+        Operand that holds the address of each input and output.
+    peak : Peak or None
+        Greatest use of scratchpad and accumulator; None if it is not known.
+    """
+
+    config: MlaConfig
+    parts: tuple[ProgramPart, ...]
+    tags: tuple[int, ...]
+    image: NDArray[np.uint8]
+    memory: int
+    places: dict[str, int]
+    peak: Peak | None = None
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs that run where no guard holds."""
+        return tuple(part.program for part in self.parts)
+
+    @property
+    def all_programs(self) -> tuple[Program, ...]:
+        """Every program, those behind guards in front of the one in whose place they run."""
+        return tuple(program for part in self.parts for program in part.programs)
+
+    @property
+    def program_names(self) -> tuple[str, ...]:
+        """For each layer the name of the first program that has a part in it; one that only loads has that before."""
+        names = {layer: part.program.name for part in reversed(self.parts) for layer in part.layers}
+        out: list[str] = []
+        for layer in range(len(self.tags)):
+            out.append(names.get(layer, out[-1] if out else self.parts[0].program.name))
+        return tuple(out)

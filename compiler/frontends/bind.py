@@ -1,0 +1,85 @@
+"""Inputs of a model bound to constants."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph
+from compiler.ir.rebuild import rebuild
+from hw.errors import InputError, shown
+
+
+def bound_value(name: str, value: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
+    """Contents of a bound input.
+
+    Parameters
+    ----------
+    name : str
+        Name of the input, for messages.
+    value : array
+        One number for all elements, or an array of the input's shape.
+    shape, dtype : tuple of int, str
+        Shape and numpy type of the input.
+
+    Raises
+    ------
+    InputError
+        The value has another shape, or elements that the type does not hold.
+    """
+    if value.shape not in ((), shape):
+        raise InputError(
+            f"bound input {shown(name)} must be one number or of shape {list(shape)}, not {list(value.shape)}"
+        )
+    with np.errstate(all="ignore"):
+        made = value.astype(dtype)
+        same = made.dtype.kind == "f" or np.array_equal(made.astype(value.dtype), value)
+    if not same:
+        raise InputError(
+            f"bound input {shown(name)} must be {dtype}; {shown(value.reshape(-1)[:4].tolist())} is not"
+        )
+    return np.ascontiguousarray(np.broadcast_to(made, shape))
+
+
+def check_names(inputs: Mapping[str, object] | list[str], bind: Mapping[str, NDArray]) -> None:
+    """Check that bound names are inputs.
+
+    Raises
+    ------
+    InputError
+        The first of them.
+    """
+    unknown = [name for name in bind if name not in inputs]
+    if unknown:
+        raise InputError(
+            f"there is no input {shown(unknown[0])}; inputs are {', '.join(map(shown, inputs)) or 'none'}"
+        )
+
+
+def bind_inputs(graph: Graph, bind: Mapping[str, NDArray]) -> Graph:
+    """The graph with constants in place of some of its inputs.
+
+    Parameters
+    ----------
+    graph : Graph
+        A model.
+    bind : dict
+        Values by the name of an input; of a quantized one, integers as they are stored.
+
+    Raises
+    ------
+    InputError
+        A name is no input's, or a value does not fit its input.
+    """
+    if not bind:
+        return graph
+    check_names(graph.inputs, bind)
+    changed = {
+        name: replace(
+            graph.tensors[name],
+            data=bound_value(name, value, graph.tensors[name].shape, graph.tensors[name].dtype),
+        )
+        for name, value in bind.items()
+    }
+    return rebuild(graph, graph, inputs=[name for name in graph.inputs if name not in bind], changed=changed)

@@ -1,0 +1,227 @@
+"""ONNX convolutions, and the windows of convolutions and pooling."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.builder import same_pads
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.shape import renamed, with_ones, without_ones
+from compiler.frontends.onnx.registry import choice, converts, known
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    Kind,
+    UnsupportedNodeError,
+    Value,
+    channels_last,
+)
+from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
+from hw.errors import InputError, shown
+
+#: Sizes, strides and pads beyond this are damage.
+_MOST = 1 << 24
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """How a window slides over the spatial dimensions; each field has one entry a dimension."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def pads(self) -> tuple[int, ...]:
+        """Top, left, bottom, right."""
+        return (*self.before, *self.after)
+
+
+def sizes_of(node: FileNode, key: str, count: int, default: int, least: int) -> tuple[int, ...]:
+    """An attribute with one size for each spatial dimension."""
+    sizes = node.ints(key) or (default,) * count
+    if len(sizes) != count or any(not least <= size < _MOST for size in sizes):
+        raise InputError(
+            f"{key} must be {count} integers of at least {least} and less than {_MOST:,}, not {shown(list(sizes))}"
+        )
+    return sizes
+
+
+def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> WindowSpec:
+    """The window of a convolution or pooling over spatial dimensions of these sizes."""
+    count = len(sizes)
+    strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
+    pads = sizes_of(node, "pads", 2 * count, 0, 0)
+    auto = choice(node, "auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    if auto.startswith("SAME"):
+        pairs = [same_pads(*v) for v in zip(sizes, kernel, strides, dilations, strict=True)]
+        pads = tuple(low for low, _ in pairs) + tuple(high for _, high in pairs)
+        if auto == "SAME_LOWER":
+            pads = pads[count:] + pads[:count]
+    elif auto == "VALID":
+        pads = (0,) * (2 * count)
+    before, after, outputs = pads[:count], list(pads[count:]), []
+    for i, (size, k, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+        room = size + before[i] + after[i] - (k - 1) * dilation - 1
+        if room < 0:
+            raise InputError(f"window {list(kernel)} does not fit {list(sizes)} with pads {list(pads)}")
+        steps = room // stride
+        if node.int("ceil_mode", 0) and room % stride and (steps + 1) * stride < size + before[i]:
+            steps += 1
+            after[i] += stride - room % stride
+        outputs.append(steps + 1)
+    padded = [low + size + high for low, size, high in zip(before, sizes, after, strict=True)]
+    if math.prod(padded) > MOST_ELEMENTS:
+        raise InputError(
+            f"with pads {list(pads)}, {list(sizes)} would be more than {MOST_ELEMENTS:,} elements"
+        )
+    return WindowSpec(kernel, strides, dilations, before, tuple(after), tuple(outputs))
+
+
+def as_images(emitter: OnnxGraphBuilder, node: FileNode, x: Value) -> DynamicValue:
+    """A value as images, its channels last in the graph; one spatial dimension becomes two."""
+    x = emitter.flow(x)
+    if x.rank == 3:
+        x = emitter.movable(emitter.in_order(x, channels_last(3)))
+        x = emitter.flow(with_ones(emitter, x.name, x, {2}))
+    if x.rank != 4:
+        raise UnsupportedNodeError(f"windows over shape {list(x.shape)}")
+    return emitter.in_order(x, channels_last(4))
+
+
+def as_given(emitter: OnnxGraphBuilder, node: FileNode, made: DynamicValue, x: Value) -> Value:
+    """Images in as many dimensions as the file's input has."""
+    name = node.outputs[0]
+    return without_ones(emitter, name, made, {2}) if len(x.shape) == 3 else renamed(made, name)
+
+
+def flat(value: WindowSpec, rank: int) -> WindowSpec:
+    """A window over one spatial dimension as one over two."""
+    if rank == 4:
+        return value
+    return WindowSpec(
+        (1, *value.kernel),
+        (1, *value.strides),
+        (1, *value.dilations),
+        (0, *value.before),
+        (0, *value.after),
+        (1, *value.outputs),
+    )
+
+
+def product_kind(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, weights: ConstantValue, axis: int
+) -> Kind:
+    """What x is multiplied with weights in.
+
+    Integers if both are, and the scales of the weights, where there are several, are those of the outputs, which lie
+    along an axis.
+    """
+    q = weights.quantization
+    if q is None or q.axis not in (None, axis):
+        return FLOAT
+    kind = emitter.arithmetic(node, x)
+    return kind if kind.real else FLOAT
+
+
+def weights_of(value: ConstantValue, kind: Kind) -> ConstantValue:
+    """Weights for a node that computes in a kind; unsigned ones become signed, which changes no number."""
+    q = value.quantization
+    if not kind.real or q is None:
+        return ConstantValue(value.name, value.real())
+    if value.data.dtype == np.uint8:
+        moved = (value.data.astype(np.int16) - 128).astype(np.int8)
+        return ConstantValue(
+            value.name, moved, Quantization(q.scale, tuple(z - 128 for z in q.zero_point), q.axis)
+        )
+    return value
+
+
+def bias_of(
+    emitter: OnnxGraphBuilder, value: Value, x: Tensor, weights: ConstantValue, count: int, kind: Kind
+) -> Tensor:
+    """A bias: int32 in the scale of the products where those are integers."""
+    bias = known(value, "a bias")
+    if bias.data.size != count:
+        raise InputError(f"its bias must be {count} numbers, not shape {list(bias.shape)}")
+    bias = ConstantValue(bias.name, bias.data.reshape(count), bias.quantization)
+    q, x_q = weights.quantization, x.quantization
+    if not kind.real or q is None or x_q is None:
+        return emitter.constant(bias.name, ConstantValue(bias.name, bias.real()))
+    scales = tuple(float(np.float32(x_q.scale[0]) * np.float32(s)) for s in q.scale)
+    meaning = Quantization(scales, (0,) * len(scales), 0 if len(scales) > 1 else None)
+    own = bias.quantization
+    if (
+        own is not None
+        and bias.data.dtype == np.int32
+        and not any(own.zero_point)
+        and _same(own.scale, scales)
+    ):
+        return emitter.constant(bias.name, ConstantValue(bias.name, bias.data, meaning))
+    steps = np.rint(bias.real().astype(np.float64) / np.array(scales))
+    if not np.isfinite(steps).all() or np.abs(steps).max() >= 1 << 31:
+        raise InputError(f"bias {bias.name!r} does not fit int32 in the scale of the products")
+    return emitter.constant(bias.name, ConstantValue(bias.name, steps.astype(np.int32), meaning))
+
+
+def _same(own: tuple[float, ...], scales: tuple[float, ...]) -> bool:
+    return len(own) in (1, len(scales)) and np.allclose(own, scales, rtol=1e-6, atol=0.0)
+
+
+def grouped(node: FileNode, x: DynamicValue, channels: int, outputs: int) -> int:
+    """Number of groups, which must divide the channels and the outputs."""
+    groups = node.int("group", 1)
+    if groups < 1 or x.shape[1] != channels or channels % groups or outputs % groups:
+        raise InputError(f"{groups} groups of {channels} channels to {outputs} do not fit x {list(x.shape)}")
+    return groups
+
+
+def kernel_of(node: FileNode, weights: ConstantValue) -> tuple[int, ...]:
+    """The window's sizes, which are those of the weights."""
+    kernel = node.ints("kernel_shape") or weights.shape[2:]
+    if kernel != weights.shape[2:] or min(weights.shape) < 1:
+        raise InputError(f"kernel_shape {shown(list(kernel))} does not fit weights {list(weights.shape)}")
+    return kernel
+
+
+def checked_weights(x: Value, w: Value | None) -> ConstantValue:
+    """Weights, which must be constant and have as many dimensions as the images."""
+    weights = known(w, "a kernel")
+    if len(weights.shape) != len(x.shape) or len(x.shape) not in (3, 4):
+        if len(weights.shape) == len(x.shape) == 5:
+            raise UnsupportedNodeError("a convolution over three dimensions")
+        raise InputError(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
+    return weights
+
+
+@converts("Conv", inputs=(2, 3))
+def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    given, w, bias = inputs
+    weights = checked_weights(given, w)
+    slide = flat(window(node, given.shape[2:], kernel_of(node, weights)), len(given.shape))
+    x = as_images(emitter, node, given)
+    outputs, share = weights.shape[:2]
+    groups = grouped(node, x, share * node.int("group", 1), outputs)
+    kind = product_kind(emitter, node, x, weights, 0)
+    weights = weights_of(weights.reshaped((outputs, share, *slide.kernel)), kind)
+    biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, weights, outputs, kind)]
+    common: dict[str, Any] = {"strides": slide.strides, "pads": slide.pads, "dilations": slide.dilations}
+    if share == 1 and groups == outputs:
+        op = "depthwise_conv2d"
+        q = weights.quantization
+        moved = None if q is None else Quantization(q.scale, q.zero_point, None if q.whole else 2)
+        filters = ConstantValue(weights.name, weights.data[:, 0].transpose(1, 2, 0), moved)
+    else:
+        op, filters = "conv2d", weights.transposed((0, 2, 3, 1))
+        common |= {"groups": groups}
+    operands = [emitter.operand(x, x.order, kind), emitter.constant(weights.name, filters), *biases]
+    shape = (x.shape[0], outputs, *slide.outputs)
+    return [as_given(emitter, node, emitter.emit(node, op, operands, shape, x.order, kind, **common), given)]

@@ -1,0 +1,276 @@
+"""ONNX elementwise operators."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.host import function
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.shape import renamed, with_ones
+from compiler.frontends.onnx.registry import choice, converts, known
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    Kind,
+    Order,
+    UnsupportedNodeError,
+    Value,
+    broadcast,
+    channels_last,
+    plain,
+)
+from hw.errors import InputError
+
+_FUNCTIONS = (
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Ceil",
+    "Celu",
+    "Cos",
+    "Cosh",
+    "Erf",
+    "Floor",
+    "Log",
+    "Reciprocal",
+    "Round",
+    "Selu",
+    "Shrink",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softsign",
+    "Sqrt",
+    "Tan",
+    "ThresholdedRelu",
+)
+
+
+@converts(*_FUNCTIONS, inputs=(1, 1))
+def _function(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [function(emitter, node, inputs[0])]
+
+
+_UNARY = {
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "HardSwish": "hard_swish",
+    "Exp": "exp",
+    "Silu": "silu",
+    "Softplus": "softplus",
+    "Mish": "mish",
+}
+
+
+def order_of(operands: Sequence[Value], rank: int) -> Order:
+    """The order that most elements of the operands lie in already."""
+    elements: dict[Order, int] = {}
+    for value in operands:
+        if isinstance(value, DynamicValue) and value.rank == rank:
+            elements[value.order] = elements.get(value.order, 0) + value.tensor.elements
+    return max(elements, key=lambda o: (elements[o], o != plain(rank))) if elements else plain(rank)
+
+
+def binary(
+    emitter: OnnxGraphBuilder,
+    node: FileNode,
+    op: str,
+    operands: Sequence[Value],
+    part: str = "",
+    kind: Kind | None = None,
+) -> DynamicValue:
+    """A node of two operands that are broadcast."""
+    shape = broadcast([v.shape for v in operands])
+    rank = len(shape)
+    if not any(isinstance(v, DynamicValue) for v in operands):
+        operands = [emitter.flow(operands[0]), *operands[1:]]
+    order = order_of(operands, rank)
+    if order == plain(rank):
+        order = _vector_last([v.shape for v in operands], shape)
+    equal = [_one_scale(emitter, v) for v in operands]
+    kind = kind or emitter.arithmetic(node, *equal)
+    if order != plain(rank):
+        equal = [with_ones(emitter, v.name, v, set(range(rank - len(v.shape)))) for v in equal]
+    tensors = [
+        emitter.operand(v, order if order != plain(rank) else plain(len(v.shape)), kind) for v in equal
+    ]
+    return emitter.emit(node, op, tensors, shape, order, kind, part)
+
+
+def _vector_last(shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> Order:
+    """The plain order, or where a vector is spread over the rest, one with it last, as the machine spreads rows."""
+    rank = len(whole)
+    for shape in shapes:
+        long = [i for i, size in enumerate(shape, rank - len(shape)) if size > 1]
+        if rank > 2 and len(long) == 1 and long[0] < rank - 1 and math.prod(whole) > whole[long[0]]:
+            return (*(i for i in range(rank) if i != long[0]), long[0])
+    return plain(rank)
+
+
+def _one_scale(emitter: OnnxGraphBuilder, value: Value) -> Value:
+    """A value with one scale at most."""
+    if isinstance(value, ConstantValue) and value.quantization is not None and not value.quantization.whole:
+        return ConstantValue(value.name, value.real())
+    return emitter.movable(value) if isinstance(value, DynamicValue) and value.real else value
+
+
+@converts("Add", "Sub", "Mul", inputs=(2, 2))
+def _binary(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [binary(emitter, node, node.op.lower(), inputs)]
+
+
+@converts("Sum", inputs=(1, None))
+def _sum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    total, kind = inputs[0], FLOAT if len(inputs) > 2 else None
+    for i, value in enumerate(inputs[1:]):
+        total = binary(emitter, node, "add", [total, value], f"{i}" if i < len(inputs) - 2 else "", kind)
+    return [renamed(total, node.outputs[0])]
+
+
+@converts("Mean", inputs=(1, None))
+def _mean(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    part = ConstantValue(f"{node.name}:part", np.array(1 / len(inputs), np.float32))
+    total = inputs[0]
+    for i, value in enumerate(inputs[1:]):
+        total = binary(emitter, node, "add", [total, value], f"{i}", FLOAT)
+    return [binary(emitter, node, "mul", [total, part])]
+
+
+@converts("Div", inputs=(2, 2))
+def _divide(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, divisor = inputs
+    numbers = known(divisor, "a divisor")
+    if isinstance(x, DynamicValue) and emitter.arithmetic(node, x) != FLOAT and not x.real:
+        raise UnsupportedNodeError("a division of integers")
+    reciprocal = ConstantValue(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
+    return [binary(emitter, node, "mul", [x, reciprocal])]
+
+
+@converts("Neg", inputs=(1, 1))
+def _negative(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [
+        binary(
+            emitter, node, "mul", [inputs[0], ConstantValue(f"{node.name}:minus", np.array(-1, np.float32))]
+        )
+    ]
+
+
+@converts("Pow", inputs=(2, 2))
+def _power(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, exponent = inputs
+    exponent = known(exponent, "an exponent")
+    number = exponent.scalar()
+    if number == 2:
+        return [binary(emitter, node, "mul", [x, x])]
+    if number == 3:
+        return [
+            binary(
+                emitter, node, "mul", [binary(emitter, node, "mul", [x, x], "square", FLOAT), x], "", FLOAT
+            )
+        ]
+    if number is None:
+        raise UnsupportedNodeError("a power for each element")
+    return [function(emitter, node, x, ConstantValue(exponent.name, np.array(number, np.float32)))]
+
+
+def unary(emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, **attributes: Any) -> DynamicValue:
+    """A node of one operand."""
+    x = emitter.flow(x)
+    kind = emitter.arithmetic(node, x)
+    return emitter.emit(node, op, [emitter.operand(x, x.order, kind)], x.shape, x.order, kind, **attributes)
+
+
+@converts(*_UNARY, inputs=(1, 1))
+def _unary(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, _UNARY[node.op], inputs[0])]
+
+
+@converts("Swish", inputs=(1, 1))
+def _swish(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    if node.float("alpha", 1.0) != 1.0:
+        raise UnsupportedNodeError(f"a steepness of {node.float('alpha', 1.0)}")
+    return [unary(emitter, node, "silu", inputs[0])]
+
+
+@converts("FastGelu", inputs=(1, 2))
+def _fast_gelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """GELU by tanh of x, or of the sum of x and a bias."""
+    x, bias = inputs
+    if bias is not None:
+        x = binary(emitter, node, "add", [x, bias], "biased", FLOAT)
+    return [unary(emitter, node, "gelu", x, tanh=True)]
+
+
+@converts("Gelu", inputs=(1, 1))
+def _gelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    tanh = choice(node, "approximate", "none", "none", "tanh") == "tanh"
+    return [unary(emitter, node, "gelu", inputs[0], tanh=tanh)]
+
+
+@converts("LeakyRelu", inputs=(1, 1))
+def _leaky_relu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, "leaky_relu", inputs[0], alpha=finite(node.float("alpha", 0.01)))]
+
+
+@converts("Elu", inputs=(1, 1))
+def _elu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, "elu", inputs[0], alpha=finite(node.float("alpha", 1.0)))]
+
+
+def finite(number: float) -> float:
+    """A number that must be finite."""
+    if not math.isfinite(number):
+        raise InputError(f"a number must be finite, not {number}")
+    return number
+
+
+@converts("PRelu", inputs=(2, 2))
+def _prelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """The slope is one number, or one for each channel, which comes last, or any that can be spread over x."""
+    x, slope = emitter.flow(inputs[0]), _slope(emitter.flow(inputs[0]), known(inputs[1], "a slope"))
+    shape = broadcast([x.shape, slope.shape])
+    if shape != x.shape:
+        raise InputError(f"slopes {list(slope.shape)} do not fit x {list(x.shape)}")
+    number = slope.scalar()
+    if number is not None:
+        return [unary(emitter, node, "leaky_relu", x, alpha=finite(number))]
+    slope = slope.reshaped((1,) * (x.rank - len(slope.shape)) + slope.shape)
+    if slope.quantization is not None and not slope.quantization.whole:
+        slope = ConstantValue(slope.name, slope.real())
+    along = [i for i, size in enumerate(slope.shape) if size > 1]
+    order = channels_last(x.rank) if along == [1] else plain(x.rank) if len(along) == 1 else x.order
+    kind = emitter.arithmetic(node, x, slope)
+    flat = slope.transposed(order)
+    if len(along) == 1 and order[-1] == along[0]:
+        flat = flat.reshaped((slope.data.size,))
+    operands = [emitter.operand(x, order, kind), emitter.operand(flat, plain(len(flat.shape)), kind)]
+    return [emitter.emit(node, "prelu", operands, shape, order, kind)]
+
+
+def _slope(x: DynamicValue, slope: ConstantValue) -> ConstantValue:
+    """Old exports have one slope for each channel as a vector, which does not broadcast to images."""
+    channels = x.shape[1] if x.rank > 1 else 0
+    if slope.shape != (channels,) or channels in (1, x.shape[-1]):
+        return slope
+    return slope.reshaped((channels, *(1,) * (x.rank - 2)))
+
+
+@converts("HardSigmoid", inputs=(1, 1))
+def _hard_sigmoid(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """Alpha times x plus beta, clipped."""
+    alpha, beta = node.float("alpha", 0.2), node.float("beta", 0.5)
+    numbers = [
+        ConstantValue(f"{node.name}:{part}", np.array(finite(number), np.float32))
+        for part, number in (("alpha", alpha), ("beta", beta))
+    ]
+    scaled = binary(emitter, node, "mul", [inputs[0], numbers[0]], "scaled", FLOAT)
+    moved = binary(emitter, node, "add", [scaled, numbers[1]], "moved", FLOAT)
+    return [emitter.emit(node, "clip", [moved.tensor], moved.shape, moved.order, FLOAT, low=0.0, high=1.0)]

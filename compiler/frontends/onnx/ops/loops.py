@@ -1,0 +1,256 @@
+"""ONNX Loop and Scan, as loop nodes or unrolled if necessary and the trip count is known."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.control import condition_of
+from compiler.frontends.onnx.registry import converts, integers
+from compiler.frontends.onnx.subgraphs import (
+    Form,
+    Subgraph,
+    apart,
+    body_of,
+    common,
+    exact,
+    flows,
+    natural,
+    operand,
+    outside,
+    subgraph,
+)
+from compiler.frontends.onnx.unroll import Loop, ScanAxis, true, unrolled
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    Kind,
+    UnsupportedNodeError,
+    Value,
+    counted_from_front,
+    plain,
+)
+from compiler.ir.control import truth, whole
+from compiler.ir.tensor import Tensor
+from compiler.passes.trip_count import MOST_UNROLLED
+from hw.errors import InputError
+
+_INTEGER = Kind("int64")
+#: The subgraph is converted so often until the types of its states are found.
+_ATTEMPTS = 4
+#: The trip count of a loop that has none.
+_ENDLESS = (1 << 63) - 1
+
+
+@converts("Loop", inputs=(0, None))
+def _loop(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    body, (given, values) = body_of(node, "body"), apart(node, inputs)
+    count = len(body.inputs) - 2
+    if count < 0 or len(given) != 2 + count:
+        raise InputError(f"{len(given)} inputs do not fit a subgraph of {len(body.inputs)}")
+    trips, condition, *rest = given
+    states = [value for value in rest if value is not None]
+    stacked = len(body.outputs) - 1 - count
+    if stacked < 0 or len(node.outputs) > count + stacked or len(states) < count:
+        raise InputError(f"a subgraph of {count} states must have {1 + count} outputs or more")
+    endless = ConstantValue("endless", np.array(_ENDLESS, np.int64))
+    return _converted(
+        emitter,
+        Loop(
+            node,
+            body,
+            endless if trips is None else trips,
+            true() if condition is None else condition,
+            states,
+            [],
+            values,
+            2,
+            [],
+            [ScanAxis(0, 1)] * stacked,
+        ),
+    )
+
+
+@converts("Scan", inputs=(0, None))
+def _scan(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    if node.opset < 9:
+        raise UnsupportedNodeError("of an operator set before 9")
+    body, (own, values), scans = body_of(node, "body"), apart(node, inputs), node.int("num_scan_inputs", 0)
+    count, given = len(body.inputs) - scans, [value for value in own if value is not None]
+    if scans < 1 or count < 0 or len(given) != len(body.inputs) or len(body.outputs) < count:
+        raise InputError(f"{len(own)} inputs and {scans} that are scanned do not fit its subgraph")
+    scanned = given[count:]
+    axes = _axes(node, "input", scans, [len(value.shape) for value in scanned])
+    stacks = _axes(node, "output", len(body.outputs) - count, None)
+    lengths = {value.shape[each.axis] for value, each in zip(scanned, axes, strict=True)}
+    if len(lengths) != 1:
+        raise InputError(f"scans values of lengths {', '.join(map(str, sorted(lengths)))}")
+    trips = ConstantValue("length", np.array(lengths.pop(), np.int64))
+    return _converted(
+        emitter, Loop(node, body, trips, true(), given[:count], scanned, values, 0, axes, stacks)
+    )
+
+
+def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> list[ScanAxis]:
+    """Axes and directions of what is scanned or stacked; axes of outputs count from the front of the stack."""
+    axes = integers(node, f"scan_{what}_axes", None) or (0,) * count
+    backward = integers(node, f"scan_{what}_directions", None) or (0,) * count
+    if len(axes) != count or len(backward) != count or not set(backward) <= {0, 1}:
+        raise InputError(f"scan_{what}_axes and scan_{what}_directions must be {count}, directions 0 or 1")
+    if ranks is not None:
+        if not all(ranks):
+            raise InputError("scans a value without dimensions")
+        axes = [counted_from_front(axis, rank) for axis, rank in zip(axes, ranks, strict=True)]
+    return [ScanAxis(axis, -1 if back else 1) for axis, back in zip(axes, backward, strict=True)]
+
+
+def _converted(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
+    """As a node of the graph; what cannot be one is unrolled."""
+    given = natural(loop.trips)
+    if given[0].dtype != "int64" or max(loop.trips.shape, default=1) > 1:
+        raise InputError(f"its trip count must be one int64, not {given[0].dtype}{list(loop.trips.shape)}")
+    try:
+        return _as_node(emitter, loop)
+    except UnsupportedNodeError as error:
+        trips = whole(loop.trips.data) if isinstance(loop.trips, ConstantValue) else MOST_UNROLLED + 1
+        if not isinstance(loop.condition, ConstantValue) or trips > MOST_UNROLLED:
+            raise
+        return unrolled(emitter, loop, trips, error)
+
+
+def _as_node(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
+    """The node of the graph."""
+    node, (part, forms) = loop.node, _settled(emitter, loop)
+    going, states, slices = loop.made(part.values)
+    part.outputs.append(condition_of(part.emitter, going))
+    for made, form in zip(states, forms, strict=True):
+        part.add(made, form)
+    outs = [
+        outside(emitter, name, tensor, form)
+        for name, tensor, form in zip(node.outputs, part.outputs[1:], forms, strict=False)
+    ]
+    stacks, signs = _stacked(emitter, loop, part, going, slices)
+    operands = [
+        condition_of(emitter, loop.condition),
+        operand(emitter, loop.trips, (_INTEGER, plain(len(loop.trips.shape)))),
+        *(operand(emitter, value, form) for value, form in zip(loop.states, forms, strict=True)),
+        *(_first(emitter, value, each) for value, each in zip(loop.scanned, loop.axes, strict=True)),
+        *flows(loop.values),
+    ]
+    states_out = outs + [
+        outside(emitter, "", tensor, form)
+        for tensor, form in zip(part.outputs[1 + len(outs) : 1 + len(forms)], forms[len(outs) :], strict=True)
+    ]
+    emitter.build.nodes(
+        node.name,
+        "loop",
+        operands,
+        [flow.tensor for flow in (*states_out, *stacks)],
+        (part.graph(),),
+        states=len(forms),
+        scanned=tuple(each.sign for each in loop.axes),
+        stacked=signs,
+    )
+    return [*states_out, *stacks]
+
+
+def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgraph:
+    """The subgraph with states in certain forms: number of the iteration, states, slices."""
+    names, inputs = loop.names, dict[str, tuple[Form, tuple[int, ...]]]()
+    values: dict[str, Value] = dict(loop.values)
+    inputs[names[0] if loop.ins else "iteration"] = ((_INTEGER, ()), ())
+    if loop.ins:
+        values[names[1]] = replace(true(), name=names[1])
+    states = names[loop.ins : loop.ins + len(forms)]
+    for name, form, value in zip(states, forms, loop.states, strict=True):
+        inputs[name] = (form, value.shape)
+    for name, value, each in zip(names[loop.ins + len(forms) :], loop.scanned, loop.axes, strict=True):
+        kind, order = natural(value)
+        shape = (*value.shape[: each.axis], *value.shape[each.axis + 1 :])
+        rest = tuple(i - (i > each.axis) for i in order if i != each.axis)
+        inputs[name] = ((kind, rest), shape)
+    if len(inputs) != 1 + len(forms) + len(loop.scanned):
+        raise InputError("its subgraph has two inputs of one name")
+    part = subgraph(emitter, loop.body, inputs, values)
+    for name, value in zip(states, loop.states, strict=True):
+        made = loop.made(part.values)[1][states.index(name)]
+        if made.shape != value.shape:
+            raise UnsupportedNodeError(
+                f"a state whose shape changes from {list(value.shape)} to {list(made.shape)}"
+            )
+    return part
+
+
+def _settled(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Form]]:
+    """The subgraph, and states in the types that it gives them itself where the first ones can have them."""
+    forms = [natural(value) for value in loop.states]
+    for attempt in range(_ATTEMPTS):
+        part = _subgraph(emitter, loop, forms)
+        _, states, _ = loop.made(part.values)
+        triples = zip(loop.states, states, forms, strict=True)
+        wished = [_next_form(first, made, form, first_time=not attempt) for first, made, form in triples]
+        if wished == forms:
+            return part, forms
+        # Types of states depend on one another; after two attempts those of real numbers are float.
+        forms = [
+            (FLOAT, plain(len(form[1]))) if attempt and (form[0].real or form[0] == FLOAT) else form
+            for form in wished
+        ]
+    raise UnsupportedNodeError("states that get other types in each iteration")
+
+
+def _next_form(first: Value, made: Value, form: Form, *, first_time: bool) -> Form:
+    """The form that a state should have, whose first value is given and whose others the subgraph makes."""
+    kind, order = natural(made)
+    if (kind, order) == form:
+        return form
+    if first_time and kind.real and kind.quantization is not None and exact(first, kind):
+        return kind, order
+    if kind.real or kind == FLOAT:
+        if form[0] == FLOAT:
+            return form
+        if form[0].real:
+            return FLOAT, plain(len(order))
+    return common([first, made], "a state that is")
+
+
+def _stacked(
+    emitter: OnnxGraphBuilder, loop: Loop, part: Subgraph, going: Value, slices: list[Value]
+) -> tuple[list[DynamicValue], tuple[int, ...]]:
+    """Outputs that are put together from slices; they become outputs of the subgraph."""
+    names, stacks, signs = loop.node.outputs[len(loop.states) :], list[DynamicValue](), list[int]()
+    for name, value, each in zip(names, slices, loop.stacks, strict=False):
+        trips = _trips(loop, going)
+        kind, order = natural(value)
+        part.add(value, (kind, order))
+        tensor, axis = part.outputs[-1], counted_from_front(each.axis, len(order) + 1)
+        whole_order = (axis, *(i + (i >= axis) for i in order))
+        stacks.append(outside(emitter, name, tensor, (kind, whole_order), (trips, *tensor.shape)))
+        signs.append(each.sign)
+    return stacks, tuple(signs)
+
+
+def _trips(loop: Loop, going: Value) -> int:
+    """How often it runs for certain, which the shape of what it stacks says."""
+    first, trips = loop.condition, loop.trips
+    if not (
+        isinstance(first, ConstantValue)
+        and isinstance(trips, ConstantValue)
+        and isinstance(going, ConstantValue)
+    ):
+        raise UnsupportedNodeError("outputs with a slice from each of an unknown number of iterations")
+    count = whole(trips.data) if truth(first.data) else 0
+    count = count if truth(going.data) else min(count, 1)
+    if not count:
+        raise UnsupportedNodeError("outputs with a slice from each of no iterations")
+    return count
+
+
+def _first(emitter: OnnxGraphBuilder, value: Value, each: ScanAxis) -> Tensor:
+    """What is scanned, with the dimension first along which it is scanned."""
+    kind, order = natural(value)
+    return operand(emitter, value, (kind, (each.axis, *(i for i in order if i != each.axis))))

@@ -1,0 +1,273 @@
+"""Tilings of convolutions, each with its estimated cycles."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import ceil
+
+from compiler.layers.conv.im2col import Im2colLayout, can_fold
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.pixel_packing import can_pack_pixels, pack_pixels
+from compiler.layers.tiling_context import (
+    CROWDED,
+    PREFETCH,
+    TILE,
+    TilingContext,
+    Tilings,
+    images,
+    input_rows,
+    slots_together,
+    sums_together,
+)
+from compiler.schedule.schedule import LayerSchedule
+from compiler.util.tiles import ceil_div, cuts
+from hw.isa.enums import DTYPE_BYTES
+
+#: Outer loop, and whether all weights have a place of their own.
+_ORDERS = (("rows", True), ("rows", False), ("channels", False))
+#: Within this of the array's own cycles an estimate is good enough.
+_NEAR = 1.1
+#: Cycles by which a tile of weights is late if few rows hide it: their reads give way to those of activations.
+_LATE = 2
+#: Cycles of a tile that nothing hides, and one for each cut of its sums.
+_TURN = 8
+#: So many of the best ways are tried with their sums cut too.
+_BEST = 4
+#: A tile of weights is small if its bytes take less than so many times the memory's way.
+_SHORT = 4
+#: Blocks of N beats that the image of a first tile takes at least if it is worth bringing in in parts.
+_RAMPED = 3
+#: Tiles of results of a layer whose last one is drained in parts; of weights that come one after the other.
+_TAPERED, _MOST_WEIGHTS = 4, 8
+
+
+@dataclass(frozen=True)
+class ConvTile:
+    """A way to cut a convolution: blocks of input channels, blocks of output channels, rows, rows of the image."""
+
+    depth: int
+    columns: int
+    rows: int
+    band: int
+    order: str
+    resident: bool
+
+
+#: Estimated cycles, a schedule, and the way to cut that it is.
+_Found = tuple[float, LayerSchedule, ConvTile]
+
+
+class ConvTiler:
+    """Tilings of a convolution with its image in one layout."""
+
+    def __init__(self, context: TilingContext, layer: ConvLayer, layout: Im2colLayout, together: int):
+        self.context, self.layer, self.n = context, layer, context.config.n
+        self.layout, self.together, n = layout, together, context.config.n
+        self.x, self.y = images(layer)
+        out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
+        self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
+        self.passes = {
+            Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
+            Im2colLayout.ROWS: self.kernel_h * ceil_div(self.in_c * self.kernel_w, n),
+            Im2colLayout.STRIPS: ceil_div(self.in_c * self.taps, n),
+        }[layout]
+        self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
+        padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS else 0
+        self.line = (self.x.w + padding) * self.x.c
+        self.k_blocks = ceil_div(self.in_c, n)
+        # Five beats of the bus saved for each block of channels, three more cycles of FUSE for each pixel of it.
+        self.common_scale = layer.batch * self.y.h * self.y.w == 1 and layer.drain.common_scale
+
+    def image(self, band: int, part: float) -> tuple[int, float]:
+        """Bytes of the image rows of a band, and cycles of the bus to bring them in."""
+        if self.context.x_on_chip:
+            return 0, 0
+        stride, n = self.layer.strides[0], self.n
+        if self.layout == Im2colLayout.STRIPS:
+            line = self.kernel_w * self.x.c
+            lines = self.y.w * ((band - 1) * stride + self.kernel_h)
+            return lines * line + n, lines * (line + n - 1) / n
+        rows = input_rows(band, stride, self.reach, self.x.h)
+        size = int(rows * self.line * part) + n
+        if part == 1.0:
+            return size, size / n
+        astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
+        return size, rows * self.x.w * (self.x.c * part + astride) / n
+
+    def tilings(self) -> Tilings:
+        """Those of whole sums; of cut sums too where the array would wait for whole ones, or they do not fit."""
+        array = self.blocks * self.passes * max(self.layer.batch * self.y.h * self.y.w, self.n)
+        enough = _NEAR * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
+        depths = cuts(self.k_blocks) if self.layout == Im2colLayout.PIXELS else [self.k_blocks]
+        for depth in depths:
+            found = self._estimated(self._tiles(depth))
+            yield from ((cycles, schedule) for cycles, schedule, _ in found)
+            if min((cycles for cycles, _, _ in found), default=enough) < enough:
+                if depth == self.k_blocks and self._cold:
+                    yield from self._sooner(found, depths[1:])
+                return
+
+    @property
+    def _cold(self) -> bool:
+        """The array waits for the first tile from DRAM."""
+        return self.context.alone and not self.context.x_on_chip
+
+    def _sooner(self, found: list[_Found], depths: list[int]) -> Tilings:
+        """The best ways with their sums cut: the array can begin when a part of the first tile is there."""
+        best = sorted(found, key=lambda each: each[0])[:_BEST]
+        tiles = [replace(tile, depth=depth) for _, _, tile in best for depth in depths]
+        yield from ((cycles, schedule) for cycles, schedule, _ in self._estimated(tiles))
+
+    def _estimated(self, tiles: list[ConvTile]) -> list[_Found]:
+        return [(*tiling, tile) for tile in tiles if (tiling := self._tiling(tile))]
+
+    def _tiles(self, depth: int) -> list[ConvTile]:
+        most = min(self.blocks, self.context.config.param_slots // 2)
+        return [
+            ConvTile(depth, columns, rows, band, order, resident)
+            for columns, rows in product(cuts(most), cuts(self.y.h))
+            for band, (order, resident) in product(_bands(rows, self.y.h, self.context.x_on_chip), _ORDERS)
+        ]
+
+    def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
+        """Estimated cycles of a way to cut, as a schedule; None if it does not fit."""
+        context, layer, n = self.context, self.layer, self.n
+        tiles, groups = layer.batch * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
+        pixels, sums = layer.batch * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
+        bands = layer.batch * ceil_div(self.y.h, tile.band)
+        if sums * min(2, tiles * groups) > context.acc_rows:
+            return None
+        whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
+        part = 1.0 if whole else tile.depth * n / self.in_c
+        w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
+        x_bytes, x_beats = self.image(tile.band, part)
+        y_buffers = _TAPERED if context.taper and not context.y_on_chip else 2
+        y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size * (2 if layer.drain.residual else 1)
+        w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
+        parts = 1 if whole else w_tiles // groups
+        steps = tiles * groups * parts
+        array = tiles * self.blocks * self.passes * self._pass(pixels / tiles)
+        x_tiles = parts * (bands if tile.order == "channels" else 1)
+        w_least = w_tiles if tile.resident else min(2, w_tiles)
+        kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= context.free
+        x_buffers = min(2, bands * parts)
+        if kept:
+            room = (context.free - w_bytes * w_least - y_bytes) // max(x_bytes, 1)
+            x_buffers = max(x_tiles, min(2 * parts, bands * parts, room // parts * parts))
+        left = context.free - x_bytes * x_buffers - y_bytes
+        if w_bytes * w_least > left:
+            return None
+        w_buffers = w_least
+        w_times = tiles if (tile.order == "rows" or not whole) and w_buffers < w_tiles else 1
+        w_stream = 0.0
+        if (
+            w_buffers < w_tiles
+        ):  # each tile of weights takes its way and its turn, and as many go side by side
+            load, turn = w_bytes / n * context.beat, array / (w_times * w_tiles)
+            around = load + turn + context.latency
+            # One more if tiles are small: units hold one another up.
+            wanted = ceil(around / max(load, turn)) + (load < _SHORT * context.latency)
+            w_buffers = max(min(wanted, _MOST_WEIGHTS, w_tiles, int(left // w_bytes)), w_least)
+            w_stream = w_times * w_tiles * around / w_buffers
+        again = (not whole and not kept) or (tile.order == "channels" and bands * parts > x_buffers)
+        x_times = groups if again else 1
+        drain = pixels * self.blocks
+        bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_beats / part
+        bus += 0 if context.y_on_chip else drain * size
+        x_stream = 0.0
+        if x_buffers < bands * parts and not context.x_on_chip:
+            side = parts if whole or kept else 1  # parts of an image that stay together
+            loads = x_times * bands * parts / side
+            around = x_beats * side * context.beat + array / loads + context.latency
+            x_stream = loads * around / (x_buffers / side)
+        part_in, part_array = (w_bytes / n + x_beats) * context.beat, array / steps
+        start = part_in + (parts - 1) * max(part_in - part_array, 0)
+        cycles = max(array, bus * context.beat * CROWDED, drain, steps * TILE, w_stream, x_stream)
+        cycles += self._end(tile) + start + tiles * groups * _TURN + (steps - tiles * groups)
+        cycles += context.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
+        cycles += 0 if context.x_on_chip else bands * (20 if self.layout == Im2colLayout.PIXELS else TILE)
+        return cycles * layer.groups, LayerSchedule(
+            rows=tile.rows,
+            rows_per_load=tile.band,
+            columns=tile.columns,
+            depth=tile.depth if self.layout == Im2colLayout.PIXELS else tile.depth * self.taps,
+            order=tile.order,
+            param_blocks=slots_together(context.config, self.blocks, tile.columns),
+            w_buffers=w_buffers,
+            x_buffers=x_buffers,
+            y_buffers=y_buffers,
+            acc_buffers=sums_together(context, sums),
+            prefetch=PREFETCH,
+            fold_kernel_width=self.layout == Im2colLayout.ROWS,
+            im2col=self.layout == Im2colLayout.STRIPS,
+            pixels_per_pass=self.together,
+            on_chip=context.y_on_chip,
+            split_last_tile=context.taper,
+            common_scale=self.common_scale,
+            split_first_tile=self._cold and x_beats >= _RAMPED * n,
+        )
+
+    def _end(self, tile: ConvTile) -> float:
+        """Cycles of the first tile's wait for the layer before, or of the last tile's way out.
+
+        Of a tapered tile all blocks but the last go out while that one is summed up.
+        """
+        sums = tile.rows * self.y.w
+        if not self.context.taper or self.context.x_on_chip:
+            return sums * tile.columns
+        return min(sums, 2 * self.n) + max(2 * (tile.columns - 1) - self.passes, 0) * sums
+
+    def _pass(self, rows: float) -> float:
+        """Cycles of as many rows through one tile of weights."""
+        return max(rows, self.n) + (_LATE if rows < 2 * self.n else 0)
+
+
+def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
+    """Rows brought in together: some tiles, or all."""
+    if on_chip:
+        return [height]
+    return sorted({min(rows * times, height) for times in (1, 2, 4, 8)} | {height})
+
+
+def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
+    """Tilings of a convolution, or of a product with constant weights.
+
+    A group of channels has buffers of its own, and two that follow one another are at work at the same time: each gets
+    half the room if there is a way to cut it so.
+    """
+    if layer.groups > 1:
+        found = list(_tilings(replace(context, free=context.free // 2), layer))
+        if found:
+            yield from found
+            return
+    yield from _tilings(context, layer)
+
+
+def _tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
+    for together in _together(context, layer):
+        wide = pack_pixels(layer, together) if together > 1 else layer
+        for layout in _layouts(context, wide):
+            yield from ConvTiler(context, wide, layout, together).tilings()
+
+
+def _together(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
+    """Numbers of output pixels that fit the array's columns: one, two, four, ..."""
+    pixels = 1
+    while pixels == 1 or (
+        pixels * layer.weights.shape[0] <= context.config.n and can_pack_pixels(layer, pixels)
+    ):
+        yield pixels
+        pixels *= 2
+
+
+def _layouts(context: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
+    """Layouts of the image, each only if it saves passes."""
+    layouts, least = [], 0
+    for layout in Im2colLayout:
+        if layout != Im2colLayout.PIXELS and not can_fold(layer, context.x_on_chip, layout):
+            continue
+        passes = ConvTiler(context, layer, layout, 1).passes
+        if not layouts or passes < least:
+            layouts.append(layout)
+            least = passes
+    return layouts

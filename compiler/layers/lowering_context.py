@@ -1,0 +1,143 @@
+"""Context and helpers shared by the lowerings of all operators."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from compiler.layers.base import Image
+from compiler.util.scaling import Affine
+from hw.isa.enums import Dtype
+
+DTYPES: Mapping[str, Dtype] = {
+    "int8": Dtype.I8,
+    "uint8": Dtype.U8,
+    "int16": Dtype.I16,
+    "int32": Dtype.I32,
+    "float32": Dtype.I32,
+}
+
+
+class UnsupportedLoweringError(Exception):
+    """The accelerator cannot execute a node; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class SubTensor:
+    """A tensor within another.
+
+    Parameters
+    ----------
+    of : str
+        Name of the tensor that contains it.
+    start : int
+        Index of its first element there.
+    gaps : bool
+        It is some channels of every pixel; else its elements follow one another.
+    """
+
+    of: str
+    start: int
+    gaps: bool
+
+
+def image_of(tensor: Tensor) -> Image:
+    """A tensor as rows, columns, channels; images of a batch lie one below the other."""
+    if tensor.dtype not in DTYPES:
+        raise UnsupportedLoweringError(f"{tensor.dtype} tensors stay on the host")
+    dtype, shape = DTYPES[tensor.dtype], tensor.shape
+    if len(shape) == 4:
+        return Image(shape[0] * shape[1], *shape[2:], dtype)
+    channels = shape[-1] if shape else 1
+    return Image(tensor.elements // channels, 1, channels, dtype)
+
+
+def affine(tensor: Tensor) -> Affine:
+    """Scale and zero point of a tensor quantized as a whole."""
+    q = tensor.quantization
+    if q is None or not q.whole:
+        raise UnsupportedLoweringError(f"tensor {tensor.name!r} is not quantized as a whole")
+    return Affine(q.scale[0], q.zero_point[0])
+
+
+def same_meaning(x: Tensor, y: Tensor) -> bool:
+    """The integers of two tensors are of one type and stand for the same numbers, perhaps for themselves."""
+    return x.dtype == y.dtype and x.quantization == y.quantization
+
+
+def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
+    """Integers of a tensor that stand for low..high, as TFLite's CalculateActivationRangeQuantized."""
+    limits, q = np.iinfo(tensor.dtype), affine(tensor)
+    out = []
+    for bound in (low, high):
+        with np.errstate(over="ignore"):  # any limit may be beyond all integers
+            scaled = np.float32(bound) / np.float32(q.scale)
+        rounded = scaled if np.isinf(scaled) else np.trunc(scaled + np.copysign(0.5, scaled))
+        out.append(int(np.clip(q.zero_point + float(rounded), limits.min, limits.max)))
+    return out[0], out[1]
+
+
+Group = tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class LoweringContext:
+    """A group of nodes on its way to a layer.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph that contains the nodes.
+    nodes : tuple of Node
+        The group, its anchor first.
+    rounding : str
+        Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
+    """
+
+    graph: Graph
+    nodes: Group
+    rounding: str
+
+    @property
+    def anchor(self) -> Node:
+        """The node that the layer is named after."""
+        return anchor_of(self.nodes)
+
+    @property
+    def x(self) -> Tensor:
+        """Its first input."""
+        return self.graph.ins(self.anchor)[0]
+
+    @property
+    def y(self) -> Tensor:
+        """Output of the last node."""
+        return self.graph.out(self.nodes[-1])
+
+    def common(self, *others: str, x: str | None = None) -> dict[str, Any]:
+        """Fields that all layers have; `others` are further tensors that it reads."""
+        names = (x or self.x.name, self.y.name, *others)
+        return {
+            "name": self.anchor.name,
+            "nodes": tuple(n.name for n in self.nodes),
+            "ops": tuple(n.op for n in self.nodes),
+            "x": names[0],
+            "y": self.y.name,
+            "shapes": {name: image_of(self.graph.tensors[name]) for name in names},
+        }
+
+
+#: Anchors that take transposes in front of them along.
+_INNER = ("matmul",)
+
+
+def anchor_of(nodes: Group) -> Node:
+    """The node that says which kind of layer a group is: the first, but for what stands in front of a product."""
+    return nodes[anchor_index([node.op for node in nodes])]
+
+
+def anchor_index(ops: Sequence[str]) -> int:
+    """Index of the anchor among the operators of a group: the layer has the name of that node."""
+    return next((index for index, op in enumerate(ops) if op in _INNER), 0)

@@ -1,0 +1,184 @@
+"""Strided walks over memories as commands: lines and planes of LOAD and STORE, rows of lanes of FUSE."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from compiler.commands.commands import BufferRef, Command
+from compiler.commands.tile_buffers import CodegenContext
+from compiler.layers.affine_copy import Dim, Rescale, Walk
+from compiler.util.scaling import bytes_word, halves_word
+from compiler.util.tiles import ceil_div
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
+from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Unit
+
+#: Greatest count of a command's dimension.
+_MOST = 0xFFFF
+_PART = 0x8000
+
+
+def transposable(walk: Walk) -> tuple[int, int] | None:
+    """The dimensions along which source and destination follow one another, if they are two different ones."""
+    (source,) = [i for i, (_, x, _) in enumerate(walk.dims) if x == 1][:1] or [None]
+    (target,) = [i for i, (_, _, y) in enumerate(walk.dims) if y == 1][:1] or [None]
+    if source is None or target is None or source == target:
+        return None
+    return source, target
+
+
+def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
+    """Walks over blocks of at most n x n; the last two dimensions are a block's lines and what a line holds."""
+    both = transposable(walk)
+    assert both is not None
+    along, across = both
+    for columns in walk.blocks(along, n):
+        others, line = columns.dims[:-1], columns.dims[-1]
+        shift = len(others) - len(walk.dims) + 1 - (across > along)
+        for lines in Walk(others, columns.x, columns.y).blocks(across + shift, n):
+            rest = lines.dims[:-1]
+            if len(lines.dims) > len(others):  # blocks of lines follow one another in the destination
+                rest = (*rest[1:], rest[0])
+            yield Walk((*rest, lines.dims[-1], line), lines.x, lines.y)
+
+
+class StridedCopy:
+    """Commands that execute walks, whose distances are in bytes.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
+    """
+
+    def __init__(self, context: CodegenContext):
+        self.context, self.n = context, context.config.n
+
+    def load(self, walk: Walk, source: BufferRef, place: BufferRef, size: int) -> Iterator[Command]:
+        """From DRAM to the scratchpad; elements of `size` bytes."""
+        walk = walk.merged()
+        if size == 1 and transposable(walk):
+            yield from self._transposed(walk, source, place)
+            return
+        for fields, x, y in self._lines(walk, size, "dram", "dst"):
+            yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields)
+
+    def fill(self, walk: Walk, value: int, place: BufferRef, size: int) -> Iterator[Command]:
+        """A byte everywhere in the scratchpad where the walk comes to."""
+        flat = Walk(tuple((count, y, y) for count, _, y in walk.dims), walk.y, walk.y)
+        word = LOAD_WORD.pack(fill=1, fill_value=value)
+        for fields, _, y in self._lines(flat.merged(), size, "dram", "dst"):
+            kept = {name: number for name, number in fields.items() if not name.startswith("dram")}
+            yield self.context.command(Unit.LOAD, word=word, dram=0, dst=place.plus(y), **kept)
+
+    def store(self, walk: Walk, source: BufferRef, place: BufferRef, size: int) -> Iterator[Command]:
+        """From the scratchpad to DRAM."""
+        for fields, x, y in self._lines(walk.merged(), size, "src", "dram"):
+            yield self.context.command(Unit.STORE, src=source.plus(x), dram=place.plus(y), **fields)
+
+    def _lines(self, walk: Walk, size: int, x: str, y: str) -> Iterator[tuple[dict[str, int], int, int]]:
+        """Fields of commands, and how far on each begins in source and destination."""
+        dims, length = list(walk.dims), size
+        if dims and dims[-1][1:] == (size, size):
+            length = dims.pop()[0] * size
+        for part in _bounded(Walk(tuple(dims), walk.x, walk.y)):
+            inner, starts = _spread(part, 2)
+            fields = {"len": length}
+            for axis, (count, x_step, y_step) in zip("yz", inner, strict=False):
+                fields |= {f"{axis}_count": count, f"{x}_{axis}": x_step, f"{y}_{axis}": y_step}
+            for x_start, y_start in starts:
+                yield fields, x_start, y_start
+
+    def _transposed(self, walk: Walk, source: BufferRef, place: BufferRef) -> Iterator[Command]:
+        """Lines of the source become columns of the destination."""
+        word = LOAD_WORD.pack(transpose=1)
+        for blocks in in_blocks(walk, self.n):
+            *rest, (count, line, _), (length, _, column) = blocks.dims
+            fields = {"word": word, "len": length, "y_count": count, "dram_y": line, "dst_y": column}
+            for part in _bounded(Walk(tuple(rest), blocks.x, blocks.y)):
+                planes, starts = _spread(part, 1)
+                for planes_count, x, y in planes:
+                    fields |= {"z_count": planes_count, "dram_z": x, "dst_z": y}
+                for x, y in starts:
+                    yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields)
+
+    def fuse(
+        self,
+        walk: Walk,
+        source: BufferRef,
+        place: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Iterator[Command]:
+        """From the scratchpad to the scratchpad, rescaled on the way if wanted."""
+        walk, sizes = walk.merged(), [DTYPE_BYTES[dtype] for dtype in dtypes]
+        dims, length = list(walk.dims), 1
+        if dims and dims[-1][1:] == tuple(sizes):
+            length = dims.pop()[0]
+        for start in range(0, length, _PART * self.n):
+            count = min(_PART * self.n, length - start)
+            rest = Walk(tuple(dims), walk.x, walk.y).at(start * sizes[0], start * sizes[1])
+            for part in _bounded(rest):
+                yield from self._rows(part, count, source, place, dtypes, rescale)
+
+    def _rows(
+        self,
+        walk: Walk,
+        length: int,
+        source: BufferRef,
+        place: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Iterator[Command]:
+        n, rows = self.n, ceil_div(length, self.n)
+        inner, starts = _spread(walk, 3 if rows == 1 else 2)
+        fields, tail = _rescaled(dtypes, rescale), 7
+        if rows == 1:
+            fields["lanes"] = length % n
+        else:
+            tail = FUSE_DIMS.index("x")
+            inner = [(rows, *(n * DTYPE_BYTES[dtype] for dtype in dtypes)), *inner]
+            fields["lanes_tail"] = (length - 1) % n + 1
+        for axis, step, (count, x, y) in zip("xyn", ("a_v", "a_u", "a_n"), inner, strict=False):
+            fields |= {f"{axis}_count": count, step: x, f"d_{axis}": y}
+        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=dtypes[1], tail_dim=tail)
+        for x, y in starts:
+            yield self.context.command(
+                Unit.FUSE, stage=stage, a_base=source.plus(x), d_base=place.plus(y), **fields
+            )
+
+
+def _rescaled(dtypes: tuple[Dtype, Dtype], rescale: Rescale | None) -> dict[str, int]:
+    """Fields of FUSE that convert the elements."""
+    if rescale is None:
+        return {"src": FUSE_SRC.pack(a_src=1, a_dtype=dtypes[0])}
+    return {
+        "src": FUSE_SRC.pack(a_src=1, a_dtype=dtypes[0], requant=Requant.IMM, rounding=rescale.rounding),
+        "zp_ab": halves_word(rescale.x_zp, 0),
+        "mult": rescale.mult,
+        "shifts": bytes_word(rescale.exponent),
+        "zp": rescale.y_zp,
+    }
+
+
+def _bounded(walk: Walk) -> Iterator[Walk]:
+    """Walks whose dimensions are not longer than a command's may be."""
+    for index, (size, _, _) in enumerate(walk.dims):
+        if size > _MOST:
+            for part in walk.blocks(index, _PART):
+                yield from _bounded(part)
+            return
+    yield walk
+
+
+def _spread(walk: Walk, most: int) -> tuple[list[Dim], list[tuple[int, int]]]:
+    """The longest dimensions, for a command, innermost first; where the commands for the others begin."""
+    chosen = sorted(range(len(walk.dims)), key=lambda i: -walk.dims[i][0])[:most]
+    inner = [walk.dims[i] for i in sorted(chosen, reverse=True)]
+    outer: Sequence[Dim] = [dim for i, dim in enumerate(walk.dims) if i not in chosen]
+    starts = [
+        (
+            walk.x + sum(i * x for i, (_, x, _) in zip(at, outer, strict=True)),
+            walk.y + sum(i * y for i, (_, _, y) in zip(at, outer, strict=True)),
+        )
+        for at in product(*(range(size) for size, _, _ in outer))
+    ]
+    return inner, starts

@@ -1,0 +1,169 @@
+"""A layer under a schedule as tiles that pass the units, and how long that takes, as its buffers allow."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from math import gcd
+from typing import NamedTuple
+
+#: So many tiles are followed one by one; the pace of the last half of them holds for all others.
+_FOLLOWED = 32
+# What follows was fitted to cycles of single operators on the RTL (n16).
+#: Of the sequencer for a command beside those that units hide.
+_COMMAND = 2
+#: Of a unit until its first result is there for others; of a load beside latency and bytes; of a store's answer.
+_FILL, _WAY, _ANSWER = 44, 75, 4
+#: Cycles from a doorbell to the first command, and from the last byte to the interrupt.
+_BEGIN, _END = 64, 60
+#: Rings of constants, which need not wait for the layer before.
+_CONSTANT = frozenset("wpt")
+
+
+class PipelineTile(NamedTuple):
+    """Work of the units for one tile.
+
+    Parameters
+    ----------
+    loads : tuple of (ring, key, beats)
+        Pieces it needs in the scratchpad or the parameter slots; those with a key that is there still cost nothing.
+    array, fuse, store : float
+        Cycles of MATRIX and FUSE, beats of STORE; no FUSE: its sums stay for the next tile.
+    commands : int
+        Commands beside its loads.
+    """
+
+    loads: tuple[tuple[str, object, float], ...]
+    array: float
+    fuse: float
+    store: float
+    commands: int
+
+
+@dataclass(frozen=True)
+class TilePipeline:
+    """Tiles of a layer.
+
+    Parameters
+    ----------
+    tiles : iterable of PipelineTile
+        Tiles in order of execution.
+    count : int
+        Number of tiles.
+    rings : dict
+        Capacity of each ring, in pieces.
+    sums, results : int
+        Number of buffers for tiles of sums and of results.
+    """
+
+    tiles: Iterable[PipelineTile]
+    count: int
+    rings: dict[str, int] = field(default_factory=dict)
+    sums: int = 2
+    results: int = 2
+
+
+def lines(count: int, width: int, pitch: int, n: int) -> float:
+    """Beats of `count` lines of `width` bytes that are `pitch` bytes apart."""
+    if width == pitch:
+        return -(-count * width // n)
+    step = gcd(pitch, n)  # lines begin at all multiples of it in a beat, each as often
+    return count * (-(-width // step) * step + n - step) / n
+
+
+class PipelineTiming(NamedTuple):
+    """Cycles of a layer, by estimate.
+
+    `total`: all; `start`: until the first tile is computed; `tail`: after the last tile of the array; `array`, `fuse`,
+    `load`, `store`: of the units if nothing held them up. `commands`: how many. `lead`: so long before the end LOAD is
+    free.
+    """
+
+    total: float
+    start: float
+    tail: float
+    array: float
+    fuse: float
+    load: float
+    store: float
+    commands: float
+    lead: float
+
+
+def simulate_pipeline(
+    pipeline: TilePipeline, beat: float, latency: float, before: float | None = None, *, last: bool = True
+) -> PipelineTiming:
+    """Simulate a tile pipeline.
+
+    Parameters
+    ----------
+    pipeline : TilePipeline
+        Tiles of the layer and the depths of its buffers.
+    beat, latency : float
+        Cycles of N bytes over the bus, and until the first of them.
+    before : float or None
+        Cycles before the start of the layer at which its constants may be loaded, as LOAD is idle; None: there is no
+        layer before it.
+    last : bool
+        The layer is the last one of the program.
+    """
+    rings: dict[str, dict[object, list[float]]] = {name: {} for name in pipeline.rings}
+    drained, stored = [0.0] * max(pipeline.sums, 1), [0.0] * max(pipeline.results, 1)
+    issue = array = fuse = out = 0.0
+    bus = early = -(before or 0.0)
+    work = [0.0] * 5
+    start = half = 0.0
+    then = list(work)
+    followed = 0
+    turn = result = 0
+    for tile in islice(pipeline.tiles, _FOLLOWED):
+        ready, used = 0.0, []
+        for name, key, beats in tile.loads:
+            ring = rings[name]
+            entry = ring.get(key)
+            if entry is None:
+                free = ring.pop(next(iter(ring)))[1] if len(ring) >= pipeline.rings[name] else 0.0
+                issue += _COMMAND
+                begin = early if name in _CONSTANT and not free else max(free, issue)
+                bus = max(bus, begin) + beats * beat
+                entry = ring[key] = [bus + latency + _WAY, 0.0]
+                work[2] += beats * beat
+                work[4] += 1
+            used.append(entry)
+            if entry[0] > ready:
+                ready = entry[0]
+        issue += _COMMAND * tile.commands
+        work[4] += tile.commands
+        done = max(ready, issue)
+        if tile.array:
+            array = max(array, done, drained[turn]) + tile.array
+            done = array + _FILL
+            work[0] += tile.array
+        if tile.fuse:
+            fuse = max(fuse, done, stored[result]) + tile.fuse
+            work[1] += tile.fuse
+            done = fuse + _FILL
+            drained[turn] = done
+            turn = (turn + 1) % len(drained)
+        if tile.store:
+            out = max(out, done) + tile.store * beat
+            done = stored[result] = out + _ANSWER
+            result = (result + 1) % len(stored)
+            work[3] += tile.store * beat
+        for entry in used:
+            entry[1] = array if tile.array else fuse if tile.fuse else done
+        followed += 1
+        if followed == 1:
+            start = done
+        if 2 * followed == _FOLLOWED:
+            half, then = max(array, fuse, out), list(work)
+    end = end_followed = max(array, fuse, out)
+    tail = end - array if work[0] else 0.0
+    if pipeline.count > followed:  # as the last half of those that were followed
+        times = (pipeline.count - followed) / (_FOLLOWED / 2)
+        end += (end - half) * times
+        work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
+    total = max(end, work[2] + work[3] + early) + _BEGIN * (before is None) + _END * last
+    array, fuse, load, store, commands = work
+    return PipelineTiming(
+        total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0)
+    )

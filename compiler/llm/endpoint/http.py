@@ -1,0 +1,131 @@
+"""One HTTP exchange, bounded in time and size, that never exposes request data in logs or exceptions."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from ssl import SSLError
+
+import anyio
+import httpx
+from anyio.from_thread import start_blocking_portal
+
+from compiler.llm.endpoint.settings import Patience
+
+#: Maximum size of an answer in bytes.
+MOST_BYTES = 4 << 20
+#: Loggers of the HTTP library are silenced, since server messages may repeat the key.
+for _name in ("httpx", "httpcore"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """Request; the headers, which include the key, are hidden from `repr`."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class HttpReply:
+    """Response of a server."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Failed exchange.
+
+    Parameters
+    ----------
+    reason : str
+        Reason of the failure as text.
+    again : bool
+        True if a retry may help.
+    sent : bool
+        True if the server may have started to process the request.
+    """
+
+    reason: str
+    again: bool = False
+    sent: bool = True
+
+
+def exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | Broken:
+    """Send a request and wait up to `seconds` for the complete response.
+
+    Redirects are returned like any response. A proxy from the environment is used for https only, since over http it
+    would see the key.
+    """
+    # An own event loop, for a total timeout even if a server sends byte by byte, and for callers within a loop.
+    with start_blocking_portal() as portal:
+        return portal.call(_exchange, request, patience, seconds)
+
+
+async def _exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | Broken:
+    """Exchange without exceptions, which would carry the request along."""
+    timeout = httpx.Timeout(min(patience.read, seconds), connect=min(patience.connect, seconds))
+    try:
+        with anyio.fail_after(seconds):
+            return await _answered(request, timeout)
+    except httpx.ConnectTimeout:
+        return Broken(f"no connection in {timeout.connect:g} s", again=True, sent=False)
+    except httpx.TimeoutException:
+        return Broken(f"no answer in {timeout.read:g} s")
+    except TimeoutError:
+        return Broken(f"no whole answer in {seconds:.3g} s")
+    except httpx.ProxyError:
+        return Broken("the proxy that the environment names lets no connection through", sent=False)
+    except httpx.ConnectError as error:
+        return Broken(*_unconnected(error), sent=False)
+    except httpx.RemoteProtocolError:
+        return Broken("it breaks off, or answers in something else than HTTP", again=True)
+    except httpx.HTTPError:
+        return Broken("the connection broke", again=True)
+    except (ValueError, ImportError, httpx.InvalidURL):
+        return Broken("the proxy that the environment names must be such as http://HOST:PORT", sent=False)
+    except OSError as error:
+        return Broken(f"certificates cannot be read: {error.strerror or 'bad file'}", sent=False)
+
+
+async def _answered(request: HttpRequest, timeout: httpx.Timeout) -> HttpReply | Broken:
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity", **request.headers}
+    environment = request.url.startswith("https:")
+    async with (
+        httpx.AsyncClient(timeout=timeout, trust_env=environment, follow_redirects=False) as client,
+        client.stream(request.method, request.url, headers=headers, content=request.body) as response,
+    ):
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > MOST_BYTES:
+                return Broken(f"its answer is longer than {MOST_BYTES:,} bytes")
+        return HttpReply(response.status_code, dict(response.headers), body.decode(errors="replace"))
+
+
+def _unconnected(error: httpx.ConnectError) -> tuple[str, bool]:
+    """Return why the connection failed, and whether a retry may help."""
+    for cause in _causes(error):
+        if isinstance(cause, SSLError):
+            return f"no secure connection: {getattr(cause, 'verify_message', '') or cause.reason}", False
+        if isinstance(cause, OSError) and cause.errno is not None:
+            words = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
+            return f"{str(words).lower()}: is there a server?", True
+    return "no connection", True
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and its causes, deepest first."""
+    behind = error.__cause__ or error.__context__
+    if behind is not None:
+        yield from _causes(behind)
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _causes(each)
+    yield error

@@ -1,0 +1,109 @@
+"""Quality of single answers: measured cycles relative to the static compiler's schedule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+from compiler.llm.decode.sampler import draw
+from compiler.llm.generate.requests import Schedules
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.tokens.layer_prompt import subjects_of
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.profile.measurement import Measurement
+from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.measure.measurer import Measurer
+
+#: Cycle ratio assigned to answers that cannot be measured or are cut off.
+_FAILED = 3
+#: Number of answers from which the best is taken.
+TOGETHER = 4
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Measured answers about one layer.
+
+    Parameters
+    ----------
+    layer : str
+        Layer kind.
+    static : int
+        Cycles of the static compiler's schedule.
+    cycles : list of int
+        Cycles of each answer in sampling order; an unchanged schedule is an answer too.
+    """
+
+    layer: str
+    static: int
+    cycles: list[int]
+
+    def ratios(self, together: int = 1) -> list[float]:
+        """Return the best ratio to the static compiler's cycles of each group of `together` answers."""
+        parts = range(0, len(self.cycles) - together + 1, together)
+        return [min(self.cycles[at : at + together]) / self.static for at in parts]
+
+
+def sampled(
+    measurer: Measurer, layer: str, model: Gpt, count: int, seed: int, temperature: float = 1.0
+) -> Sampled:
+    """Sample answers about the slowest layer of a network and measure all of them.
+
+    Parameters
+    ----------
+    measurer : Measurer
+        Measurer of the network.
+    layer : str
+        Name of the layer kind for the report.
+    model : Gpt
+        Language model to sample from.
+    count : int
+        Number of answers.
+    seed : int
+        Random seed for sampling.
+    temperature : float
+        Sampling temperature, see `draw`.
+
+    Raises
+    ------
+    WorkError
+        The network cannot be measured.
+    """
+    measured, schedule = measurer.baseline(), measurer.first.schedule
+    task = GeneratorTask(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measured)
+    name, subject = next(iter(subjects_of(task).items()))
+    request, rng = Schedules(task, name, subject), np.random.default_rng(seed)
+    question = request.question(profile=model.profile)
+    answers = draw(model, LANGUAGE, question, request.grammar, count, rng, temperature)
+    asked = [request.candidate(each.words).schedule if each.complete else None for each in answers]
+    wanted = {each.to_json(): each for each in asked if each is not None}
+    results = dict(zip(wanted, measurer.measure(list(wanted.values())), strict=True))
+    found = [None if each is None else results[each.to_json()] for each in asked]
+    cycles = [
+        each.cycles if isinstance(each, Measurement) and each.believable else _FAILED * measured.cycles
+        for each in found
+    ]
+    return Sampled(layer, measured.cycles, cycles)
+
+
+def figures(layers: Sequence[Sampled]) -> dict[str, float]:
+    """Summarize the ratios of answers to the static compiler's cycles.
+
+    Returns
+    -------
+    dict
+        Geometric means of the ratio of one answer (`one`) and of the best of several (`some`); `one_median` and
+        `some_median` are medians over layers of the mean ratio of each layer.
+    """
+    found = {}
+    for name, number in (("one", 1), ("some", TOGETHER)):
+        each = [layer.ratios(number) for layer in layers]
+        found[name] = _mean([ratio for ratios in each for ratio in ratios])
+        found[f"{name}_median"] = median(map(_mean, each))
+    return found
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean."""
+    return float(np.exp(fmean(np.log(ratios))))

@@ -1,0 +1,204 @@
+"""Resolves static control flow: selects branches of constant conditions and unrolls loops of few iterations."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.control import loop_operands, truth
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from compiler.passes.trip_count import MOST_NODES, check_work, known_trips, unrolled_nodes
+from compiler.reference import run_node
+
+Names = dict[str, str]
+
+
+def resolve_control(graph: Graph) -> Graph:
+    """Return the graph with its static control flow resolved."""
+    if not any(node.bodies for node in graph):
+        return graph
+    check_work(graph)
+    return _Resolver(graph).run()
+
+
+class _Resolver:
+    """A graph whose nodes are taken over one by one; what constants make is constant at once."""
+
+    def __init__(self, graph: Graph):
+        self.old, self.new = graph, Graph(graph.name)
+        self.tensors, self.nodes = set(graph.tensors), set(graph.nodes)  # names that are taken
+        self.constants: dict[int, str] = {}  # by identity
+        self.room = MOST_NODES  # nodes that loops may still become
+        self.unrolling = False
+        self.renamed: Names = {}  # what is an output of the graph
+
+    def run(self) -> Graph:
+        names: Names = {}
+        for name in self.old.inputs:
+            self.new.add_input(self.old.tensors[name])
+            names[name] = name
+        for node in self.old:
+            self._take(node, self.old, names, "")
+        self.new.finish([self._output(name, names) for name in self.old.outputs])
+        return self._renamed()
+
+    def _take(self, node: Node, source: Graph, names: Names, prefix: str) -> None:
+        """Add what a node becomes; `names` says what the tensors of its graph are called in the new one."""
+        inputs = [self._name(name, source, names, prefix) for name in node.inputs]
+        values = [self.new.tensors[name].data for name in inputs]
+        known = [value for value in values if value is not None]
+        if node.bodies:
+            made = self._resolved(node, source, inputs, values, prefix)
+            if made is not None:
+                names |= zip(node.outputs, made, strict=True)
+                return
+        elif known and len(known) == len(values):
+            for name, data in zip(node.outputs, run_node(source, node, known), strict=True):
+                names[name] = self._add(replace(source.tensors[name], data=data), prefix)
+            return
+        outputs = tuple(self._add(source.tensors[name], prefix) for name in node.outputs)
+        names |= zip(node.outputs, outputs, strict=True)
+        moved = replace(node, name=prefix + node.name, inputs=tuple(inputs), outputs=outputs)
+        self._node(moved, own=not prefix)
+
+    def _resolved(
+        self, node: Node, source: Graph, inputs: list[str], values: list[NDArray | None], prefix: str
+    ) -> list[str] | None:
+        """What the outputs of control flow are called if it is known beforehand."""
+        here = f"{prefix}{node.name}/"
+        if node.op == "if":
+            if values[0] is None:
+                return None
+            return self._inline(node.bodies[0 if truth(values[0]) else 1], inputs[1:], here)
+        # What is inside a loop that is unrolled has been counted with it.
+        trips = known_trips(node, values, MOST_NODES if self.unrolling else self.room)
+        stacks = [source.tensors[name] for name in node.outputs[node.attributes["states"] :]]
+        scanned = [self.new.tensors[name] for name in loop_operands(node.attributes, inputs).scanned]
+        if trips is None or any(stack.shape[0] != trips for stack in stacks):
+            return None
+        if any(tensor.shape[0] < trips for tensor in scanned):
+            return None  # an error, if it comes to that
+        if self.unrolling:
+            return self._unrolled(node, inputs, trips, stacks, here)
+        self.room -= unrolled_nodes(node, values, trips)
+        self.unrolling = True
+        made = self._unrolled(node, inputs, trips, stacks, here)
+        self.unrolling = False
+        return made
+
+    def _unrolled(
+        self, node: Node, inputs: list[str], trips: int, stacks: list[Tensor], here: str
+    ) -> list[str]:
+        given, (body,) = loop_operands(node.attributes, inputs), node.bodies
+        states = given.states
+        made: list[list[str]] = [[] for _ in stacks]
+        for count in range(trips):
+            prefix = f"{here}{count}/"
+            number = self._add(Tensor(body.inputs[0], (), "int64", None, np.array(count, np.int64)), prefix)
+            slices = [
+                self._slice(name, count if sign > 0 else self.new.tensors[name].shape[0] - 1 - count, prefix)
+                for name, sign in zip(given.scanned, node.attributes["scanned"], strict=True)
+            ]
+            _, *results = self._inline(body, [number, *states, *slices, *given.rest], prefix)
+            states = results[: len(states)]
+            for parts, name in zip(made, results[len(states) :], strict=True):
+                parts.append(name)
+        signs = node.attributes["stacked"]
+        return states + [
+            self._stack(tensor, parts[::sign], here)
+            for tensor, parts, sign in zip(stacks, made, signs, strict=True)
+        ]
+
+    def _inline(self, body: Graph, inputs: Sequence[str], prefix: str) -> list[str]:
+        names = dict(zip(body.inputs, inputs, strict=True))
+        for node in body:
+            self._take(node, body, names, prefix)
+        return [self._name(name, body, names, prefix) for name in body.outputs]
+
+    def _slice(self, name: str, index: int, prefix: str) -> str:
+        """A slice of what a loop scans."""
+        x = self.new.tensors[name]
+        if x.data is not None:
+            return self._add(replace(x, name=f"{name}:{index}", shape=x.shape[1:], data=x.data[index]), None)
+        spans = {"starts": (index, *(0,) * (len(x.shape) - 1)), "sizes": (1, *x.shape[1:])}
+        row = replace(x, name=f"{name}:row", shape=spans["sizes"])
+        cut = self._made("slice", [name], row, prefix, **spans, steps=(1,) * len(x.shape))
+        return self._shaped(cut, x.shape[1:])
+
+    def _stack(self, tensor: Tensor, parts: list[str], prefix: str) -> str:
+        """Slices put together."""
+        rows = [self._shaped(name, (1, *tensor.shape[1:])) for name in parts]
+        return self._made("concat", rows, tensor, prefix, axis=0)
+
+    def _shaped(self, name: str, shape: tuple[int, ...]) -> str:
+        x = self.new.tensors[name]
+        if x.data is not None:
+            return self._add(replace(x, name=f"{name}:shaped", shape=shape, data=x.data.reshape(shape)), None)
+        return self._made(
+            "reshape", [name], replace(x, name=f"{name}:shaped", shape=shape), None, shape=shape
+        )
+
+    def _made(
+        self, op: str, inputs: list[str], output: Tensor, prefix: str | None, **attributes: object
+    ) -> str:
+        name = self._add(output, prefix)
+        self._node(Node(f"{name}:{op}", op, tuple(inputs), (name,), attributes))
+        return name
+
+    def _node(self, node: Node, *, own: bool = False) -> None:
+        self.new.add_node(node if own else replace(node, name=_unused(node.name, self.nodes)))
+
+    def _name(self, name: str, source: Graph, names: Names, prefix: str) -> str:
+        """What a tensor is called; constants are taken over when they are asked for, once for all iterations."""
+        if name not in names:
+            tensor = source.tensors[name]
+            if id(tensor) not in self.constants:
+                self.constants[id(tensor)] = self._add(tensor, prefix)
+            names[name] = self.constants[id(tensor)]
+        return names[name]
+
+    def _add(self, tensor: Tensor, prefix: str | None) -> str:
+        """Add a tensor; those of the graph itself (prefix "") keep their names, others keep clear of these."""
+        name = tensor.name if prefix == "" else _unused((prefix or "") + tensor.name, self.tensors)
+        return self.new.add_tensor(replace(tensor, name=name)).name
+
+    def _output(self, name: str, names: Names) -> str:
+        """The output of the graph under its own name."""
+        made = self._name(name, self.old, names, "")
+        if made == name:
+            return name
+        tensor = self.new.tensors[made]
+        if tensor.data is not None:
+            return self.new.add_tensor(replace(tensor, name=name)).name
+        if self.new.producer(made) and made not in self.old.outputs and made not in self.renamed:
+            self.renamed[made] = name
+            return made
+        self.new.add_tensor(replace(tensor, name=name))
+        self._node(Node(f"{name}:copy", "reshape", (made,), (name,), {"shape": tensor.shape}))
+        return name
+
+    def _renamed(self) -> Graph:
+        """The graph with outputs under their own names that were made under others."""
+        if not self.renamed:
+            return self.new
+        call = {name: self.renamed.get(name, name) for name in self.new.tensors}
+        made = Graph(self.new.name)
+        for name, tensor in self.new.tensors.items():
+            add = made.add_input if name in self.new.inputs else made.add_tensor
+            add(replace(tensor, name=call[name]))
+        for node in self.new:
+            inputs, outputs = (tuple(call[n] for n in part) for part in (node.inputs, node.outputs))
+            made.add_node(replace(node, inputs=inputs, outputs=outputs))
+        return made.finish([call[name] for name in self.new.outputs])
+
+
+def _unused(wish: str, taken: set[str]) -> str:
+    """A name that nothing has, which it has from now on: `wish`, numbered if need be."""
+    name, number = wish, 1
+    while name in taken:
+        number += 1
+        name = f"{wish}.{number}"
+    taken.add(name)
+    return name

@@ -1,0 +1,96 @@
+"""Results of trying a schedule."""
+
+from dataclasses import dataclass
+
+from compiler.ir.identity import identity
+from hw.errors import WorkError
+
+
+@identity("LayerCycles", "names", "cycles", "where")
+@dataclass(frozen=True)
+class LayerCycles:
+    """Cycles of a layer, or of neighbours that share a tag.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Names of the layers.
+    cycles : int
+        Cycles attributed to these layers.
+    where : dict
+        Cycles by cause.
+    """
+
+    names: tuple[str, ...]
+    cycles: int
+    where: dict[str, int]
+
+
+@identity("Measurement", "cycles", "layers", "energy_uj", "dram_bytes", "exact", "floor")
+@dataclass(frozen=True)
+class Measurement:
+    """A schedule's cycles on the RTL.
+
+    Parameters
+    ----------
+    cycles : int
+        Cycles from doorbells to interrupts from a cold start, or per request in a stream.
+    layers : tuple of LayerCycles
+        Breakdown by layer, which adds up to `cycles`.
+    energy_uj : float
+        Energy in microjoules, from the table of `compiler.cost.energy`.
+    dram_bytes : int
+        DRAM bytes read and written.
+    exact : bool
+        True if all outputs equal the reference.
+    floor : int
+        Lower bound on the cycles of this work.
+    """
+
+    cycles: int
+    layers: tuple[LayerCycles, ...]
+    energy_uj: float
+    dram_bytes: int
+    exact: bool
+    floor: int
+
+    @property
+    def believable(self) -> bool:
+        """True if outputs are right and cycles are not below the lower bound."""
+        return self.exact and self.cycles >= self.floor
+
+    def of(self, name: str) -> LayerCycles:
+        """Entry that contains a layer.
+
+        Raises
+        ------
+        WorkError
+            The layer was not measured.
+        """
+        for entry in self.layers:
+            if name in entry.names:
+                return entry
+        known = ", ".join(name for entry in self.layers for name in entry.names)
+        raise WorkError(f"layer {name!r} was not measured, only {known or 'none'}")
+
+
+@identity("Rejected", "stage", "reason")
+@dataclass(frozen=True)
+class Rejected:
+    """A schedule that could not be measured.
+
+    Parameters
+    ----------
+    stage : str
+        Stage that rejected it: "compile", "validate", "trap" or "time"; "same": a program text differs in behaviour
+        from the program it replaces; "search": it was measured before, or is forbidden.
+    reason : str
+        Human-readable reason.
+    """
+
+    stage: str
+    reason: str
+
+
+#: Result of a trial.
+Result = Measurement | Rejected

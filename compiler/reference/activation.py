@@ -1,0 +1,188 @@
+"""Functions of one number, and their quantized forms, which LiteRT looks up in a table of all 256 inputs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from compiler.reference import int16, onnx_single
+from compiler.reference.fixed import half_away, multiplied
+from compiler.reference.hard_swish import hard_swish_steps
+from compiler.reference.node_invocation import Array, NodeInvocation, Operator, Real
+from compiler.reference.onnx_single import Single
+from compiler.reference.quantize import eighth_bits
+from compiler.reference.sqrt import ROOTS
+
+#: Multipliers of XNNPACK's leaky ReLU: what it takes of either sign, in magnitude at least 1/256.
+_LEAST, _MOST, _MOST_NEGATIVE = np.float32(1 / 256), np.float32(128), np.float32(-127.99609375)
+
+
+def _erfc(x: Array) -> Array:
+    """The complementary error function."""
+    from scipy.special import erfc  # takes longer to load than small networks to compile
+
+    return erfc(x)
+
+
+def sigmoid(x: Real) -> Real:
+    """1 / (1 + exp(-x)) without overflow."""
+    power = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, power) / (1 + power)
+
+
+def gelu(x: Real, tanh: bool) -> Real:
+    """Product of x and Phi(x), or its approximation by tanh."""
+    if tanh:
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * _erfc(-x / np.sqrt(2))
+
+
+def _by_table(call: NodeInvocation, function: Callable[[NodeInvocation], Array]) -> Array:
+    """A function of single stored values, computed once for each of the 256 there are."""
+    limits, x = np.iinfo(call.values[0].dtype), call.values[0]
+    if limits.bits > 8 or x.size <= limits.max - limits.min:
+        return function(call)
+    every = np.arange(limits.min, limits.max + 1).astype(x.dtype)
+    return function(replace(call, values=(every, *call.values[1:])))[x.astype(np.int64) - limits.min]
+
+
+def _table_steps(call: NodeInvocation, function: Callable[[Single], Array], delegated: bool) -> Array:
+    """Stored results of a float32 function, as LiteRT fills its tables, or XNNPACK its own."""
+    real = call.scale() * call.centred().astype(np.float32)
+    limit = np.float32(1 << 30)
+    steps = np.clip(function(real).astype(np.float32) * (np.float32(1) / call.output_scale), -limit, limit)
+    if delegated:
+        return np.rint(steps + np.float32(call.output_zero)).astype(np.int64)
+    return half_away(steps.astype(np.float64)).astype(np.int64) + call.output_zero
+
+
+def _unary(
+    function: Callable[[Real], Real],
+    single: Callable[[Single], Array] | None = None,
+    *,
+    in_xnnpack: bool = False,
+    in_onnxruntime: Callable[[Single], Array] | None = None,
+    in_int16: Callable[[NodeInvocation], Array] | None = None,
+    int16_table: bool = False,
+) -> Operator:
+    """An operator that is a function of each number.
+
+    Quantized to 8 bits it is a table, which LiteRT fills in single precision: `single`, or by default the function
+    rounded to that. What is `in_xnnpack` has a table there, filled in double precision. `in_onnxruntime` is what
+    its kernel gives between quantized numbers where that is not the function rounded to single precision; `in_int16`
+    is LiteRT's kernel of int16 numbers, `int16_table` says that it interpolates between entries of a table.
+    """
+
+    def double(x: Single) -> Array:
+        return function(x.astype(np.float64))
+
+    def steps(call: NodeInvocation) -> Array:
+        delegated = in_xnnpack and call.delegated
+        return _table_steps(call, double if delegated or single is None else single, delegated)
+
+    def operator(call: NodeInvocation) -> Array:
+        if in_int16 is not None and int16.is_unit(call):
+            return in_int16(call)
+        if int16_table and int16.is_int16(call):
+            return int16.by_table(call, single or double)
+        if call.in_integers():
+            return _by_table(call, steps)
+        if in_onnxruntime is not None and call.quantized():
+            return in_onnxruntime(call.numbers().astype(np.float32))
+        return function(call.numbers().astype(np.float64))
+
+    return operator
+
+
+def _single_sigmoid(x: Single) -> Array:
+    return np.float32(1) / (np.float32(1) + np.exp(-x.astype(np.float64)).astype(np.float32))
+
+
+def _single_gelu(x: Single, tanh: bool) -> Array:
+    half = np.float32(0.5) * x
+    if tanh:
+        inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+        return half * (np.float32(1) + np.tanh(inner.astype(np.float64)).astype(np.float32))
+    return half * _erfc((x * np.float32(-np.sqrt(0.5))).astype(np.float64)).astype(np.float32)
+
+
+def _gelu(call: NodeInvocation) -> Array:
+    tanh = call["tanh"]
+    return _unary(lambda x: gelu(x, tanh), lambda x: _single_gelu(x, tanh), int16_table=True)(call)
+
+
+def _elu(call: NodeInvocation) -> Array:
+    alpha = call["alpha"]
+
+    def double(x: Real) -> Real:
+        return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)
+
+    return _unary(double, in_xnnpack=True, in_onnxruntime=partial(onnx_single.elu, alpha=alpha))(call)
+
+
+def softplus(x: Real) -> Real:
+    """Logarithm of 1 + exp(x), without overflow."""
+    return np.logaddexp(0, x)
+
+
+def _log(call: NodeInvocation) -> Array:
+    if int16.is_int16(call):
+        return int16.of_positive(call, lambda x: np.log(x.astype(np.float64)), greatest=False)
+    return _unary(np.log)(call)
+
+
+def _hard_swish(call: NodeInvocation) -> Array:
+    if call.in_integers() and np.dtype(call.output.dtype).itemsize == 1:
+        return _by_table(call, hard_swish_steps)
+    if call.kernels == "onnxruntime" and call.quantized():
+        return onnx_single.hard_swish(call.numbers().astype(np.float32))
+    x = call.numbers().astype(np.float64)
+    return x * np.clip(x + 3, 0, 6) / 6
+
+
+def _leaky_relu(call: NodeInvocation) -> Array:
+    if not call.in_integers():
+        x = call.numbers().astype(np.float64)
+        return np.where(x < 0, x * call["alpha"], x)
+    return _by_table(call, _leaky_steps) + call.output_zero
+
+
+def _leaky_steps(call: NodeInvocation) -> Array:
+    x, alpha = call.centred(), np.float32(call["alpha"])
+    plus = call.scale() / call.output_scale
+    if call.delegated and _LEAST <= plus <= _MOST:
+        minus = plus * alpha
+        if _MOST_NEGATIVE <= minus <= _MOST and abs(minus) >= _LEAST:
+            return np.where(x < 0, eighth_bits(x, minus), eighth_bits(x, plus))
+    minus = call.scale() * alpha / call.output_scale
+    return np.where(x < 0, multiplied(x, float(minus)), multiplied(x, float(plus)))
+
+
+def _prelu(call: NodeInvocation) -> Array:
+    if not call.in_integers(2):
+        x = call.numbers(0)
+        return np.where(x < 0, x * call.numbers(1), x)
+    x, product = call.centred(0), call.centred(0) * call.centred(1)
+    plus, minus = call.scale(0) / call.output_scale, call.scale(0) * call.scale(1) / call.output_scale
+    steps = np.where(x < 0, multiplied(product, float(minus)), multiplied(x, float(plus)))
+    return steps + call.output_zero
+
+
+ACTIVATION: dict[str, Operator] = {
+    "leaky_relu": _leaky_relu,
+    "prelu": _prelu,
+    "sigmoid": _unary(
+        sigmoid, _single_sigmoid, in_xnnpack=True, in_onnxruntime=onnx_single.sigmoid, in_int16=int16.sigmoid
+    ),
+    "tanh": _unary(np.tanh, in_xnnpack=True, in_onnxruntime=onnx_single.tanh, in_int16=int16.tanh),
+    "hard_swish": _hard_swish,
+    "gelu": _gelu,
+    "silu": _unary(lambda x: x * sigmoid(x)),
+    "exp": _unary(np.exp, int16_table=True),
+    "log": _log,
+    **ROOTS,
+    "elu": _elu,
+    "softplus": _unary(softplus),
+    "mish": _unary(lambda x: x * np.tanh(softplus(x))),
+}

@@ -1,0 +1,98 @@
+"""Sums, products and clips, element by element."""
+
+import math
+
+import numpy as np
+
+from compiler.kernel_library.add import LEFT_SHIFT, raw_fields
+from compiler.reference.fixed import Int64, half_away, multiplied, multiplied_real
+from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits
+from compiler.reference.quantize import requantized
+from compiler.util.scaling import Affine
+from cosim.semantics.fixed_point import half_up
+
+#: The same for int16, whose sums must be 32 bits as well.
+_LEFT_SHIFT_16 = 15
+#: Quotients of scales that XNNPACK's kernels take; LiteRT's own run otherwise.
+_SUM_RATIOS = (np.float32(2**-10), np.float32(2**8))
+_PRODUCT_RATIOS = (np.float32(2**-16), np.float32(2**8))
+
+
+def _sum_reference(call: NodeInvocation, sign: int) -> Int64:
+    """Both operands to half the greater scale with many more bits, then the sum to the output's."""
+    left = _LEFT_SHIFT_16 if call.output.dtype == "int16" else LEFT_SHIFT
+    twice = 2 * max(float(call.scale(0)), float(call.scale(1)))
+    a, b = (multiplied(call.centred(i), float(call.scale(i)) / twice, left=left) for i in (0, 1))
+    return multiplied(a + sign * b, twice / ((1 << left) * float(call.output_scale))) + call.output_zero
+
+
+def _sum_xnnpack(call: NodeInvocation, sign: int) -> Int64:
+    """One shift, halves up, of the sum of products with 21-bit multipliers."""
+    a, b = (Affine(float(call.scale(i)), call.zero(i)) for i in (0, 1))
+    fields = raw_fields(a, b, Affine(float(call.output_scale), call.output_zero))
+    total = call.centred(0) * fields["x_mult"] + sign * call.centred(1) * fields["r_mult"]
+    exponent = fields["r_shifts"] >> 16
+    return half_up(total, 31 - exponent) + call.output_zero
+
+
+def _within(call: NodeInvocation, limits: tuple[np.float32, np.float32], *ratios: np.float32) -> bool:
+    return call.delegated and all(limits[0] <= ratio < limits[1] for ratio in ratios)
+
+
+def _summed(call: NodeInvocation, sign: int) -> Array:
+    if not call.in_integers(2):
+        return call.numbers(0) + sign * call.numbers(1)
+    if _within(call, _SUM_RATIOS, *(call.scale(i) / call.output_scale for i in (0, 1))):
+        return _sum_xnnpack(call, sign)
+    return _sum_reference(call, sign)
+
+
+def mul(call: NodeInvocation) -> Array:
+    """Product; quantized, its scale is computed in float32."""
+    if not call.in_integers(2):
+        return call.numbers(0) * call.numbers(1)
+    ratio, product = call.scale(0) * call.scale(1) / call.output_scale, call.centred(0) * call.centred(1)
+    if _within(call, _PRODUCT_RATIOS, ratio):
+        return multiplied_real(product, ratio) + call.output_zero
+    return multiplied(product, float(ratio)) + call.output_zero
+
+
+def clip(call: NodeInvocation) -> Array:
+    """Within limits that are real numbers; quantized, the limits are rounded to the output's integers."""
+    low, high = call["low"], call["high"]
+    if call.in_integers():
+        steps = (_limit(call, low), _limit(call, high))
+        return np.minimum(np.maximum(requantized(call, call.values[0], dtype=np.float32), steps[0]), steps[1])
+    x = call.numbers()
+    if x.dtype.kind == "f":
+        return np.minimum(np.maximum(x, low), high)
+    if not math.isinf(low):
+        x = np.maximum(x, math.ceil(low))
+    return x if math.isinf(high) else np.minimum(x, math.floor(high))
+
+
+def _limit(call: NodeInvocation, value: float) -> int:
+    least, most = limits(call.output.dtype)
+    if math.isinf(value):
+        return most if value > 0 else least
+    steps = half_away(np.array(np.float32(value) / call.output_scale, np.float64))
+    return int(max(least, min(float(steps) + call.output_zero, most)))
+
+
+def floor_div(call: NodeInvocation) -> Array:
+    """Quotient rounded down, of stored integers whatever they mean, as LiteRT's kernel takes them."""
+    a, b = call.values
+    if not b.all():
+        raise call.error("divides by zero")
+    if a.dtype.kind == "f":
+        return np.floor(a.astype(np.float64) / b)
+    return (a.astype(np.int64) // b).astype(call.output.dtype)
+
+
+ELEMENTWISE: dict[str, Operator] = {
+    "add": lambda call: _summed(call, 1),
+    "sub": lambda call: _summed(call, -1),
+    "mul": mul,
+    "clip": clip,
+    "floor_div": floor_div,
+}

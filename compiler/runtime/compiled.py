@@ -1,0 +1,37 @@
+"""A compiled network as users call it."""
+
+from numpy.typing import NDArray
+
+from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.stages import StagedNetwork
+from cosim.golden import GoldenDevice
+from hw.errors import InputError
+
+
+class CompiledNetwork(StagedNetwork):
+    """A compiled model: programs, constants and memory layout. `compile` returns it, `Session` runs it.
+
+    Called with arrays it runs on the golden model and returns a dict of outputs.
+
+    Examples
+    --------
+    >>> network = compiler.compile("network.tflite", target="n4")
+    >>> outputs = network(image)  # or by the input's name: network(image=image)
+    >>> network.schedule.layers  # how each layer is tiled and ordered
+    """
+
+    def __call__(self, *inputs: NDArray, **named: NDArray) -> dict[str, NDArray]:
+        """Outputs by name for one sample, from the golden model.
+
+        Raises
+        ------
+        InputError
+            An input is missing, one too many, given twice, or not of the model's shape and type.
+        """
+        names = [tensor.name for tensor in self.inputs]
+        positional = dict(zip(names, inputs, strict=False))
+        if len(inputs) + len(named) > len(positional | named):
+            given = ", ".join([f"{len(inputs)} by place", *named])
+            raise InputError(f"inputs must be {', '.join(names)}, each given once, not {given}")
+        with GoldenDevice(self.config, dram_bytes(self)) as device:
+            return Session(device, self).run(positional | named)

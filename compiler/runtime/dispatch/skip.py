@@ -1,0 +1,177 @@
+"""Skips the part of a network after an all-zero tensor."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.command_stream import CommandStream
+from compiler.codegen.dispatch_guard import Guard, GuardedProgram, equal
+from compiler.codegen.executable import StageExecutable
+from compiler.codegen.memory_peak import joint_peak
+from compiler.codegen.split_programs import ProgramPart
+from compiler.ir.tensor import Tensor
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.dispatch.batch_sizes import check_room
+from compiler.runtime.dispatch.rebase import rebased
+from compiler.runtime.dispatch.single import tensor_named
+from compiler.runtime.dispatch.skip_programs import constants, probe
+from compiler.runtime.dispatch.variant_memory import align_up, together
+from compiler.runtime.stages import Stage
+from cosim.semantics.command_fields import unpack_fields
+from hw.config import MlaConfig
+from hw.errors import InputError
+from hw.isa.commands import FUSE_DIMS
+from hw.isa.enums import Unit
+from hw.isa.micro_instruction import MicroOp, Statistic, encode
+from hw.isa.program import Program
+
+
+def at_once(config: MlaConfig, making: CommandStream, tensor: Tensor) -> bool:
+    """Return True if the last FUSE command of a stage writes every element of its output tensor once."""
+    layers = [number for number, layer in enumerate(making.lowered.layers) if layer.y == tensor.name]
+    drains = [command for command in making.issued if command.unit == Unit.FUSE]
+    if not drains or [c.layer for c in drains if c.layer in layers] != [drains[-1].layer]:
+        return False
+    c = unpack_fields(Unit.FUSE, list(drains[-1].values))
+    lanes = c.lanes or config.n
+    steps = {dim: getattr(c, f"{dim}_count") for dim in FUSE_DIMS}
+    whole = prod(steps.values()) * lanes
+    if c.tail_dim < len(FUSE_DIMS):
+        whole -= whole // lanes // steps[FUSE_DIMS[c.tail_dim]] * (lanes - (c.lanes_tail or config.n))
+    return not c.reduce and not c.lane_reduce and whole == tensor.elements
+
+
+def with_skip(
+    network: CompiledNetwork, name: str, makings: Sequence[CommandStream], start: int = 0
+) -> CompiledNetwork:
+    """Add a short program to the stage that depends only on a tensor, for the case that the tensor is all zero.
+
+    Parameters
+    ----------
+    network : Network
+        Network whose stages are one program each; one stage has the tensor as its only input.
+    name : str
+        The tensor, or the node that computes it. Zero is the tensor's zero point.
+    makings : sequence of CommandStream
+        Command streams of the stages on the accelerator, in order.
+    start : int
+        Bytes at the start of the model's memory that belong to other code.
+
+    Raises
+    ------
+    InputError
+        There is no such stage, the tensor is not of bytes, or it or the constants do not fit the machine.
+    """
+    assert network.graph is not None
+    stages, name = list(network.stages), tensor_named(network.graph, name)
+    at = next(
+        (i for i, each in enumerate(stages) if each.code and [t.name for t in each.inputs] == [name]), None
+    )
+    if at is None:
+        raise InputError(f"skip: no stage on the accelerator depends on {name!r} alone")
+    stage = stages[at]
+    (tensor,) = stage.inputs
+    if tensor.dtype not in ("int8", "uint8"):
+        raise InputError(f"skip: {name!r} must be int8 or uint8, not {tensor.dtype}")
+    zero = tensor.quantization.zero_point[0] if tensor.quantization else 0
+    results = _results(network, stage, np.full(tensor.shape, zero, tensor.dtype))
+    first = stages[at - 1] if at else None
+    others = [*stages[:at], *stages[at + 1 :]]
+    read = [t.name for t in (*network.outputs, *(t for each in others for t in each.inputs))]
+    if first is not None and first.code and [t.name for t in first.outputs] == [name] and name not in read:
+        making = makings[sum(bool(each.code) for before in stages[: at - 1] for each in before.walk())]
+        seen = zero == np.iinfo(tensor.dtype).min and at_once(network.config, making, tensor)
+        stages[at - 1 : at + 1] = [_joined(network.config, first, stage, zero, results, start, seen=seen)]
+    else:
+        stages[at] = _alone(network.config, stage, zero, results, start)
+    check_room(network.config, stages)
+    return replace(network, stages=tuple(stages))
+
+
+def _results(network: CompiledNetwork, stage: Stage, zeros: NDArray) -> NDArray[np.uint8]:
+    """Bytes of all outputs that the stage computes from zeros."""
+    part = replace(network, inputs=stage.inputs, outputs=stage.outputs, stages=(stage,))
+    made = part(zeros)
+    arrays = [np.ascontiguousarray(made[tensor.name]) for tensor in stage.outputs]
+    return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
+
+
+def _alone(config: MlaConfig, stage: Stage, zero: int, results: NDArray[np.uint8], start: int) -> Stage:
+    """Put a probe of the input before the stage."""
+    code = stage.code
+    assert code is not None
+    (tensor,) = stage.inputs
+    memory = together([code], results, start)
+    same = {place: (place, 0) for place in code.places.values()}
+    main = rebased(code.parts[0].program, memory.moved[0], same)
+    look = probe(config, tensor, zero, (code.places[tensor.name], 0), code.tags[0])
+    end = replace(code.parts[0], program=main)
+    made = replace(code, parts=(ProgramPart(look, ()), end), image=memory.image, memory=memory.size)
+    guard = equal(Statistic.FUSE_ZEROS, tensor.elements)
+    return replace(stage, code=_guarded(made, stage.outputs, guard, memory.more))
+
+
+def _joined(
+    config: MlaConfig,
+    first: Stage,
+    second: Stage,
+    zero: int,
+    results: NDArray[np.uint8],
+    start: int,
+    *,
+    seen: bool,
+) -> Stage:
+    """Merge two stages with the tensor between them in the model's memory, and probe it in between.
+
+    The probe is omitted if the last FUSE command has `seen` the whole tensor: then its maximum decides.
+    """
+    a, b = first.code, second.code
+    assert a is not None and b is not None
+    (tensor,) = second.inputs
+    memory = together([a, b], results, start)
+    middle = align_up(memory.size)
+    places = {each.name: number for number, each in enumerate((*first.inputs, *second.outputs), 1)}
+    programs = []
+    for code, moved in zip((a, b), memory.moved, strict=True):
+        to = {at: (places[name], 0) for name, at in code.places.items() if name != tensor.name}
+        to[code.places[tensor.name]] = (0, middle)
+        programs.append(rebased(code.parts[0].program, moved, to))
+    begin, end = programs
+    guard, looks = (
+        equal(Statistic.FUSE_ZEROS, tensor.elements),
+        [ProgramPart(_look(config, tensor, zero, middle, b), ())],
+    )
+    if seen:
+        guard, looks, begin = equal(Statistic.FUSE_MAX, zero), [], _until_drained(begin)
+    layers = tuple(layer + len(a.tags) for layer in b.parts[0].layers)
+    parts = (replace(a.parts[0], program=begin), *looks, ProgramPart(end, layers))
+    size, peak = middle + align_up(tensor.bytes), joint_peak([a.peak, b.peak])
+    code = StageExecutable(config, parts, (*a.tags, *b.tags), memory.image, size, places, peak)
+    return Stage(
+        first.inputs,
+        second.outputs,
+        code=_guarded(code, second.outputs, guard, memory.more),
+        infos=(*first.infos, *second.infos),
+        spared=second.spared,
+    )
+
+
+def _look(config: MlaConfig, tensor: Tensor, zero: int, middle: int, code: StageExecutable) -> Program:
+    return probe(config, tensor, zero, (0, middle), code.tags[0])
+
+
+def _until_drained(program: Program) -> Program:
+    """Make a program wait for FUSE at its end, so that a guard can read the statistics."""
+    fence = encode(MicroOp.FENCE, d=1 << Unit.FUSE)
+    return replace(program, words=(*program.words[:-1], fence, program.words[-1]))
+
+
+def _guarded(code: StageExecutable, outputs: Sequence[Tensor], guard: Guard, start: int) -> StageExecutable:
+    """Add a guarded alternative to the last program that only writes the constants at `start`."""
+    *before, last = code.parts
+    sizes = [(code.places[each.name], each.bytes) for each in outputs]
+    short = constants(code.config, f"{last.program.name} of zeros", start, sizes, code.tags[-1])
+    return replace(code, parts=(*before, replace(last, instead=(GuardedProgram(guard, short),))))

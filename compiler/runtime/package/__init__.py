@@ -1,0 +1,1 @@
+"""The `.mla` file format: writer, reader and field checks."""

@@ -1,0 +1,271 @@
+"""Request server: pipelined requests on a live machine, with replaceable network versions."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from numpy.typing import NDArray
+
+from compiler.cache.content_store import ContentStore
+from compiler.reference import evaluate
+from compiler.reference.control import Trips
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.control_flow import run_control_flow
+from compiler.runtime.stages import Stage
+from compiler.server.allocator import PAGE, FirstFitAllocator
+from compiler.server.issue_queue import IssueQueue
+from compiler.server.request import Arrays, InFlightRequest, RequestResult, Steps
+from compiler.server.stage_io import StageIO
+from compiler.server.versions import Buffers, Version, Versions, coded
+from cosim.device import Device
+from cosim.driver import Driver
+from cosim.golden import GoldenDevice
+from cosim.status import TrapError, TrapReport
+from hw.isa.macro_instruction import SLOT_BYTES
+
+
+class _RestartedError(Exception):
+    """A request was restarted while it was inside a subgraph."""
+
+
+RING_SLOTS = 256
+#: Maximum number of requests in flight.
+FLIGHTS = 4
+
+
+class Server:
+    """Serves requests on a live machine, with results in order and version changes in between.
+
+    Each request runs on one version. If the host works between stages, requests are interleaved; if the host decides
+    which stages run, there is one request at a time.
+
+    Parameters
+    ----------
+    device : Device
+        RTL or golden model, with DRAM of at least `serving_bytes`.
+    network : CompiledNetwork
+        First version of the network.
+    flights : int
+        Maximum number of requests in flight.
+    proofs : ContentStore or None
+        Cache of safety proofs.
+
+    Raises
+    ------
+    ValidationError
+        A program could not be proved safe.
+
+    Attributes
+    ----------
+    current : Version
+        Version that new requests use.
+    refuses : callable
+        Called with each result before delivery; True discards it, and reruns it and all later requests on the version
+        that is current then.
+    trapped : callable
+        Called with the version and report of a trap; True: continue on the current version, else it is raised.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        network: CompiledNetwork,
+        flights: int = FLIGHTS,
+        proofs: ContentStore | None = None,
+    ):
+        self.device, self.clocked = device, not isinstance(device, GoldenDevice)
+        self.driver = Driver(device, RING_SLOTS)
+        self.line = IssueQueue(self.driver)
+        decided = any(stage.control for stage in network.stages)
+        self.flights = 1 if decided else flights
+        memory = self.driver.memory
+        room = device.dram.size - memory.used - 8 * network.config.wis_words - PAGE
+        arena = FirstFitAllocator(memory.take(room, name="versions and requests"), room)
+        buffers = Buffers(arena, network, self.flights)
+        self._calls = StageIO(self.driver, self.line, buffers)
+        self.versions = Versions(self.driver, arena, buffers, proofs)
+        self.current = self.versions.add(network)
+        self.refuses: Callable[[RequestResult], bool] = lambda _result: False
+        self.trapped: Callable[[Version, TrapReport], bool] = lambda _version, _report: False
+        self._index = 0
+        self._last: Version | None = None  # version of the previous result
+        self._flights: deque[InFlightRequest] = deque()
+        self._ready: deque[RequestResult] = deque()
+        self.prefetch(self.current)
+        self.driver.counters.read(
+            "cycles", 0
+        )  # after reset they are cleared, and changing tags waits for that
+
+    @property
+    def submitted(self) -> int:
+        """Number of submitted requests."""
+        return self._index
+
+    @property
+    def completed(self) -> int:
+        """Number of completed requests."""
+        return self._index - len(self._flights)
+
+    @property
+    def busy(self) -> int:
+        """Number of requests in flight."""
+        return len(self._flights)
+
+    def submit(self, inputs: Arrays, count: int | None = None) -> int:
+        """Submit a request and return its index; blocks while there is no free slot.
+
+        Only the first `count` samples of a batch are used (default: all).
+
+        Raises
+        ------
+        InputError
+            An input is missing, one too many, or not of the model's shape and type.
+        """
+        network = self.current.network
+        checked, count = network.check(inputs), network.batch if count is None else count
+        network.count(count)
+        while len(self._flights) == self.flights:
+            self._wait()
+        taken = {flight.slot for flight in self._flights}
+        slot = min(set(range(self.flights)) - taken)
+        flight = InFlightRequest(self._index, checked, slot, self.current, count)
+        self._index += 1
+        self._flights.append(flight)
+        self._begin(flight)
+        return flight.index
+
+    def results(self, *, wait: bool = False) -> list[RequestResult]:
+        """Requests completed since the last call, in order; with `wait`, blocks until none is in flight."""
+        self._collect()
+        while wait and self._flights:
+            self._wait()
+        out = list(self._ready)
+        self._ready.clear()
+        return out
+
+    def serve(self, requests: Iterable[Arrays]) -> Iterator[RequestResult]:
+        """Yield results of requests, submitting them as slots become free."""
+        for inputs in requests:
+            self.submit(inputs)
+            yield from self.results()
+        yield from self.results(wait=True)
+
+    def switch(self, version: Version) -> None:
+        """Use another version from the next request on; requests in flight keep theirs."""
+        self.current = version
+
+    def prefetch(self, version: Version) -> bool:
+        """Load programs of a version without evicting any in use; True if all are resident."""
+        keep = [*self.current.parts, *version.parts, *self.line.needed]
+        resident = [self.line.residency.bring(part, keep) for part in version.parts]
+        return all(resident)
+
+    def uses(self, version: Version) -> bool:
+        """True if a version is current or a request in flight uses it."""
+        return version is self.current or any(flight.version is version for flight in self._flights)
+
+    def drop(self, version: Version) -> None:
+        """Free the memory of an unused version and unload its programs."""
+        self.versions.drop(version)
+        self.line.residency.leave(version.parts, self.current.parts)
+
+    def _begin(self, flight: InFlightRequest) -> None:
+        flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
+        flight.values, flight.inside = dict(flight.inputs), 0
+        flight.begun, flight.loads = flight.begun + 1, self.line.residency.loads
+        flight.steps = self._steps(flight, flight.version.network.stages, flight.values)
+        self._advance(flight, None)
+
+    def _steps(self, flight: InFlightRequest, stages: Iterable[Stage], values: dict[str, NDArray]) -> Steps:
+        """Run host stages, and yield the accelerator stages one after the other."""
+        rounding, trips = flight.version.network.rounding, Trips()
+        for stage in stages:
+            mine = {tensor.name: values[tensor.name] for tensor in stage.inputs}
+            if stage.control is not None:
+                values |= run_control_flow(
+                    stage.control, mine, lambda s, v: self._inside(flight, s, v), trips
+                )
+            elif stage.graph is not None:
+                values |= evaluate(stage.graph, mine, rounding=rounding)  # type: ignore[arg-type]
+            else:
+                values |= yield stage, mine
+
+    def _inside(self, flight: InFlightRequest, stages: Iterable[Stage], values: dict[str, NDArray]) -> None:
+        """Run the stages of a subgraph to completion on behalf of a request."""
+        outer, begun = flight.steps, flight.begun
+        flight.inside += 1
+        flight.steps = self._steps(flight, stages, values)
+        self._advance(flight, None)
+        while flight.steps is not None and flight.begun == begun:
+            self._wait()
+        if flight.begun != begun:
+            raise _RestartedError
+        flight.inside -= 1
+        flight.steps = outer
+
+    def _advance(self, flight: InFlightRequest, answer: Arrays | None) -> None:
+        """Resume a request with the outputs of its stage and issue the next one."""
+        assert flight.steps is not None
+        try:
+            stage, inputs = flight.steps.send(answer)  # type: ignore[arg-type] # None begins it
+        except StopIteration:
+            flight.steps = None
+            return
+        except _RestartedError:
+            return
+        self._calls.make(flight, stage, inputs)
+        self.line.send()
+
+    def _wait(self) -> None:
+        self.line.wait()
+        self._collect()
+
+    def _collect(self) -> None:
+        """Process completed macro-instructions and deliver finished requests."""
+        done, trapped = self.line.completed()
+        for macro in done:
+            if macro.last:
+                self._advance(macro.flight, self._calls.answer(macro))
+        if trapped:
+            self._recover()
+        self.line.send()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        while self._flights and self._flights[0].steps is None and not self._flights[0].inside:
+            flight = self._flights[0]
+            same = flight.version is self._last and flight.loads == self.line.residency.loads
+            result = flight.result(disturbed=not same, behind=len(self._flights) - 1)
+            if self.refuses(result):
+                self._rerun()
+                return
+            self._flights.popleft()
+            self._last = flight.version
+            self._ready.append(result)
+
+    def _recover(self) -> None:
+        """Recover from a trap on the current version if the `trapped` callback allows it."""
+        trap, flight = self.line.trap()
+        self.line.clear()
+        if not self.trapped(flight.version, trap):
+            raise TrapError(trap)
+        self._rerun()
+
+    def _rerun(self) -> None:
+        """Rerun all requests in flight on the current version."""
+        self.line.clear()
+        for flight in list(self._flights):
+            flight.version = self.current
+            self._begin(flight)
+
+
+#: Minimum number of versions that fit into DRAM together, if all are as large as the first.
+VERSIONS = 4
+
+
+def serving_bytes(network: CompiledNetwork, flights: int = FLIGHTS, versions: int = VERSIONS) -> int:
+    """DRAM size in bytes that a server of a network needs."""
+    io = sum(t.bytes + 64 for stage in coded(network) for t in (*stage.inputs, *stage.outputs))
+    memory = PAGE + sum(code.memory + 64 for code in network.codes)
+    program = 8 * network.config.wis_words
+    total = RING_SLOTS * SLOT_BYTES + 2 * PAGE + program + flights * io + versions * memory
+    return -(-total // PAGE) * PAGE

@@ -1,0 +1,260 @@
+"""What a model of the hardware is calibrated with: small networks whose sizes lie at the machine's own steps."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.ir.graph import Graph
+from compiler.ir.identity import identity, restored, stored
+from compiler.ir.tensor import Tensor
+from compiler.tuning.calibration.graph_builder import QuantizedGraphBuilder
+
+#: Multiply-accumulates over N*N, and elements over N, of a point at most: a fraction of a second of simulation.
+_MOST_CYCLES = 12_000
+_PATIENCE = 1000
+#: Part of the chains of dense layers that have a single row.
+_VECTORS = 0.7
+_WINDOWS = (1, 3, 3, 5)
+
+
+@identity("HpmOp", "kind", "size", "window", "stride", "groups")
+@dataclass(frozen=True)
+class CalibrationOp:
+    """One operator of a point.
+
+    Parameters
+    ----------
+    kind : str
+        A key of KINDS.
+    size : int
+        Output channels, where the kind has a choice.
+    window, stride, groups : int
+        Of convolutions and pools.
+    """
+
+    kind: str
+    size: int = 0
+    window: int = 1
+    stride: int = 1
+    groups: int = 1
+
+
+@identity("Point", "shape", "ops")
+@dataclass(frozen=True)
+class CalibrationNetwork:
+    """A network of one operator or a short chain.
+
+    Parameters
+    ----------
+    shape : (int, int, int)
+        Rows, columns and channels of its input.
+    ops : tuple of Op
+        One after the other.
+    """
+
+    shape: tuple[int, int, int]
+    ops: tuple[CalibrationOp, ...]
+
+    def graph(self, seed: int = 0) -> Graph:
+        """With random weights."""
+        draft = QuantizedGraphBuilder(seed)
+        h, w, c = self.shape
+        x = draft.input((1, h, w, c))
+        for op in self.ops:
+            x = _add(draft, x, op)
+        return draft.graph.finish([x.name])
+
+    def as_json(self) -> dict[str, Any]:
+        """As numbers and text."""
+        return stored(self)
+
+    @staticmethod
+    def of(data: dict[str, Any]) -> "CalibrationNetwork":
+        """From what `as_json` gives."""
+        h, w, c = data["shape"]
+        return CalibrationNetwork((h, w, c), tuple(restored(CalibrationOp, each) for each in data["ops"]))
+
+    @property
+    def family(self) -> str:
+        """Its kinds."""
+        return "+".join(op.kind for op in self.ops)
+
+
+def _made(shape: tuple[int, ...], op: CalibrationOp) -> tuple[int, int, int]:
+    """Shape of a windowed operator's output, padded as "same" is."""
+    _, h, w, c = shape
+    return -(-h // op.stride), -(-w // op.stride), op.size or c
+
+
+def _window(shape: tuple[int, ...], op: CalibrationOp) -> dict[str, Any]:
+    pads = []
+    for size in shape[1:3]:
+        need = max((-(-size // op.stride) - 1) * op.stride + op.window - size, 0)
+        pads.append((need // 2, need - need // 2))
+    (top, bottom), (left, right) = pads
+    return {"strides": (op.stride, op.stride), "pads": (top, left, bottom, right)}
+
+
+def _add(draft: QuantizedGraphBuilder, x: Tensor, op: CalibrationOp) -> Tensor:
+    """The operator behind a tensor of four dimensions."""
+    shape = x.shape
+    h, w, c = _made(shape, op)
+    if op.kind == "conv":
+        weights = (op.size, op.window, op.window, shape[3] // op.groups)
+        more = _window(shape, op) | {"dilations": (1, 1), "groups": op.groups}
+        return draft.weighted("conv2d", x, weights, 0, (1, h, w, c), **more)
+    if op.kind == "depthwise":
+        weights = (op.window, op.window, c)
+        more = _window(shape, op) | {"dilations": (1, 1)}
+        return draft.weighted("depthwise_conv2d", x, weights, 2, (1, h, w, c), **more)
+    if op.kind == "dense":
+        return draft.weighted("dense", x, (op.size, shape[3]), 0, (*shape[:3], op.size))
+    if op.kind in ("max_pool", "avg_pool"):
+        pool: dict[str, Any] = {"kernel": (op.window, op.window)} | _window(shape, op)
+        pool |= {"count_pads": False} if op.kind == "avg_pool" else {}
+        return draft.node(f"{op.kind}2d", [x], (1, h, w, c), like=x, **pool)
+    if op.kind == "matmul":
+        rows = shape[1] * shape[2]
+        flat = draft.node("reshape", [x], (rows, shape[3]), like=x, shape=(rows, shape[3]))
+        factors = [flat, draft.input((shape[3], op.size))]
+        return draft.node("matmul", factors, (rows, op.size), scale=math.sqrt(shape[3]))
+    return _PLAIN[op.kind](draft, x)
+
+
+_PLAIN = {
+    "add": lambda d, x: d.node("add", [x, d.input(x.shape)], x.shape, scale=0.2),
+    "residual": lambda d, x: d.node("add", [x, d.before(x)], x.shape, scale=0.2),
+    "mul": lambda d, x: d.node("mul", [x, d.input(x.shape)], x.shape, scale=0.2),
+    "relu": lambda d, x: d.node("clip", [x], x.shape, like=x, low=0.0, high=math.inf),
+    "tanh": lambda d, x: d.node("tanh", [x], x.shape, scale=1 / 128),
+    "softmax": lambda d, x: d.softmax(x),
+    "transpose": lambda d, x: d.node(
+        "transpose", [x], (1, x.shape[2], x.shape[1], x.shape[3]), like=x, perm=(0, 2, 1, 3)
+    ),
+    "channels_first": lambda d, x: d.node(
+        "transpose", [x], (1, x.shape[3], x.shape[1], x.shape[2]), like=x, perm=(0, 3, 1, 2)
+    ),
+    "mean": lambda d, x: d.node("reduce_mean", [x], (1, 1, 1, x.shape[3]), like=x, axes=(1, 2), keep=True),
+    "norm": lambda d, x: d.node("layer_norm", [x], x.shape, scale=0.03, axis=3, epsilon=1e-5),
+}
+#: Kinds of operators there are points of.
+KINDS = ("conv", "depthwise", "dense", "max_pool", "avg_pool", "matmul", *_PLAIN)
+#: How often each single operator is drawn.
+_SINGLE = {
+    "conv": 12,
+    "depthwise": 4,
+    "dense": 3,
+    "max_pool": 1,
+    "avg_pool": 1,
+    "add": 1,
+    "mul": 1,
+    "tanh": 1,
+    "softmax": 2,
+    "matmul": 3,
+    "transpose": 1,
+    "channels_first": 1,
+    "mean": 1,
+    "norm": 1,
+}
+_CHAINS = (
+    ("conv", "relu"),
+    ("conv", "residual"),
+    ("conv", "relu", "conv"),
+    ("conv", "depthwise", "conv"),
+    ("depthwise", "conv"),
+    ("conv", "conv", "conv"),
+    ("dense", "dense"),
+    ("dense", "tanh", "dense"),
+    ("conv", "max_pool"),
+    ("conv", "tanh"),
+    ("conv", "depthwise", "conv", "residual"),
+    ("conv", "mean", "dense"),
+    ("dense", "softmax"),
+    ("conv", "avg_pool", "dense"),
+    ("conv", "relu", "conv", "residual"),
+    ("depthwise", "conv", "depthwise", "conv"),
+    ("dense", "norm"),
+    ("add", "conv"),
+    ("dense", "dense", "dense", "dense"),
+    ("conv", "relu", "conv", "conv", "conv"),
+)
+
+
+def singles(n: int, rng: random.Random) -> Iterator[CalibrationNetwork]:
+    """Single operators without end, of a machine of n lanes."""
+    kinds, weights = list(_SINGLE), list(_SINGLE.values())
+    while True:
+        yield _draw(n, rng, (rng.choices(kinds, weights)[0],))
+
+
+def chains(n: int, rng: random.Random) -> Iterator[CalibrationNetwork]:
+    """Short chains without end."""
+    while True:
+        yield _draw(n, rng, rng.choice(_CHAINS))
+
+
+def _draw(n: int, rng: random.Random, kinds: tuple[str, ...]) -> CalibrationNetwork:
+    """A point that is not too slow."""
+    for _ in range(_PATIENCE):
+        side, c = rng.choice((1, 2, 4, 6, 8, 12, 16, 24, 32)), _channels(n, rng)
+        if len(kinds) > 1 and all(kind == "dense" for kind in kinds) and rng.random() < _VECTORS:
+            side = 1
+        wide = side if rng.random() < 0.6 else rng.choice((1, 3, 8, 10, 16, 31))
+        ops, now = [], c
+        for kind in kinds:
+            op = _op(n, rng, kind, now, ops, c)
+            now = op.size or now
+            ops.append(op)
+        point = CalibrationNetwork((side, wide, c), tuple(ops))
+        if _cost(n, point) <= _MOST_CYCLES and ("mean" not in kinds[:1] or side * wide > 1):
+            return point
+    raise AssertionError("small points are drawn often")
+
+
+def _op(
+    n: int, rng: random.Random, kind: str, c: int, before: list[CalibrationOp], first: int
+) -> CalibrationOp:
+    strided = 2 if rng.random() < 0.2 else 1
+    if kind == "conv":
+        groups = 2 if rng.random() < 0.1 and c % 2 == 0 and not before else 1
+        size = _channels(n, rng)
+        return CalibrationOp(kind, size + size % groups, rng.choice(_WINDOWS), strided, groups)
+    if kind == "depthwise":
+        return CalibrationOp(kind, 0, min(rng.choice((3, 3, 5)), n), strided)  # a row of taps fits the array
+    if kind in ("dense", "matmul"):
+        return CalibrationOp(kind, _channels(n, rng))
+    if kind in ("max_pool", "avg_pool"):
+        window = rng.choice((2, 2, 3))
+        return CalibrationOp(kind, 0, window, min(window, 2))
+    return CalibrationOp(kind)
+
+
+def _channels(n: int, rng: random.Random) -> int:
+    """Mostly whole blocks of n, or one more or less; few of them more often than many."""
+    if rng.random() < 0.15:
+        return rng.choice((1, 3, n // 2, 10))
+    blocks = rng.choice((1, 1, 2, 2, 3, 4, 6, 8, 12, 16))
+    return max(1, blocks * n + rng.choice((0, 0, 0, -1, 1, n // 2)))
+
+
+def _cost(n: int, point: CalibrationNetwork) -> float:
+    """About the cycles of the slowest operator."""
+    h, w, c = point.shape
+    most = h * w * -(-c // n)
+    for op in point.ops:
+        h, w = -(-h // op.stride), -(-w // op.stride)
+        out, blocks = op.size or c, -(-c // n)
+        taps = op.window**2
+        cycles = (
+            {"norm": 10, "softmax": 6, "channels_first": 16, "transpose": 4}.get(op.kind, taps)
+            * h
+            * w
+            * blocks
+        )
+        if op.size:
+            cycles = max(h * w, n) * taps * -(-(c // op.groups) // n) * -(-out // n)
+            cycles = max(cycles, taps * c // op.groups * -(-out // n))
+        most, c = max(most, cycles), out
+    return most

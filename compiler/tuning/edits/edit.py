@@ -1,0 +1,163 @@
+"""Edits of a program's sequence of commands."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.codegen.semaphores import Issued, reach
+from compiler.tuning.edits.split import dims_of, get, split
+from cosim.semantics.bounding_box import BoundingBox
+from hw.config import MlaConfig
+from hw.isa.commands import MATRIX_WORD
+from hw.isa.enums import Unit
+
+#: Commands that are split together, at most, and places that one moves, at most.
+MOST_RUN, MOST_STEPS = 8, 16
+#: Dimensions that one may be split along, at most.
+MOST_DIMS = 3
+
+
+class EditError(ValueError):
+    """An edit that a sequence of commands does not allow."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Neighbours that become two commands each; first parts go in front of the second parts of others where they may.
+
+    Parameters
+    ----------
+    at : int
+        Place of the first of them; counted from the end if negative.
+    run : int
+        How many, 1..MOST_RUN.
+    dim : int
+        Which of the dimensions that a command goes along, from the outermost in; the innermost if it has fewer.
+    eighths : int
+        How much of it is done by the first part, 1..7.
+    """
+
+    at: int
+    run: int = 1
+    dim: int = 0
+    eighths: int = 4
+
+
+@dataclass(frozen=True)
+class Move:
+    """A command that is issued so many places later, or earlier if that is negative.
+
+    Parameters
+    ----------
+    at : int
+        Its place; counted from the end if negative.
+    steps : int
+        Not 0, -MOST_STEPS..MOST_STEPS.
+    """
+
+    at: int
+    steps: int
+
+
+Edit = Split | Move
+
+
+def applied(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[Edit]) -> list[Issued]:
+    """The commands after some edits, one after the other.
+
+    Raises
+    ------
+    EditError
+        There is no such place, nothing to split, or a command would pass one that it must not.
+    """
+    out = list(commands)
+    for edit in edits:
+        at = place_of(edit.at, len(out))
+        out = (
+            _split(config, out, at, edit) if isinstance(edit, Split) else _moved(config, out, at, edit.steps)
+        )
+    return out
+
+
+def place_of(at: int, count: int) -> int:
+    """A place counted from the front; EditError: there is none."""
+    if not -count <= at < count:
+        raise EditError(f"there are {count} commands, none at {at}")
+    return at % count
+
+
+def freedom(config: MlaConfig, commands: Sequence[Issued], at: int) -> range:
+    """How far a command may move: from that many steps earlier (not positive) up to that many later."""
+    early = 0
+    while (
+        at + early > 0 and early > -MOST_STEPS and not ordered(config, commands[at + early - 1], commands[at])
+    ):
+        early -= 1
+    late = 0
+    while (
+        at + late + 1 < len(commands)
+        and late < MOST_STEPS
+        and not ordered(config, commands[at], commands[at + late + 1])
+    ):
+        late += 1
+    return range(early, late + 1)
+
+
+def _split(config: MlaConfig, commands: list[Issued], at: int, edit: Split) -> list[Issued]:
+    if not 1 <= edit.run <= MOST_RUN or not 0 <= edit.dim < MOST_DIMS or not 1 <= edit.eighths <= 7:
+        raise EditError(f"{edit} is none that can be made")
+    made: list[Issued] = []
+    seconds: list[Issued] = []
+    for command in commands[at : at + edit.run]:
+        parts = _parts(config, command, edit)
+        if parts is None:
+            made.append(command)
+            continue
+        place = len(made)
+        while place and made[place - 1] in seconds and not ordered(config, made[place - 1], parts[0]):
+            place -= 1
+        made.insert(place, parts[0])
+        made.append(parts[1])
+        seconds.append(parts[1])
+    if not seconds:
+        raise EditError(f"no command in {at}..{at + edit.run - 1} has two steps")
+    return [*commands[:at], *made, *commands[at + edit.run :]]
+
+
+def _parts(config: MlaConfig, command: Issued, edit: Split) -> tuple[Issued, Issued] | None:
+    """Of a command that has more than one step."""
+    dims = dims_of(command, config.n)[:MOST_DIMS]
+    if not dims:
+        return None
+    try:
+        return split(command, dims[min(edit.dim, len(dims) - 1)], edit.eighths)
+    except ValueError as error:
+        raise EditError(str(error)) from None
+
+
+def _moved(config: MlaConfig, commands: list[Issued], at: int, steps: int) -> list[Issued]:
+    if not steps or steps not in freedom(config, commands, at):
+        raise EditError(f"the command at {at} cannot move by {steps}")
+    out = list(commands)
+    out.insert(at + steps, out.pop(at))
+    return out
+
+
+def ordered(config: MlaConfig, first: Issued, second: Issued) -> bool:
+    """Whether one command must be issued before the other."""
+    if first.layer != second.layer:
+        return True  # a change of tag is put away by the counters: that of a command stays where it is
+    if first.unit == second.unit == Unit.MATRIX and (_streams(first) or _streams(second)):
+        return True  # what line buffers hold goes on from one command to the next
+    each = [reach_of(config, command) for command in (first, second)]
+    return any((a.write or b.write) and a.meets(b) for a in each[0] for b in each[1])
+
+
+def _streams(command: Issued) -> bool:
+    return bool(MATRIX_WORD.unpack(get(command, "word"))["dw"])
+
+
+def reach_of(config: MlaConfig, command: Issued) -> list[BoundingBox]:
+    """What a command touches; found out once."""
+    if not command.reach:
+        command.reach = reach(config, command)
+    return command.reach

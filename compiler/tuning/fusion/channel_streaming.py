@@ -1,0 +1,220 @@
+"""Pairs of a convolution and a depthwise one behind it, with the result between them streamed in blocks of channels."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+
+from compiler.layers.conv.im2col import Im2colLayout, can_fold
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.tilings import ConvTiler
+from compiler.layers.depthwise import DepthwiseLayer, stream_passes, stream_pitch
+from compiler.layers.tiling_context import CROWDED, PREFETCH, TilingContext, input_rows
+from compiler.lowering.lower import LoweredNetwork
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.util.tiles import ceil_div, cuts
+
+#: Cycles of a command of FUSE beside its rows.
+_COMMAND = 60
+#: Cycles from the last sum of one layer until the other works on it, and back again.
+_TURN = 300
+#: Cycles from the last sum of a tile until its place is free again, its draining left out.
+_DRAINED = 150
+#: Blocks that go together, and groups of them that there is room for.
+_GROUPS, _AHEAD = (1, 2), (1, 2)
+#: Sums of a layer that there is room for at once, at most.
+_SUMS = (2, 3, 4)
+#: Strips of a depthwise convolution at most.
+_STRIPS = 4
+#: Bands of the image that there is room for.
+_BANDS = 2
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Blocks together, planes, rows and places for sums of the convolution; rows, width and places of the other."""
+
+    group: int
+    planes: int
+    rows: int
+    sums: int
+    its_rows: int
+    width: int
+    its_sums: int
+
+
+def why_no_pair(lowered: LoweredNetwork, number: int) -> str:
+    """Why a layer and the next one are no such pair; empty if they are."""
+    first, *after = lowered.layers[number : number + 2]
+    if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
+        return "the first is no convolution of one group and one image"
+    if not after or not isinstance(after[0], DepthwiseLayer) or after[0].x != first.y:
+        return "no depthwise convolution right behind it reads its result"
+    readers = sum(first.y in layer.inputs for layer in lowered.layers)
+    if readers > 1 or first.y in lowered.graph.outputs:
+        return "others read its result too"
+    return ""
+
+
+@dataclass(frozen=True)
+class FusedPair:
+    """A way to carry out a pair, with its estimated cycles.
+
+    Parameters
+    ----------
+    estimate : float
+        Cycles of both.
+    first, second : LayerSchedule
+        How each is carried out.
+    start : float
+        Cycles of the estimate until the first weights are there: fewer if LOAD is ahead of the layer before.
+    """
+
+    estimate: float
+    first: LayerSchedule
+    second: LayerSchedule
+    start: float = 0.0
+
+
+class PlanePair:
+    """A pair that may be carried out together.
+
+    Parameters
+    ----------
+    first : ConvLayer
+        Makes planes.
+    second : DepthwiseLayer
+        Reads them.
+    spot : Spot
+        What the first one finds.
+    y_on_chip : bool
+        Whether the second one's result stays in the scratchpad.
+    """
+
+    def __init__(self, first: ConvLayer, second: DepthwiseLayer, spot: TilingContext, y_on_chip: bool):
+        self.first, self.second, self.spot, self.y_on_chip = first, second, spot, y_on_chip
+        self.n = spot.config.n
+        self.t, self.y = first.shapes[first.y], second.shapes[second.y]
+        self.blocks = ceil_div(self.t.c, self.n)
+
+    def candidates(self) -> list[FusedPair]:
+        """Ways that fit by estimate, best first."""
+        found = [self._fused(layout, way) for layout in self._layouts() for way in self._ways()]
+        return sorted((fused for fused in found if fused), key=lambda each: each.estimate)
+
+    def _layouts(self) -> list[Im2colLayout]:
+        return [
+            layout
+            for layout in Im2colLayout
+            if layout == Im2colLayout.PIXELS or can_fold(self.first, self.spot.x_on_chip, layout)
+        ]
+
+    def _ways(self) -> Iterator[_Way]:
+        """All that the accumulator holds."""
+        widths = sorted({ceil_div(self.y.w, strips) for strips in range(1, _STRIPS + 1)})
+        for group, ahead in product(_GROUPS, _AHEAD):
+            if group > self.blocks:
+                continue
+            for rows, sums, width, its_sums in product(cuts(self.t.h), _SUMS, widths, _SUMS):
+                left = self.spot.acc_rows - sums * rows * self.t.w * group
+                its_rows = self._even(left // (its_sums * width * group))
+                if its_rows:
+                    yield _Way(
+                        group,
+                        group * min(ahead, ceil_div(self.blocks, group)),
+                        rows,
+                        sums,
+                        its_rows,
+                        width,
+                        its_sums,
+                    )
+
+    def _even(self, most: int) -> int:
+        """So many rows, or fewer, that all tiles are about as high."""
+        return ceil_div(self.y.h, ceil_div(self.y.h, most)) if most > 0 else 0
+
+    def _fused(self, layout: Im2colLayout, way: _Way) -> FusedPair | None:
+        layer, n, group = self.first, self.n, way.group
+        conv = ConvTiler(self.spot, layer, layout, 1)
+        band_bytes, band_beats = conv.image(way.rows, 1.0)
+        weights = layer.weights[0].size * n * group
+        its_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
+        out = 0 if self.y_on_chip else 2 * way.its_rows * way.width * group * n
+        w_buffers = min(2, ceil_div(self.blocks, group))
+        left = self.spot.free - way.planes * self.t.h * self.t.w * n - _BANDS * band_bytes
+        if left < w_buffers * weights + its_weights + out:
+            return None
+        tiles, groups = ceil_div(self.t.h, way.rows), ceil_div(self.blocks, group)
+        tile = way.rows * self.t.w
+        array = tiles * group * conv.passes * max(tile, n)
+        drain = tiles * (tile * group + _COMMAND)
+        places = tiles * (array / tiles + tile * group + _DRAINED) / way.sums
+        bands = tiles * (array / tiles + band_beats * self.spot.beat + self.spot.latency) / _BANDS
+        makes = max(array, drain, places, tiles * band_beats * self.spot.beat * CROWDED)
+        makes = makes if self.spot.x_on_chip else max(makes, bands)
+        first = LayerSchedule(
+            rows=way.rows,
+            rows_per_load=way.rows,
+            columns=group,
+            depth=1 << 16,
+            param_blocks=group,
+            order="channels",
+            x_buffers=_BANDS,
+            w_buffers=w_buffers,
+            acc_buffers=way.sums,
+            fold_kernel_width=layout == Im2colLayout.ROWS,
+            im2col=layout == Im2colLayout.STRIPS,
+            prefetch=PREFETCH,
+            stream_channel_blocks=way.planes,
+        )
+        second = LayerSchedule(
+            rows=way.its_rows,
+            width=way.width,
+            columns=group,
+            param_blocks=group,
+            acc_buffers=way.its_sums,
+            prefetch=PREFETCH,
+            on_chip=self.y_on_chip,
+        )
+        # With room for more planes one layer works while the other waits.
+        turns = groups if way.planes == group else 1
+        # The weights of the first group come before anything can begin, those of others meanwhile.
+        weighted = (weights + its_weights) / n * self.spot.beat
+        start = weighted + self.spot.latency
+        both = makes + self._reads(way)
+        cycles = start + both + (groups - 1) * max(both, weighted) + tile * group + turns * _TURN
+        return FusedPair(cycles, first, second, start)
+
+    def _reads(self, way: _Way) -> float:
+        """Cycles of the depthwise convolution for a group of planes."""
+        layer, config = self.second, self.spot.config
+        pitch = stream_pitch(layer, self.t.w, self.y.w, way.width)
+        passes = stream_passes(config, layer, pitch)
+        strips, tiles = ceil_div(self.y.w, way.width), ceil_div(self.y.h, way.its_rows)
+        keep = way.group == 1 and passes == 1
+        again = 0 if keep else (layer.weights.shape[0] - 1) * (tiles - 1)
+        rows = input_rows(self.y.h, layer.strides[0], layer.weights.shape[0], self.t.h) + again
+        array = rows * pitch * strips * passes * way.group
+        drain = strips * (self.y.h * way.width * way.group + tiles * _COMMAND)
+        store = 0 if self.y_on_chip else self.y.h * self.y.w * way.group * self.spot.beat
+        places = (array + strips * (self.y.h * way.width * way.group + tiles * _DRAINED)) / way.its_sums
+        return max(array, drain, store, places)
+
+
+def pairs_of(lowered: LoweredNetwork, spots: list[TilingContext]) -> dict[int, PlanePair]:
+    """Pairs by the number of their first layer."""
+    out = {}
+    for number, (first, second) in enumerate(pairwise(lowered.layers)):
+        if not why_no_pair(lowered, number):
+            assert isinstance(first, ConvLayer) and isinstance(second, DepthwiseLayer)
+            out[number] = PlanePair(first, second, spots[number], spots[number + 1].y_on_chip)
+    return out
+
+
+def apply(schedule: Schedule, pair: PlanePair, fused: FusedPair) -> Schedule:
+    """A schedule with a pair carried out so."""
+    layers = {pair.first.name: fused.first, pair.second.name: fused.second}
+    kept = {
+        name: replace(layer, same_program_as_previous=schedule.layers[name].same_program_as_previous)
+        for name, layer in layers.items()
+    }
+    return replace(schedule, layers=schedule.layers | kept)

@@ -1,0 +1,191 @@
+"""The fusion engine: where layers could go together, or apart, other ways to carry them out, by predicted gain."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from compiler.cost.learned.model import CycleModel
+from compiler.layers.base import Layer
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.scheduler.initial import initial_schedule, tiling_contexts
+from compiler.tuning.fusion.channel_streaming import PlanePair, apply, pairs_of
+from compiler.tuning.fusion.epilogue_chains import merge, retile, split
+from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
+from compiler.tuning.fusion.opportunities import FusionKind, FusionOpportunity, fusion_opportunities
+from hw.errors import InputError
+
+#: Ways to hand planes over that are looked at for each pair.
+_PAIRS = 8
+#: A gain of less than this part of a network's cycles is less than predictions can tell.
+_WORTH = 0.005
+
+
+@dataclass(frozen=True)
+class FusionOption:
+    """Another way to carry out the layers of a site.
+
+    Parameters
+    ----------
+    site : Site
+        Where.
+    what : str
+        What would be other than now.
+    schedule : Schedule
+        Of the whole network then.
+    forecast : Forecast
+        Its cycles.
+    gain : float
+        Cycles fewer than now, predicted; below 0: more.
+    """
+
+    site: FusionOpportunity
+    what: str
+    schedule: Schedule
+    forecast: NetworkPrediction
+    gain: float
+
+    @property
+    def hoped(self) -> float:
+        """Its gain if the prediction is off by as much as is to be expected, to the good side."""
+        return self.gain + self.forecast.error
+
+
+class FusionEngine:
+    """Walks a network.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        The network.
+    conditions : Conditions
+        The machine and its memory.
+    model : Model
+        What predicts cycles.
+    """
+
+    def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, model: CycleModel):
+        self.prepared, self.conditions = prepared, conditions
+        self.forecaster = NetworkCostModel(prepared, conditions, model)
+
+    def sites(self, schedule: Schedule) -> list[FusionOpportunity]:
+        """All sites, with reasons why or why not. Errors as in `sites_of`."""
+        return fusion_opportunities(self.prepared, self.conditions, schedule)
+
+    def options(self, schedule: Schedule, sites: Sequence[FusionOpportunity]) -> list[FusionOption]:
+        """Other ways for some sites, the greatest predicted gain first; what cannot be predicted is left out."""
+        schedule = replace(schedule, programs={})
+        now = self.forecaster.layers(schedule)
+        out: dict[Schedule | str, FusionOption] = {}
+        for site in sites:
+            for what, made in self._ways(schedule, site) if site.possible else ():
+                try:
+                    then = self.forecaster.layers(made)
+                except InputError:
+                    continue
+                option = FusionOption(site, what, made, *_compared(now, then))
+                out.setdefault(made.to_json(), option)
+        return sorted(out.values(), key=lambda option: -option.gain)
+
+    def choose(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule:
+        """The option that is predicted best, or the schedule as it is if none is worth a change."""
+        best = max(options, key=lambda option: option.gain, default=None)
+        worth = best is not None and best.gain > _WORTH * self.forecaster.of(schedule).cycles
+        return best.schedule if best is not None and worth else schedule
+
+    def unfused(self) -> Schedule:
+        """Every operator by itself, from DRAM to DRAM.
+
+        Raises
+        ------
+        InputError
+            An operator cannot be carried out by itself.
+        """
+        layers: dict[str, LayerSchedule] = {}
+        for stage in self.prepared.lowered(()):
+            layers |= initial_schedule(self.prepared.config, stage, (), self.conditions.dram).layers
+        apart = {name: replace(each, on_chip=False, interleave=False) for name, each in layers.items()}
+        return Schedule((), apart)
+
+    def together(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule | None:
+        """All that promise something and have no layer in common; None if these are fewer than two."""
+        layers, taken, count = dict(schedule.layers), set[str](), 0
+        for option in options:
+            changed = {
+                name: mine
+                for name, mine in option.schedule.layers.items()
+                if mine != schedule.layers.get(name)
+            }
+            fits = option.schedule.fusions == schedule.fusions and not taken & changed.keys()
+            if option.gain > 0 and fits:
+                layers |= changed
+                taken |= changed.keys() | set(option.site.layers)
+                count += 1
+        return Schedule(schedule.fusions, layers) if count > 1 else None
+
+    def _ways(self, schedule: Schedule, site: FusionOpportunity) -> Iterator[tuple[str, Schedule]]:
+        """What would be other than now, and the schedule of that."""
+        stage = self.prepared.lowered(schedule.fusions)[site.stage]
+        layers = [layer for name in site.layers for layer in stage.layers if layer.name == name]
+        if site.kind is FusionKind.CHAIN:
+            yield from self._chains(schedule, site, layers)
+        elif site.kind is FusionKind.ON_CHIP:
+            what = "through DRAM" if site.done else "stays on chip"
+            yield what, _changed(schedule, site.layers[:1], on_chip=not site.done)
+        elif site.kind is FusionKind.TURNS:
+            yield (
+                "one after the other" if site.done else "in turns",
+                _changed(schedule, site.layers, interleave=not site.done),
+            )
+        elif site.kind is FusionKind.PROGRAM:
+            what = "programs apart" if site.done else "one program"
+            yield what, _changed(schedule, site.layers[1:], same_program_as_previous=not site.done)
+        else:
+            number = [layer.name for layer in stage.layers].index(site.layers[0])
+            yield from self._planes(schedule, site, number)
+
+    def _chains(
+        self, schedule: Schedule, site: FusionOpportunity, layers: Sequence[Layer]
+    ) -> Iterator[tuple[str, Schedule]]:
+        ways = [("one pass", merge(schedule, *layers))] if not site.done else []
+        if site.done:
+            ways = [(f"split before {node}", fusions) for node, fusions in split(schedule, layers[0])]
+        for what, fusions in ways:
+            try:
+                yield what, retile(self.prepared, self.conditions, schedule, fusions)
+            except InputError:  # what is left cannot be carried out
+                continue
+
+    def _planes(
+        self, schedule: Schedule, site: FusionOpportunity, number: int
+    ) -> Iterator[tuple[str, Schedule]]:
+        stage = self.prepared.lowered(schedule.fusions)[site.stage]
+        if site.done:
+            first = initial_schedule(self.prepared.config, stage, schedule.fusions, self.conditions.dram)
+            apart = {name: first.layers[name] for name in site.layers}
+            yield "whole", replace(schedule, layers=schedule.layers | apart)
+            return
+        pair: PlanePair = pairs_of(stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram))[
+            number
+        ]
+        for fused in islice(pair.candidates(), _PAIRS):
+            what = (
+                f"{fused.first.stream_channel_blocks} planes, {fused.first.rows} and {fused.second.rows} rows"
+            )
+            yield what, apply(schedule, pair, fused)
+
+
+def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedule:
+    changed: dict[str, LayerSchedule] = {name: replace(schedule.layers[name], **values) for name in names}
+    return replace(schedule, layers=schedule.layers | changed)
+
+
+def _compared(
+    now: dict[str, NetworkPrediction], then: dict[str, NetworkPrediction]
+) -> tuple[NetworkPrediction, float]:
+    """Cycles of a network, with the error of those layers that are other than now; and how many fewer they are."""
+    cycles = sum(each.cycles for each in then.values())
+    changed = [each for name, each in then.items() if now.get(name) != each]
+    error = sum(each.error**2 for each in changed) ** 0.5
+    return NetworkPrediction(cycles, error), sum(each.cycles for each in now.values()) - cycles

@@ -1,0 +1,94 @@
+"""One network on one machine, measured as it serves: requests back to back."""
+
+from collections.abc import Mapping
+from itertools import repeat
+
+from compiler.cost.energy import energy_uj
+from compiler.profile.counters import COUNTED, growth, read_counts
+from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.server.request import RequestResult as Served
+from compiler.server.server import FLIGHTS, Server, serving_bytes
+from compiler.tuning.measure.golden_io import GoldenIO
+from compiler.tuning.measure.latency import layers_of
+from compiler.validate.errors import ValidationError
+from cosim.device import Device, DeviceTimeoutError
+from cosim.status import TrapError
+from hw.errors import InputError
+from hw.isa.counters import CAUSES
+
+#: The first request is cold; these are not.
+_TIMED = 2
+
+
+def stream_bytes(network: CompiledNetwork) -> int:
+    """DRAM that `measure_stream` needs for a network."""
+    return serving_bytes(network, FLIGHTS, versions=1)
+
+
+def measure_stream(
+    device: Device, network: CompiledNetwork, question: GoldenIO, rate: float, limit: int | None = None
+) -> Result:
+    """Serve a network, ask it one question again and again, count the cycles of a request behind the first.
+
+    Parameters are those of `measure_network`.
+    """
+    device.restart()
+    try:
+        server = Server(device, network)
+    except ValidationError as error:
+        return Rejected("validate", str(error))
+    except InputError as error:
+        return Rejected("compile", str(error))
+    if limit is not None:
+        server.line.patience = limit
+    try:
+        return _measured(server, network, question, rate, limit)
+    except TrapError as error:
+        return Rejected("trap", str(error))
+    except DeviceTimeoutError:
+        return Rejected("time", f"not done after {limit:,} cycles")
+
+
+def _measured(
+    server: Server, network: CompiledNetwork, question: GoldenIO, rate: float, limit: int | None
+) -> Result:
+    tags = 1 + max(tag for code in network.codes for tag in code.tags)
+    timed: list[Served] = []
+    exact, before = True, read_counts(server.driver, 0)
+    for result in server.serve(repeat(question.inputs)):
+        exact = exact and question.answered_by(result.outputs)
+        if result.index == 0:
+            before = read_counts(server.driver, tags)
+            continue
+        if limit is not None and result.cycles > limit:
+            return Rejected("time", f"{result.cycles:,} cycles a request")
+        timed.append(result)
+        if len(timed) == _TIMED:
+            break
+    counts = growth(before, read_counts(server.driver, tags))
+    totals = {name: sum(row[name] for row in counts.values()) // _TIMED for name in COUNTED}
+    cycles = sum(result.cycles for result in timed) // _TIMED
+    causes = {tag: {cause: row[f"cause_{cause}"] for cause in CAUSES} for tag, row in counts.items()}
+    return Measurement(
+        cycles,
+        layers_of(network, _shared(cycles, causes)),
+        energy_uj(network.config, totals),
+        totals["load_bytes"] + totals["store_bytes"],
+        exact,
+        network.work(timed[-1].runs).cycles(network.config, rate),
+    )
+
+
+def _shared(cycles: int, causes: Mapping[int, Mapping[str, int]]) -> dict[int, dict[str, int]]:
+    """Cycles shared out in proportion to counts; nothing is lost by rounding."""
+    total = max(sum(sum(row.values()) for row in causes.values()), 1)
+    out: dict[int, dict[str, int]] = {}
+    counted = given = 0
+    for tag, row in causes.items():
+        out[tag] = {}
+        for cause, count in row.items():
+            counted += count
+            out[tag][cause] = cycles * counted // total - given
+            given += out[tag][cause]
+    return out

@@ -1,0 +1,27 @@
+"""The search methods by name. To add one, write its class and register it here (docs/tuning.md)."""
+
+from typing import TYPE_CHECKING
+
+from compiler.util.plugin_registry import Registry
+
+if TYPE_CHECKING:
+    from compiler.tuning.search.method import SearchMethod
+
+METHODS: "Registry[SearchMethod]" = Registry(
+    "search method",
+    group="mla.search_methods",
+    base="compiler.tuning.search.method:SearchMethod",
+    guard="compiler.tuning.search.plugin:guarded_method",
+    classes={
+        "random": "compiler.tuning.search.random_search:RandomSearch",
+        "evolution": "compiler.tuning.search.evolution:EvolutionarySearch",
+        "coordinate": "compiler.tuning.search.coordinate:CoordinateSearch",
+        "hpm": "compiler.tuning.search.model_guided:ModelGuidedSearch",
+        "generators": "compiler.tuning.search.generator_search:GeneratorSearch",
+        "edits": "compiler.tuning.search.program_edit_search:ProgramEditSearch",
+    },
+)
+#: The method that asks a language model: `GeneratorSearch` with that model as its only generator.
+LLM = "llm"
+#: The method that asks generators.
+GENERATORS_METHOD = "generators"

@@ -1,0 +1,1 @@
+"""The search space: schedules of a layer, constraints, objectives."""

@@ -1,0 +1,176 @@
+"""`tune`: a better schedule of a model, in one call."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compiler.cache.model_source import ModelSource
+from compiler.ir.graph import Graph
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.tuning.generators.generator import Generator
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.method import SearchMethod, Trial
+from compiler.tuning.search.methods import GENERATORS_METHOD, LLM
+from compiler.tuning.search.tuner import TuningResult, check_generators
+from compiler.tuning.search.tuner import tune as search_schedules
+from compiler.tuning.space.constraints import Constraints
+from compiler.tuning.space.objectives import Objective
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.session import DatabaseSession
+from compiler.util import arguments
+from hw.config import MlaConfig, load_target
+from hw.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from compiler.tuning.generators.library import Given
+
+#: The method if neither a method nor a generator is named.
+DEFAULT_METHOD = "coordinate"
+
+_log = logging.getLogger(__name__)
+
+
+def tune(
+    model: Path | str | Graph | ModelSource | Any,
+    target: str | MlaConfig = "n16",
+    *,
+    trials: int,
+    method: str | type[SearchMethod] | None = None,
+    generator: "Given | Sequence[Given] | None" = None,
+    goal: str | Objective = Objective.LATENCY,
+    seed: int = 0,
+    forbid: Sequence[str] = (),
+    seconds: float | None = None,
+    options: CompileOptions | None = None,
+    database: TuningDatabase | str | Path | None = None,
+    devices: int | None = 1,
+    cluster: str | None = None,
+    author: Generator | None = None,
+    on_trial: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
+    say: Callable[[str], None] = _log.info,
+) -> TuningResult:
+    """Search for a schedule of a model that is better than the compiler's own, by measuring on the simulated chip.
+
+    Parameters
+    ----------
+    model : path, Graph, Source or PyTorch module
+        As for `compile`.
+    target : str or MlaConfig
+        The machine to measure on: a name such as "n16", a TOML file, or a configuration.
+    trials : int
+        Number of schedules to measure, at least 1; the compiler's own is measured besides.
+    method : str or subclass of SearchMethod, optional
+        Search strategy: a name as on the command line (`mla tune --help` lists them), `module:Class`, or a class. Left
+        out: "coordinate", or "generators" if generators are given.
+    generator : str, Generator, subclass of it, or a sequence of them, optional
+        Generators to ask, for the method "generators".
+    goal : str
+        Metric to optimize: "latency", "energy" or "throughput".
+    seed : int
+        Seed of the search and of the inputs that schedules are measured with.
+    forbid : sequence of str
+        Transformations that no schedule may use, such as "tiling"; docs/tuning.md lists them.
+    seconds : float or None
+        Start no trial after so many seconds; None: no limit.
+    options : CompileOptions or None
+        Options of the compiler, among them the DRAM to measure with; None: its defaults.
+    database : Database, str, Path or None
+        Database, its URL or its file, where measurements are looked up and kept; None: nothing is kept.
+    devices : int or None
+        Simulators that run at the same time; None: one for each core.
+    cluster : str or None
+        Address of a Dask scheduler whose workers measure; None: this machine does.
+    author : Generator or None
+        The language model of the method "llm"; None: the one that comes with the compiler.
+    on_trial : callable
+        Called after each trial with its number, the trial, and the best one so far.
+    say : callable
+        Gets lines about progress; logged if left out.
+
+    Returns
+    -------
+    TuningResult
+        `best.schedule` is the best schedule, to be given to `compile`; `best.cost` what it costs by the goal;
+        `baseline` the measurement of the compiler's own schedule; `trials` all trials.
+
+    Raises
+    ------
+    InputError
+        The model cannot be read or compiled, an argument is wrong, or a plug-in fails.
+    WorkError
+        The simulator cannot be built or run, or the database or the cluster cannot be reached.
+
+    Examples
+    --------
+    >>> result = compiler.tune("network.tflite", "n4", trials=20)
+    >>> network = compiler.compile("network.tflite", "n4", schedule=result.best.schedule)
+    """
+    trials, seed = arguments.integer("trials", trials, 1), arguments.integer("seed", seed, 0)
+    config = load_target(target) if isinstance(target, str) else target
+    arguments.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
+    arguments.of_type("options", options, (CompileOptions, type(None)), "CompileOptions or None")
+    if goal not in tuple(Objective):
+        raise InputError(f"goal must be {', '.join(Objective)}, not {shown(goal)}")
+    constraints = Constraints(frozenset(arguments.texts("forbid", forbid)))
+    method = method or (DEFAULT_METHOD if generator is None else GENERATORS_METHOD)
+    check_generators(method, generator)
+    if method == LLM and author is None:
+        author = _language_model(say)
+    source = model if isinstance(model, ModelSource) else ModelSource(model)
+    options = options or CompileOptions(rounding=source.rounding, seed=seed)
+    workers = None
+    if cluster is not None:
+        from compiler.tuning.measure.cluster import DaskCluster
+
+        workers = partial(DaskCluster, address=cluster, count=devices)
+    with (
+        _opened(database) as opened,
+        Measurer(
+            source.graph,
+            HardwareProfile(config, options.dram),
+            options,
+            devices,
+            seed,
+            say,
+            workers,
+            stream=goal == Objective.THROUGHPUT,
+        ) as measurer,
+    ):
+        recall = None
+        if opened is not None:
+            name = method if isinstance(method, str) else method.__qualname__
+            recall = DatabaseSession(opened, measurer.prepared, measurer.conditions, str(goal), name, seed)
+            measurer.memory = recall
+        return search_schedules(
+            measurer,
+            method,
+            trials,
+            Objective(goal),
+            seed,
+            constraints,
+            seconds,
+            on_trial,
+            recall,
+            author,
+            generator,
+        )
+
+
+def _language_model(say: Callable[[str], None]) -> Generator:
+    """The language model that comes with the compiler."""
+    from compiler.llm.generate.choice import language_model
+
+    author = language_model(None, say)
+    author.check()
+    return author
+
+
+def _opened(database: TuningDatabase | str | Path | None) -> AbstractContextManager[TuningDatabase | None]:
+    """A database that is closed afterwards unless the caller had it open."""
+    if database is None or isinstance(database, TuningDatabase):
+        return nullcontext(database)
+    return TuningDatabase(database)

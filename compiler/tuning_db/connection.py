@@ -1,0 +1,192 @@
+"""Database connections: SQLite in the user's cache, or any database named by a URL."""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from compiler.tuning_db.schema import METADATA, VERSION, VERSIONS
+from cosim.rtl.cache import cache_folder
+from hw.errors import InputError, MlaError, WorkError, shown
+
+#: Name of the database in the cache.
+_FILE = "profile.db"
+#: Seconds that a writer waits for other writers.
+_BUSY_TIMEOUT_S = 60
+#: Attempts to create the tables: of concurrent processes one succeeds, the others find the tables on a retry.
+_MAX_ATTEMPTS = 8
+
+T = TypeVar("T")
+
+
+def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
+    """Open a database by URL or file and create its tables; None: `profile.db` in the cache.
+
+    Parameters
+    ----------
+    url : str, Path or None
+        SQLAlchemy URL, or path of an SQLite file.
+    read_only : bool
+        Write nothing: tables must be there, except that a missing `profile.db` in the cache is an empty database.
+
+    Raises
+    ------
+    InputError
+        The URL is invalid, or the tables have another version.
+    WorkError
+        The database cannot be opened.
+    """
+    where = _url(url, read_only)
+    sqlite = where.get_backend_name() == "sqlite"
+    try:
+        options = _connect_read_only(where) if sqlite and read_only else {}
+        engine = sa.create_engine(where, pool_pre_ping=not sqlite, **options)
+    except NoSuchModuleError:
+        raise InputError(f"--db: unknown database type {shown(where.drivername)}") from None
+    except ModuleNotFoundError as error:
+        how = "make setup EXTRAS=postgres" if error.name == "psycopg" else f"install {error.name}"
+        message = f"--db: {where.drivername} needs the package {error.name}, which is missing: {how}"
+        raise InputError(message) from None
+    read_only = read_only and bool(where.database)
+    if sqlite:
+        _prepare_sqlite(engine, read_only)
+    try:
+        guarded(engine, lambda: (_need_tables if read_only else _make_tables)(engine))
+    except MlaError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
+    """Run `work` and return its result.
+
+    Raises
+    ------
+    WorkError
+        The database reported an error; the message contains the reason.
+    """
+    try:
+        return work()
+    except (DBAPIError, sqlite3.Error) as error:
+        own = error.orig if isinstance(error, DBAPIError) else error
+        reason = str(own).strip().splitlines()
+        text = reason[0] if reason else type(own).__name__
+        raise WorkError(f"the database {title(engine)} cannot be used: {text}") from None
+
+
+def title(engine: sa.Engine) -> str:
+    """Display name of the database: its URL without the password."""
+    return engine.url.render_as_string(hide_password=True)
+
+
+def _url(url: str | Path | None, read_only: bool) -> sa.URL:
+    if url is not None:
+        return _named(url)
+    folder = cache_folder()
+    if read_only:
+        return _named(folder / _FILE) if (folder / _FILE).exists() else sa.URL.create("sqlite")  # in memory
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorkError(f"the cache {folder} cannot be made: {error.strerror}") from None
+    return _named(folder / _FILE)
+
+
+def _connect_read_only(url: sa.URL) -> dict[str, Any]:
+    """Engine options that open an SQLite file without writing to it."""
+    if not url.database or url.database == ":memory:" or url.query.get("uri"):
+        return {}
+    path = Path(url.database).absolute()
+    # For a database in WAL mode SQLite creates two files even to read it. Where the folder is read-only, `immutable`
+    # avoids them, which is correct as long as there is no log with newer entries.
+    if os.access(path.parent, os.W_OK):
+        mode = "mode=rw" if os.access(path, os.W_OK) else "mode=ro"
+    else:
+        log = path.with_name(f"{path.name}-wal")
+        mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"
+    return {
+        "creator": lambda: sqlite3.connect(
+            f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False
+        )
+    }
+
+
+def _named(url: str | Path) -> sa.URL:
+    if isinstance(url, Path):
+        return sa.URL.create("sqlite", database=str(url))
+    try:
+        return sa.make_url(url)
+    except ArgumentError:
+        forms = "sqlite:///FILE or postgresql://USER@HOST/NAME"
+        raise InputError(f"--db: a database URL must look like {forms}, not {shown(url)}") from None
+
+
+def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
+    """Configure durable writes, readers concurrent with a writer, and writers that wait for one another."""
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # `begin` below says when a transaction begins
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
+        cursor.execute("PRAGMA query_only = ON" if read_only else "PRAGMA journal_mode = WAL")
+        # NORMAL would lose the last entries in a power failure. Waiting for the disk takes milliseconds per commit, the
+        # measurement before it seconds.
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute(
+            "PRAGMA trusted_schema = OFF"
+        )  # restricts what views and triggers of a foreign file may call
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # A transaction cannot wait for another writer when upgrading from reading, so writers start as such.
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _make_tables(engine: sa.Engine) -> None:
+    """Create missing tables."""
+    for left in reversed(range(_MAX_ATTEMPTS)):
+        try:
+            if not _tables_exist(engine):
+                with engine.execution_options(writes=True).begin() as connection:
+                    METADATA.create_all(connection)
+                    if connection.scalar(_version()) is None:
+                        connection.execute(VERSIONS.insert().values(version=VERSION))
+            return
+        except (DBAPIError, sqlite3.OperationalError):
+            if not left:
+                raise
+
+
+def _need_tables(engine: sa.Engine) -> None:
+    if not _tables_exist(engine):
+        raise InputError(f"--db: {title(engine)} holds no measurements: it has none of this program's tables")
+
+
+def _tables_exist(engine: sa.Engine) -> bool:
+    """True if all tables exist; InputError if they have another version."""
+    with engine.connect() as connection:
+        names = set(sa.inspect(connection).get_table_names())
+        found = connection.scalar(_version()) if VERSIONS.name in names else None
+    if found is None:
+        return False
+    if found != VERSION:
+        newer = isinstance(found, int) and found > VERSION
+        how = "a newer version of this program made it: update, or" if newer else "an older one made it:"
+        raise InputError(
+            f"--db: {title(engine)} has tables of version {shown(found)}, not {VERSION}: {how} name another database"
+        )
+    return METADATA.tables.keys() <= names
+
+
+def _version() -> sa.Select:
+    return sa.select(VERSIONS.c.version).order_by(VERSIONS.c.version.desc()).limit(1)

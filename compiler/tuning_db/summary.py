@@ -1,0 +1,75 @@
+"""How many entries of what a database holds, for people."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
+
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.tuning_db import machines
+from compiler.tuning_db.keys import is_digest
+from compiler.tuning_db.schema import EXECUTIONS, PROFILES, PROGRAMS, TRIALS
+from compiler.tuning_db.sealed_rows import SealedRows
+
+
+@dataclass(frozen=True)
+class SearchedModel:
+    """A model on a machine.
+
+    Parameters
+    ----------
+    subgraph, profile : str
+        Their digests.
+    conditions : Conditions or None
+        The machine and its memory, if they are known.
+    trials : int
+        Schedules tried, by anybody.
+    cycles : int or None
+        The least that is claimed for any of them.
+    """
+
+    subgraph: str
+    profile: str
+    conditions: HardwareProfile | None
+    trials: int
+    cycles: int | None
+
+
+@dataclass(frozen=True)
+class DatabaseSummary:
+    """Entries of each kind, and what was searched."""
+
+    profiles: int
+    trials: int
+    programs: int
+    executions: int
+    searched: tuple[SearchedModel, ...]
+
+
+def summary(rows: SealedRows, connection: Connection) -> DatabaseSummary:
+    """Of all entries, this user's and others'; only counted, not checked."""
+
+    def count(table: Table) -> int:
+        return connection.scalar(select(func.count()).select_from(table)) or 0
+
+    return DatabaseSummary(
+        profiles=count(PROFILES),
+        trials=count(TRIALS),
+        programs=count(PROGRAMS),
+        executions=count(EXECUTIONS),
+        searched=tuple(_searched(rows, connection)),
+    )
+
+
+def _searched(rows: SealedRows, connection: Connection) -> list[SearchedModel]:
+    known = {each.conditions.key: each.conditions for each in machines.profiles(rows, connection)}
+    columns = (TRIALS.c.subgraph, TRIALS.c.profile)
+    parts = (cast(column, LargeBinary) for column in columns)
+    query = select(*parts, func.count(), func.min(TRIALS.c.cycles)).group_by(*columns).order_by(*columns)
+    out = []
+    for row in connection.execute(query).all():
+        *parts, trials, cycles = tuple(row)
+        names = [bytes(part).decode(errors="replace") for part in parts]
+        if all(is_digest(name) for name in names):
+            least = cycles if isinstance(cycles, int) else None
+            out.append(SearchedModel(names[0], names[1], known.get(names[1]), trials, least))
+    return out

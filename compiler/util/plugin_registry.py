@@ -1,0 +1,144 @@
+"""Registry of plug-in classes: built in, from entry points, or from the user's modules."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from compiler.util.references import is_reference, load_reference
+from compiler.util.user_code_errors import guarded
+from hw.errors import InputError, WorkError, shown
+
+T = TypeVar("T")
+_Result = TypeVar("_Result")
+
+
+class Registry(Mapping[str, type[T]]):
+    """Plug-ins of one kind by name; a class is imported on first use.
+
+    Iteration yields built-in names in the order of registration, then entry points sorted by name.
+
+    Parameters
+    ----------
+    what : str
+        Kind of the classes for error messages, such as "search method".
+    group : str
+        Entry point group by which installed packages add classes; they cannot replace built-in names.
+    base : str
+        `module:Class` that every class must be a subclass of.
+    guard : str
+        `module:function` that takes a plug-in's class and a title for messages, and returns a subclass of it whose
+        failures are InputErrors that begin with the title.
+    classes : dict of str to str
+        `module:Class` of each built-in class by name.
+    """
+
+    def __init__(self, what: str, group: str, base: str, guard: str, classes: Mapping[str, str]):
+        self.what, self.group = what, group
+        self._base, self._guard, self._classes = base, guard, dict(classes)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._classes
+        yield from sorted({each.name for each in self._entry_points()} - self._classes.keys())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in tuple(self)
+
+    def __getitem__(self, name: str) -> type[T]:
+        if name in self._classes:
+            return _object(self._classes[name])
+        found = [each for each in self._entry_points() if each.name == name]
+        if not found:
+            raise KeyError(name)
+        return self._of_package(name, found)
+
+    def resolve(self, given: object) -> type[T]:
+        """Find the class that a user named.
+
+        Parameters
+        ----------
+        given : str or class
+            A name of this registry, `module:Class` of the user's own, or the class itself.
+
+        Raises
+        ------
+        InputError
+            There is no such class, it cannot be imported, or it is not a subclass of the base.
+        """
+        if isinstance(given, type):
+            return self._guarded(given, f"{self.what} {given.__module__}:{given.__qualname__}")
+        if isinstance(given, str) and given in self:
+            return self[given]
+        if not isinstance(given, str) or not is_reference(given):
+            raise InputError(
+                f"a {self.what} must be one of {', '.join(self)} or module:Class, not {shown(given)}"
+            )
+        return self._guarded(load_reference(given, "classes"), f"{self.what} {given}")
+
+    def _entry_points(self) -> list[EntryPoint]:
+        return list(entry_points(group=self.group))
+
+    def _of_package(self, name: str, found: list[EntryPoint]) -> type[T]:
+        values = sorted({each.value for each in found})
+        if len(values) > 1:
+            raise InputError(f"{self.what} {name}: several installed packages add it: {', '.join(values)}")
+        title = f"{self.what} {name} ({values[0]})"
+        with redirect_stdout(sys.stderr):  # standard output is for results
+            value = guarded(found[0].load, f"{title} cannot be imported")
+        return self._guarded(value, title)
+
+    def _guarded(self, value: Any, title: str) -> type[T]:
+        base = _object(self._base)
+        if not isinstance(value, type) or not issubclass(value, base):
+            raise InputError(
+                f"{title} must be a subclass of {base.__module__}.{base.__name__}, not {shown(value)}"
+            )
+        if missing := sorted(getattr(value, "__abstractmethods__", ())):
+            raise InputError(f"{title} must define {', '.join(missing)}")
+        own = value.__module__.partition(".")[0] == __name__.partition(".")[0]
+        guard = _passed if own else _object(self._guard)
+        return guard(value, title)
+
+
+def _passed(kind: Any, _title: str) -> Any:
+    """Return a built-in class unchanged: its failures are defects and keep their traceback."""
+    return kind
+
+
+def blamed(work: Callable[[], _Result], title: str, doing: str) -> _Result:
+    """Run a plug-in's code; failures become InputErrors that name the plug-in.
+
+    Parameters
+    ----------
+    work : callable
+        Function without arguments that calls the plug-in.
+    title : str
+        Name of the plug-in, at the start of the message.
+    doing : str
+        Name of the called method, for the message.
+
+    Raises
+    ------
+    InputError
+        The plug-in raised something other than a WorkError.
+    """
+    start = f"{title}: {doing} failed"
+    try:
+        with redirect_stdout(sys.stderr):
+            return guarded(work, start)
+    except WorkError:
+        raise
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(title) else f"{start}: {text}") from error
+
+
+def _object(reference: str) -> Any:
+    """An object of this project."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)

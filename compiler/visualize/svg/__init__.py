@@ -1,0 +1,18 @@
+"""Output formats of views: text, JSON, Graphviz and SVG."""
+
+from collections.abc import Callable
+
+from compiler.visualize.graphs.view import View
+from compiler.visualize.svg.dot import to_dot
+from compiler.visualize.svg.picture import to_svg
+from compiler.visualize.svg.text import to_json, to_text
+
+#: Writers by the name used in `mla graph --format`.
+FORMATS: dict[str, Callable[[View], str]] = {
+    "text": to_text,
+    "dot": to_dot,
+    "svg": to_svg,
+    "json": to_json,
+}
+
+__all__ = ["FORMATS", "to_dot", "to_json", "to_svg", "to_text"]
