@@ -104,7 +104,9 @@ def test_no_control_characters_without_a_terminal(capsys: pytest.CaptureFixture[
 
 def test_a_build_is_told_of_only_when_it_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
-    monkeypatch.setattr("hw.verilog.writer.emit_verilog", lambda config, path, **options: path.write_text("module"))
+    monkeypatch.setattr(
+        "hw.verilog.writer.emit_verilog", lambda config, path, **options: path.write_text("module")
+    )
     told: list[str] = []
 
     def monitor(build: Build) -> AbstractContextManager[object]:

@@ -54,8 +54,9 @@ def profile_facts(task: GeneratorTask) -> str:
         [
             *lines,
             f"These layers are bound by: {task.bound}.",
-            f"The whole network: {task.measured.cycles:,} cycles, {task.measured.energy_uj:.3f} uJ; nothing takes fewer "
-            f"than {task.measured.floor:,} cycles. Goal: {task.goal.value}, now {cost:,.6g} {unit}; less is better.",
+            f"The whole network: {task.measured.cycles:,} cycles, {task.measured.energy_uj:.3f} uJ; "
+            f"nothing takes fewer than {task.measured.floor:,} cycles. "
+            f"Goal: {task.goal.value}, now {cost:,.6g} {unit}; less is better.",
         ]
     )
 
