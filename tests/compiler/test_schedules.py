@@ -172,7 +172,7 @@ def test_schedules_survive_their_text() -> None:
     [
         ("{", "not JSON"),
         ("[]", "schema_version"),
-        ('{"schema_version": 2}', "schema_version"),
+        ('{"schema_version": 3}', "schema_version"),
         ('{"schema_version": 1, "fusions": 3}', "list of lists"),
         ('{"schema_version": 1, "layers": []}', "must be an object"),
         ('{"schema_version": 1, "layers": {"a": {"tile": 3}}}', "must have fields among"),
@@ -211,7 +211,7 @@ def test_what_does_not_fit_names_the_layer() -> None:
 
 @pytest.mark.parametrize("name", [item.name for item in fields(LayerSchedule) if type(item.default) is int])
 def test_numbers_that_no_machine_can_hold(name: str) -> None:
-    text = json.dumps({"schema_version": 1, "layers": {"conv7": {name: 1 << 40}}})
+    text = json.dumps({"schema_version": 2, "layers": {"conv7": {name: 1 << 40}}})
     most = 256 if name in ("y_buffers", "acc_buffers") else 1 << 24
     with pytest.raises(InputError, match=rf"layer 'conv7'.*{name} must be at most {most}"):
         Schedule.from_json(text)
