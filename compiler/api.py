@@ -15,7 +15,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
-from compiler.util import arguments
+from compiler.util import checks
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
 
@@ -119,16 +119,16 @@ def compile(
     >>> outputs = network(image)  # a dict of arrays by the names of the outputs
     """
     started = time.monotonic()
-    sizes, calibration = arguments.sizes(sizes), arguments.calibration(calibration)
-    bind = None if bind is None else arguments.arrays("bind", bind)
-    seed, offset = (arguments.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
-    batch = arguments.integer("batch", batch, 1)
-    batches = arguments.integers("batches", batches, 1)
-    keep_float = arguments.texts("keep_float", keep_float)
+    sizes, calibration = checks.sizes(sizes), checks.calibration(calibration)
+    bind = None if bind is None else checks.arrays("bind", bind)
+    seed, offset = (checks.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
+    batch = checks.integer("batch", batch, 1)
+    batches = checks.integers("batches", batches, 1)
+    keep_float = checks.texts("keep_float", keep_float)
     _check_types(schedule, dram, strict, cache, record)
-    arguments.of_type("limits", limits, MemoryLimits, "a Limits")
+    checks.of_type("limits", limits, MemoryLimits, "a Limits")
     config = load_target(target) if isinstance(target, str) else target
-    arguments.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
+    checks.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
     _check_dispatch(config, batch, batches, schedule, skip)
     source = (
         model
@@ -171,7 +171,7 @@ def _check_dispatch(
     config: MlaConfig, batch: int, batches: tuple[int, ...], schedule: Schedule | None, skip: Any
 ) -> None:
     """Check the options of dynamic dispatch and their combinations."""
-    arguments.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
+    checks.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
     if skip is not None and (batches or schedule is not None):
         raise InputError(f"skip cannot be combined with {'batches' if batches else 'a schedule'}")
     if batches and batch != 1:
@@ -185,16 +185,16 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
     """Check the types of the arguments of `compile`."""
     from compiler.trace import CompilationTrace
 
-    arguments.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
-    arguments.of_type("dram", dram, DramTiming, "a Dram")
+    checks.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
+    checks.of_type("dram", dram, DramTiming, "a Dram")
     latency, rate = dram.latency, dram.bytes_per_cycle
-    arguments.integer("latency of dram", latency, 1)
-    arguments.of_type("bytes_per_cycle of dram", rate, (int, float, type(None)), "a number or None")
+    checks.integer("latency of dram", latency, 1)
+    checks.of_type("bytes_per_cycle of dram", rate, (int, float, type(None)), "a number or None")
     if rate is not None and not rate > 0:
         raise InputError(f"bytes_per_cycle of dram must be more than 0, not {shown(rate)}")
-    arguments.of_type("strict", strict, bool, "True or False")
-    arguments.of_type("cache", cache, (bool, type(None)), "True, False or None")
-    arguments.of_type("record", record, (CompilationTrace, type(None)), "a Record or None")
+    checks.of_type("strict", strict, bool, "True or False")
+    checks.of_type("cache", cache, (bool, type(None)), "True, False or None")
+    checks.of_type("record", record, (CompilationTrace, type(None)), "a Record or None")
 
 
 def _rounding(source: ModelSource, rounding: str | None) -> str:

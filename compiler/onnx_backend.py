@@ -28,7 +28,7 @@ from compiler.frontends.onnx.single_node_model import check_operator, one_node
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
 from compiler.runtime.session import Session
-from compiler.util import arguments
+from compiler.util import checks
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
 
@@ -51,7 +51,7 @@ class _Place(NamedTuple):
 
 def _place(device: str) -> _Place:
     """Parse the name of a device; InputError if it is invalid."""
-    arguments.of_type("device", device, str, "MLA, MLA:TARGET, MLA:TARGET:rtl or CPU")
+    checks.of_type("device", device, str, "MLA, MLA:TARGET, MLA:TARGET:rtl or CPU")
     family, _, rest = (DEFAULT if device == "CPU" else device).partition(":")
     target, _, kind = rest.rpartition(":")
     if kind not in _KINDS:
@@ -122,14 +122,14 @@ class MlaBackendRep(BackendRep):
         return self._session
 
     def _named(self, inputs: Inputs) -> dict[str, NDArray]:
-        given = arguments.inputs(inputs)
+        given = checks.inputs(inputs)
         if isinstance(given, Mapping):
-            return arguments.arrays("input", given)
+            return checks.arrays("input", given)
         names = [tensor.name for tensor in self.network.inputs]
         if len(given) != len(names):
             raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}), not {len(given)}")
         return {
-            name: arguments.array(f"input {name!r}", value) for name, value in zip(names, given, strict=True)
+            name: checks.array(f"input {name!r}", value) for name, value in zip(names, given, strict=True)
         }
 
 
@@ -149,7 +149,7 @@ class MlaBackend(Backend):
     def is_opset_supported(cls, model: ModelProto) -> tuple[bool, str]:
         """Return whether the installed onnx supports the model's operator set version, and the reason if not."""
         newest = onnx_opset_version()
-        for each in arguments.of_type("model", model, ModelProto, "a ModelProto").opset_import:
+        for each in checks.of_type("model", model, ModelProto, "a ModelProto").opset_import:
             if each.domain in ("", "ai.onnx") and each.version > newest:
                 return False, f"operator set {each.version} is newer than {newest}"
         return True, ""
@@ -183,9 +183,9 @@ class MlaBackend(Backend):
             There is no such device, or the model cannot be read or compiled.
         """
         config, kind = _place(device)
-        arguments.known(prepare, _OPTIONS, kwargs)
-        sizes = arguments.sizes(kwargs.pop("sizes", None))
-        arguments.of_type(
+        checks.known(prepare, _OPTIONS, kwargs)
+        sizes = checks.sizes(kwargs.pop("sizes", None))
+        checks.of_type(
             "model", model, (ModelProto, bytes, str, Path), "a ModelProto, its bytes, or a path"
         )
         if isinstance(model, bytes):
@@ -220,18 +220,18 @@ class MlaBackend(Backend):
         opset_version : int, optional
             Operator set version of the operator; default: the newest.
         """
-        opset = arguments.integer("opset_version", kwargs.pop("opset_version", onnx_opset_version()), 1)
-        arguments.of_type("node", node, NodeProto, "a NodeProto")
+        opset = checks.integer("opset_version", kwargs.pop("opset_version", onnx_opset_version()), 1)
+        checks.of_type("node", node, NodeProto, "a NodeProto")
         check_operator(node, opset)
         names = list(dict.fromkeys(name for name in node.input if name))
-        given = arguments.inputs(inputs)
+        given = checks.inputs(inputs)
         if isinstance(given, Mapping):
             given = [given[name] for name in names if name in given]
         if len(given) != len(names):
             title = shown(node.name or node.op_type)
             raise InputError(f"node {title} has {len(names)} inputs, not {len(given)}")
         arrays = {
-            name: arguments.array(f"input {name!r}", value) for name, value in zip(names, given, strict=True)
+            name: checks.array(f"input {name!r}", value) for name, value in zip(names, given, strict=True)
         }
         model = one_node(node, arrays, names[:1], opset, outputs_info)
         sample = {name: arrays[name] for name in names[:1]}

@@ -21,7 +21,7 @@ from compiler.passes import simplify
 from compiler.passes.batch import with_batch
 from compiler.passes.unique_names import name_apart
 from compiler.quantize import QuantizationReport, quantize
-from compiler.quantize.float_models import left_float, obstacle
+from compiler.quantize.plan import left_float, obstacle
 from compiler.quantize.samples import random_samples
 from compiler.reference import Kernels
 from compiler.runtime.compiled import CompiledNetwork

@@ -21,7 +21,7 @@ from compiler.tuning.space.constraints import Constraints
 from compiler.tuning.space.objectives import Objective
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.session import DatabaseSession
-from compiler.util import arguments
+from compiler.util import checks
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
 
@@ -109,13 +109,13 @@ def tune(
     >>> result = compiler.tune("network.tflite", "n4", trials=20)
     >>> network = compiler.compile("network.tflite", "n4", schedule=result.best.schedule)
     """
-    trials, seed = arguments.integer("trials", trials, 1), arguments.integer("seed", seed, 0)
+    trials, seed = checks.integer("trials", trials, 1), checks.integer("seed", seed, 0)
     config = load_target(target) if isinstance(target, str) else target
-    arguments.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
-    arguments.of_type("options", options, (CompileOptions, type(None)), "CompileOptions or None")
+    checks.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
+    checks.of_type("options", options, (CompileOptions, type(None)), "CompileOptions or None")
     if goal not in tuple(Objective):
         raise InputError(f"goal must be {', '.join(Objective)}, not {shown(goal)}")
-    constraints = Constraints(frozenset(arguments.texts("forbid", forbid)))
+    constraints = Constraints(frozenset(checks.texts("forbid", forbid)))
     method = method or (DEFAULT_METHOD if generator is None else GENERATORS_METHOD)
     check_generators(method, generator)
     if method == LLM and author is None:

@@ -9,9 +9,8 @@ import sys
 from compiler.bench.model_zoo import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cost.learned.attribution import attribution_groups
-from compiler.cost.learned.errors import PredictionErrors
-from compiler.cost.learned.feature_rows import rows_of
-from compiler.cost.learned.model import CycleModel
+from compiler.cost.learned.features import rows_of
+from compiler.cost.learned.model import CycleModel, PredictionErrors
 from compiler.cost.learned.model_lookup import find_model
 from compiler.options import CompileOptions
 from compiler.profile.hardware_profile import HardwareProfile

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from statistics import median
 from time import perf_counter
 
-from compiler.cost.learned.feature_rows import RowMaker
+from compiler.cost.learned.features import RowMaker
 from compiler.cost.learned.model import CycleModel
 from compiler.cost.learned.model_lookup import find_model
 from compiler.options import CompileOptions

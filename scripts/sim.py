@@ -20,11 +20,11 @@ from compiler.frontends.model import read_model
 from compiler.options import USUAL, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.scheduler.naive import naive_schedule
+from compiler.scheduler.initial import naive_schedule
 from compiler.serve.observers import ServingHistory, ServingProgress
 from compiler.serve.search_worker import SearchJob
 from compiler.serve.serve import Serving, open_machine, serve
-from compiler.server.request_source import RequestSource
+from compiler.server.request import RequestSource
 from compiler.util.files import write_output, write_report
 from compiler.util.progress import progress
 from compiler.visualize.svg.serving import draw_serving

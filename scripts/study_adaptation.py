@@ -25,7 +25,7 @@ from compiler.quantize.samples import random_samples
 from compiler.serve.observers import ServingHistory, ServingProgress
 from compiler.serve.search_worker import SearchJob
 from compiler.serve.serve import Change, Serving, open_machine, serve
-from compiler.server.request_source import RequestSource
+from compiler.server.request import RequestSource
 from compiler.server.server import FLIGHTS
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.methods import METHODS

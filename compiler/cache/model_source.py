@@ -111,7 +111,7 @@ class ModelSource:
         if known is not None:
             return _Facts(**json.loads(bytes(known)))
         from compiler.passes import simplify
-        from compiler.quantize.float_models import is_float
+        from compiler.quantize.plan import is_float
 
         graph = self.graph
         tensors = [graph.tensors[each] for each in graph.inputs]

@@ -235,7 +235,7 @@ def read_schedule(path: Path) -> "Schedule":
 
 def run(args: argparse.Namespace) -> int:
     """Compile and write the output files."""
-    from compiler.cli.memory_table import memory_lines
+    from compiler.cli.run_report import memory_lines
     from compiler.quantize.report import summary
     from compiler.runtime.memory_usage import memory_use
     from compiler.runtime.package.writer import to_bytes

@@ -14,7 +14,7 @@ from compiler.cli.warn import warn
 from compiler.ir.random_inputs import random_input
 from compiler.ir.tensor import Tensor
 from compiler.passes.index_bounds import index_bounds
-from compiler.util import arguments
+from compiler.util import checks
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
         if name in made:
             raise InputError(f"input {shown(name)} is bound twice")
         loaded = read_array(value) if isinstance(value, Path) else value
-        made[name] = arguments.array(f"value of {name!r}", loaded)
+        made[name] = checks.array(f"value of {name!r}", loaded)
     return made
 
 

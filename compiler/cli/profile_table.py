@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.cli.clock_table import clock_lines
-from compiler.cli.run_table import short_name
+from compiler.cli.run_report import clock_lines, short_name
 from compiler.util.tables import Column, figures, format_table
 
 

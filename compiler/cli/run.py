@@ -55,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
-    from compiler.cli.run_table import table
-    from compiler.cli.show import show_outputs, top_classes
+    from compiler.cli.run_report import show_outputs, table, top_classes
     from compiler.runtime.device import open_device
     from compiler.runtime.report import back_to_back, document, run_samples
 

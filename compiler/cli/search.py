@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from compiler.tuning.generators.library import GENERATORS
 from compiler.tuning.search.methods import GENERATORS_METHOD, LLM, METHODS
-from compiler.util.plugin_registry import Registry
-from compiler.util.references import is_reference
+from compiler.util.plugin_registry import Registry, is_reference
 
 #: Further names of search methods. Reports and the database use the original names.
 _METHOD_ALIASES = {"model": "hpm"}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.memory_peak import Peak
+from compiler.codegen.buffer_allocation import Peak
 from compiler.codegen.split_programs import ProgramPart
 from hw.config import MlaConfig
 from hw.isa.program import Program

@@ -5,14 +5,13 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.buffer_allocation import MemoryFullError, plan
+from compiler.codegen.buffer_allocation import MemoryFullError, peak_use, plan
 from compiler.codegen.channel_block_streaming import interleave_blocks, layout_of, streamed_layers
 from compiler.codegen.command_stream import CommandStream
 from compiler.codegen.executable import StageExecutable
 from compiler.codegen.interleave import interleave
 from compiler.codegen.layer_codegen import LayerCodegen
 from compiler.codegen.linearize import lifetimes, linearize, workers
-from compiler.codegen.memory_peak import peak_use
 from compiler.codegen.semaphores import Issued, reach, synchronize
 from compiler.codegen.split_programs import cut
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, Numbers, TileStep

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compiler.util import references
+from compiler.util import plugin_registry
 from compiler.util.user_code_errors import guarded
 from hw.errors import InputError, shown
 
@@ -32,7 +32,7 @@ class TorchModel:
 
 def is_reference(model: str | Path) -> bool:
     """Whether a model is named as `module:function`, not as a file."""
-    return references.is_reference(str(model)) and not Path(model).exists()
+    return plugin_registry.is_reference(str(model)) and not Path(model).exists()
 
 
 def load_reference(reference: str) -> TorchModel:
@@ -50,9 +50,9 @@ def load_reference(reference: str) -> TorchModel:
     InputError
         There is no such module or function, or its code failed.
     """
-    if not references.is_reference(reference):
+    if not plugin_registry.is_reference(reference):
         raise InputError(f"a PyTorch model must be named module:function, not {shown(reference)}")
-    function = references.load_reference(reference, "functions")
+    function = plugin_registry.load_reference(reference, "functions")
     if not callable(function):
         raise InputError(f"{reference}: must be a function, not {shown(function)}")
     with redirect_stdout(sys.stderr):  # standard output is for results

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from compiler.kernel_library.conv import Conv, conv_operands, conv_tiles, pack_conv_weights
 from compiler.kernel_library.depthwise import depthwise_operands, depthwise_tiles, pack_depthwise_weights
 from compiler.kernel_library.elementwise import Elementwise, elementwise_operands
-from compiler.kernel_library.gemm import gemm_operands, gemm_tiles, pack_weights
-from compiler.kernel_library.gemm_i32 import C_BYTES, gemm_i32_operands
+from compiler.kernel_library.gemm import C_BYTES, gemm_i32_operands, gemm_operands, gemm_tiles, pack_weights
 from compiler.kernel_library.move import copy_operands, transpose_operands
 from compiler.kernel_library.pool import pool_operands
 from compiler.kernel_library.program_library import ProgramLibrary
@@ -186,7 +185,7 @@ class Operators(ProgramLibrary):
         table: np.ndarray | None = None,
         dtype: Dtype = Dtype.I8,
     ) -> np.ndarray:
-        """Return the result of the operation `how`, from compiler.kernel_library.add, mul, table or requantize."""
+        """Return the result of the operation `how`, from compiler.kernel_library.elementwise, mul, table or requantize."""
         put = self.driver.put
         return self._run(
             operation,

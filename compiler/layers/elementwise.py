@@ -14,14 +14,13 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Table
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
-from compiler.kernel_library.add import LEFT_SHIFT, raw_fields, residual_fields
-from compiler.kernel_library.mul import mul
+from compiler.kernel_library.elementwise import LEFT_SHIFT, mul, raw_fields, residual_fields
 from compiler.layers.base import Drain, Layer
+from compiler.layers.epilogue import Slots
 from compiler.layers.layer_context import LayerContext
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lookup_tables import is_unary, table_of
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
-from compiler.layers.requant_params import Slots
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TILE, TilingContext, Tilings
 from compiler.layers.vector_tile_model import TileLoad, even_tiles

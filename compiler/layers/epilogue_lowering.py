@@ -6,7 +6,7 @@ import numpy as np
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.kernel_library.add import LEFT_SHIFT, raw_fields, residual_fields
+from compiler.kernel_library.elementwise import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.layers.base import Drain, Residual
 from compiler.layers.lookup_tables import is_unary, table_of
 from compiler.layers.lowering_context import (

@@ -24,7 +24,7 @@ from compiler.layers.lookup_tables import is_unary
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, image_of
 from compiler.layers.strided_copy import StridedCopy, in_blocks, transposable
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
-from compiler.reference.fixed import half_away
+from compiler.reference.fixed import round_half_away
 from compiler.reference.node_invocation import Kernels, quantize_real
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import float32_multiplier, quantize_multiplier
@@ -253,7 +253,7 @@ def _joined(low: LoweringContext, x: Tensor) -> Rescale | None:
     given, limits = np.iinfo(x.dtype), np.iinfo(y.dtype)
     values = np.arange(given.min, given.max + 1, dtype=np.int64)
     real = values.astype(np.float32) * ratio + np.float32(-change.x_zp) * ratio
-    wanted = np.clip(half_away(real.astype(np.float64)) + change.y_zp, limits.min, limits.max)
+    wanted = np.clip(round_half_away(real.astype(np.float64)) + change.y_zp, limits.min, limits.max)
     mult, exponent = quantize_multiplier(float(ratio))
     for offset, rounding in product((0, 1, -1, 8, -8, 64, -64), (Rounding.AWAY, Rounding.SINGLE)):
         found = scale(values - change.x_zp, mult + offset, exponent, 0, rounding) + change.y_zp

@@ -8,12 +8,19 @@ import numpy as np
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
-from compiler.quantize.float_models import is_float, obstacle, without_hybrids
-from compiler.quantize.plan import EDGE, EDGE_INSIDE, Sharing, kept_float, names_in
-from compiler.quantize.prepare import means_as_pools
+from compiler.quantize.plan import (
+    EDGE,
+    EDGE_INSIDE,
+    Sharing,
+    is_float,
+    kept_float,
+    names_in,
+    obstacle,
+    without_hybrids,
+)
 from compiler.quantize.ranges import InputRecorder, RangeChoice, choose
 from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
-from compiler.quantize.rewrite import Rewriter
+from compiler.quantize.rewrite import Rewriter, means_as_pools
 from compiler.quantize.samples import Calibration, Sample, samples_of
 from compiler.quantize.sensitivity import node_sensitivity
 from compiler.quantize.softmax_range import SoftmaxRange

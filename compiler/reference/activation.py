@@ -1,4 +1,4 @@
-"""Functions of one number, and their quantized forms, which LiteRT looks up in a table of all 256 inputs."""
+"""Functions of one number, and their quantized forms as LiteRT computes them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,12 +7,14 @@ from functools import partial
 import numpy as np
 
 from compiler.reference import int16, onnx_single
-from compiler.reference.fixed import half_away, multiplied
-from compiler.reference.hard_swish import hard_swish_steps
+from compiler.reference.fixed import Int64, multiplied, round_half_away
+from compiler.reference.gemmlowp import ONE, shifted, times
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator, Real
 from compiler.reference.onnx_single import Single
 from compiler.reference.quantize import eighth_bits
-from compiler.reference.sqrt import ROOTS
+from compiler.util.scaling import quantize_multiplier
+from cosim.semantics.fixed_point import half_away, half_up, saturate, scale
+from hw.isa.enums import Rounding
 
 #: Multipliers of XNNPACK's leaky ReLU: what it takes of either sign, in magnitude at least 1/256.
 _LEAST, _MOST, _MOST_NEGATIVE = np.float32(1 / 256), np.float32(128), np.float32(-127.99609375)
@@ -54,7 +56,7 @@ def _table_steps(call: NodeInvocation, function: Callable[[Single], Array], dele
     steps = np.clip(function(real).astype(np.float32) * (np.float32(1) / call.output_scale), -limit, limit)
     if delegated:
         return np.rint(steps + np.float32(call.output_zero)).astype(np.int64)
-    return half_away(steps.astype(np.float64)).astype(np.int64) + call.output_zero
+    return round_half_away(steps.astype(np.float64)).astype(np.int64) + call.output_zero
 
 
 def _unary(
@@ -168,6 +170,70 @@ def _prelu(call: NodeInvocation) -> Array:
     steps = np.where(x < 0, multiplied(product, float(minus)), multiplied(x, float(plus)))
     return steps + call.output_zero
 
+#: Fraction bits that an integer's root gets before it is scaled.
+_FINE = 20
+#: 1.5 with three integer bits, and the root of 1/2 with none.
+_THREE_HALVES, _ROOT_HALF = (1 << 28) + (1 << 27), 1518500250
+_NEWTON_STEPS = 5
+
+
+def _in_bytes(call: NodeInvocation) -> bool:
+    return call.in_integers() and np.dtype(call.tensors[0].dtype).itemsize == 1
+
+
+def _magnitude(call: NodeInvocation) -> Array:
+    """Scaled after the sign is gone, which decides halves."""
+    if not call.in_integers():
+        return np.abs(call.numbers())
+    if call.scale() == call.output_scale:
+        return np.abs(call.centred()) + call.output_zero
+    return multiplied(np.abs(call.centred()), float(call.scale() / call.output_scale)) + call.output_zero
+
+
+def _root(call: NodeInvocation) -> Array:
+    """Integer square root rounded down; negative numbers give 0."""
+    if not call.in_integers():
+        return np.sqrt(call.numbers().astype(np.float64))
+    real = np.maximum(call.centred(), 0).astype(np.float32) * call.scale()
+    return (np.sqrt(real) / call.output_scale).astype(np.int64) + call.output_zero
+
+
+def _inverse_root(call: NodeInvocation) -> Array:
+    """Numbers that are not above zero make the greatest."""
+    if int16.is_int16(call):
+        return int16.of_positive(call, lambda x: np.float32(1) / np.sqrt(x), greatest=True)
+    if not _in_bytes(call):
+        return 1 / np.sqrt(call.numbers().astype(np.float64))
+    x, limits = call.centred(), np.iinfo(call.output.dtype)
+    mult, exponent = quantize_multiplier(1.0 / float(np.sqrt(call.scale()) * call.output_scale))
+    table = np.full(256, limits.max, np.int64)
+    for value in range(1, 256):
+        root, shift = _newton(value)
+        fine = scale(np.array([1], np.int64), root, shift + _FINE, 0, Rounding.DOUBLE)
+        table[value] = scale(fine, mult, exponent - _FINE, 0, Rounding.DOUBLE)[0] + call.output_zero
+    return table[np.clip(x, 0, 255)]
+
+
+def _newton(value: int) -> tuple[int, int]:
+    """Multiplier of 31 bits and exponent of 1 / sqrt(value), by Newton's method from 1."""
+    if value <= 1:
+        return ONE, 0
+    shift = 11
+    while value >= 1 << 29:
+        value, shift = value // 4, shift + 1
+    pairs = (31 - value.bit_length()) // 2 - 1
+    shift, value = shift - pairs, value << 2 * pairs
+    half = shifted(np.array(value >> 1, np.int64), -1)
+    x = np.array(1 << 28, np.int64)
+    for _ in range(_NEWTON_STEPS):
+        cube = shifted(times(times(x, x), x), 6)
+        x = shifted(times(x, _THREE_HALVES) - times(half, cube), 3)
+    root = int(times(x, _ROOT_HALF))
+    return (root << -shift, 0) if shift < 0 else (root, -shift)
+
+
+ROOTS: dict[str, Operator] = {"abs": _magnitude, "sqrt": _root, "rsqrt": _inverse_root}
+
 
 ACTIVATION: dict[str, Operator] = {
     "leaky_relu": _leaky_relu,
@@ -186,3 +252,46 @@ ACTIVATION: dict[str, Operator] = {
     "softplus": _unary(softplus),
     "mish": _unary(lambda x: x * np.tanh(softplus(x))),
 }
+
+_HIGH, _LOW = (1 << 15) - 1, -(1 << 15)
+
+
+def _multiplier(scale: np.float32) -> tuple[int, int]:
+    """16-bit multiplier and exponent."""
+    multiplier, exponent = quantize_multiplier(float(scale))
+    return min((multiplier + (1 << 15)) >> 16, _HIGH), exponent
+
+
+def _left(value: Int64, bits: int) -> Int64:
+    return saturate(value << bits, _LOW, _HIGH)
+
+
+def hard_swish_steps(call: NodeInvocation) -> Int64:
+    """Stored results."""
+    fine_scale = np.float32(1 / 128) * call.scale()
+    multiplier, exponent = _multiplier(fine_scale / call.output_scale)
+    if exponent > 0:
+        raise call.error(
+            f"the output's scale must be above {fine_scale:.3g}, 1/128 of the input's, not {call.output_scale:.3g}"
+        )
+    fine = call.centred() << 7
+    scaled = half_up(fine * multiplier, 15)
+    product = _truncated(_gate(fine, fine_scale) * scaled)
+    return half_away(product, -exponent) + call.output_zero
+
+
+def _truncated(product: Int64) -> Int64:
+    """Product of two numbers in units of 2**-15, cut towards zero."""
+    return np.sign(product) * (np.abs(product) >> 15)
+
+
+def _gate(fine: Int64, fine_scale: np.float32) -> Int64:
+    """relu6(x + 3) / 6 in units of 2**-15: x in units of 3 * 2**-15, saturated, then from -1..1 to 0..1."""
+    multiplier, exponent = _multiplier(fine_scale / np.float32(3 / 32768))
+    value = _left(fine, exponent - 1) if exponent > 0 else fine
+    value = saturate(half_up(value * multiplier, 15), _LOW, _HIGH)
+    if exponent > 0:
+        value = _left(value, 1)
+    elif exponent < 0:
+        value = half_away(value, -exponent)
+    return (value + (1 << 15)) >> 1

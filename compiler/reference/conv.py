@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.reference.fixed import Int64, multiplied, multiplied_16, multiplied_away, multiplied_real
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator
-from compiler.reference.window import padded, tap, window_outputs
+from compiler.reference.pool import padded, tap, window_outputs
 from compiler.util.scaling import double_ratio
 
 

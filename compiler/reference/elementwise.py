@@ -1,11 +1,12 @@
-"""Sums, products and clips, element by element."""
+"""Sums, products, clips and comparisons, element by element."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from compiler.kernel_library.add import LEFT_SHIFT, raw_fields
-from compiler.reference.fixed import Int64, half_away, multiplied, multiplied_real
+from compiler.kernel_library.elementwise import LEFT_SHIFT, raw_fields
+from compiler.reference.fixed import Int64, multiplied, multiplied_real, round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits
 from compiler.reference.quantize import requantized
 from compiler.util.scaling import Affine
@@ -75,7 +76,7 @@ def _limit(call: NodeInvocation, value: float) -> int:
     least, most = limits(call.output.dtype)
     if math.isinf(value):
         return most if value > 0 else least
-    steps = half_away(np.array(np.float32(value) / call.output_scale, np.float64))
+    steps = round_half_away(np.array(np.float32(value) / call.output_scale, np.float64))
     return int(max(least, min(float(steps) + call.output_zero, most)))
 
 
@@ -95,4 +96,23 @@ ELEMENTWISE: dict[str, Operator] = {
     "mul": mul,
     "clip": clip,
     "floor_div": floor_div,
+}
+
+
+def _comparing(function: Callable[..., Array]) -> Operator:
+    """An operator on the numbers that its operands stand for."""
+
+    def compare(call: NodeInvocation) -> Array:
+        return np.asarray(function(*(call.numbers(i) for i in range(len(call.values)))))
+
+    return compare
+
+
+LOGIC: dict[str, Operator] = {
+    "equal": _comparing(np.equal),
+    "less": _comparing(np.less),
+    "less_equal": _comparing(np.less_equal),
+    "logical_and": _comparing(np.logical_and),
+    "logical_or": _comparing(np.logical_or),
+    "logical_not": _comparing(np.logical_not),
 }

@@ -13,7 +13,7 @@ Int64 = NDArray[np.int64]
 _MOST_16 = 0x7FFF
 
 
-def half_away(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def round_half_away(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Nearest whole numbers, halves away from zero, exactly."""
     whole = np.trunc(values)
     return whole + np.sign(values) * (np.abs(values - whole) >= 0.5)
@@ -51,4 +51,4 @@ def multiplied_real(values: Int64, ratio: ArrayLike) -> Int64:
 
 def multiplied_away(values: Int64, ratio: ArrayLike) -> Int64:
     """LiteRT's reference dense layer: a product in double precision, halves away from zero."""
-    return half_away(values * np.asarray(ratio, np.float64)).astype(np.int64)
+    return round_half_away(values * np.asarray(ratio, np.float64)).astype(np.int64)

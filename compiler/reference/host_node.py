@@ -49,8 +49,13 @@ def check_node(node: Node, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
     GraphError
         ONNX's reference would compute it as if it said something else, it would take for ever, or there is none in it.
     """
-    from compiler.reference.onnx_node_model import node_model
-    from compiler.reference.onnx_reference import Given, LeftOutError, check_reference, check_work
+    from compiler.reference.onnx_node_model import (
+        Given,
+        LeftOutError,
+        check_reference,
+        check_work,
+        node_model,
+    )
 
     name = f"node {node.name!r} ({node.attributes['operator']})"
     try:

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from compiler.reference.fixed import Int64, half_away
+from compiler.reference.fixed import Int64, round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation
 from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import scale
@@ -164,7 +164,7 @@ def _table(
         return function(x).astype(kind) * inverse
 
     def nearest(x: Array) -> Array:
-        return half_away(x.astype(np.float64)).astype(kind)
+        return round_half_away(x.astype(np.float64)).astype(kind)
 
     here, there = units(first + places * width), units(first + (places + kind(1)) * width)
     middle = nearest(units(first + places * width + width / kind(2)))

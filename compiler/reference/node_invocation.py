@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import GraphError, Node
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.reference.fixed import Int64, half_away
+from compiler.reference.fixed import Int64, round_half_away
 
 #: Whose rounding quantized operators repeat: LiteRT's reference kernels, its default interpreter with XNNPACK, or
 #: onnxruntime, where a quantized operator is the real one between dequantized inputs and a quantized result.
@@ -138,7 +138,7 @@ def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
     # What int64 cannot hold is not converted by numpy; no quantized type is wider than this.
     quotient = quotient.astype(np.float64)
     quotient = np.minimum(np.maximum(np.where(np.isnan(quotient), 0.0, quotient), -(2.0**40)), 2.0**40)
-    steps = half_away(quotient) if kernels == "reference" else np.rint(quotient)
+    steps = round_half_away(quotient) if kernels == "reference" else np.rint(quotient)
     return steps.astype(np.int64) + zero
 
 

@@ -1,13 +1,46 @@
-"""Pooling. LiteRT's kernels pool the stored integers: input and output have one quantization."""
+"""Pooling, and the windows that slide over images."""
 
 import math
 
 import numpy as np
 
-from compiler.reference.fixed import half_away
+from compiler.reference.fixed import round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator
 from compiler.reference.quantize import requantized
-from compiler.reference.window import padded, tap, window_outputs
+
+
+def padded(x: Array, pads: tuple[int, int, int, int], value: float = 0) -> Array:
+    """Images (batch, height, width, channels) with `value` around them."""
+    top, left, bottom, right = pads
+    if not any(pads):
+        return x
+    return np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=value)
+
+
+def window_outputs(call: NodeInvocation, kernel: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of the output: as many windows as the graph says, which must fit the padded image.
+
+    The last row or column of padding may go unread, and one that reaches beyond it is counted off.
+    """
+    height, width = call.output.shape[1:3]
+    top, left, bottom, right = call["pads"]
+    dilations = call.node.attributes.get("dilations", (1, 1))
+    for axis, count, before, after in ((0, height, top, bottom), (1, width, left, right)):
+        reach = (count - 1) * call["strides"][axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        given = call.tensors[0].shape[1 + axis] + before + after
+        if reach > given:
+            raise call.error(
+                f"{count} windows along axis {1 + axis} take {reach} pixels, but padded there are {given}"
+            )
+    return height, width
+
+
+def tap(call: NodeInvocation, x: Array, size: tuple[int, int], ky: int, kx: int) -> Array:
+    """The pixels of a padded image that one tap of the window meets, (batch, *size, channels)."""
+    dy, dx = call.node.attributes.get("dilations", (1, 1))
+    sy, sx = call["strides"]
+    y, left = ky * dy, kx * dx
+    return x[:, y : y + (size[0] - 1) * sy + 1 : sy, left : left + (size[1] - 1) * sx + 1 : sx]
 
 
 def max_pool2d(call: NodeInvocation) -> Array:
@@ -41,7 +74,7 @@ def avg_pool2d(call: NodeInvocation) -> Array:
         counts += tap(call, ones, size, ky, kx)
     if (counts == 0).any():
         raise call.error("a window lies wholly in the padding")
-    return requantized(call, half_away(sums / counts).astype(np.int64) + zero) if stored else sums / counts
+    return requantized(call, round_half_away(sums / counts).astype(np.int64) + zero) if stored else sums / counts
 
 
 POOL: dict[str, Operator] = {"max_pool2d": max_pool2d, "avg_pool2d": avg_pool2d}

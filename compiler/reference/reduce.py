@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from compiler.reference.fixed import Int64, half_away, multiplied_away, multiplied_real
+from compiler.reference.fixed import Int64, multiplied_away, multiplied_real, round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator
 from compiler.reference.quantize import requantized
 from compiler.util.scaling import quantize_multiplier
@@ -30,7 +30,7 @@ def _scaled(call: NodeInvocation, sums: Int64, count: int, mean: bool) -> Int64:
         return _scaled_xnnpack(call, sums, count, mean)
     centred = sums - count * call.zero()
     if call.kernels == "xnnpack" and not mean:
-        steps = half_away(
+        steps = round_half_away(
             (centred.astype(np.float32) * (call.scale() / call.output_scale)).astype(np.float64)
         )
         return steps.astype(np.int64) + call.output_zero

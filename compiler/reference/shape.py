@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from compiler.reference.fixed import half_away
+from compiler.reference.fixed import round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator, quantize_real
 from compiler.reference.quantize import requantized
 
@@ -27,7 +27,7 @@ def _converted(call: NodeInvocation, index: int) -> Array:
     ratio = call.scale(index) * (np.float32(1) / call.output_scale)
     steps = values.astype(np.float32) * ratio + np.float32(-call.zero(index)) * ratio
     limits = np.iinfo(call.output.dtype)
-    return np.clip(half_away(steps.astype(np.float64)) + call.output_zero, limits.min, limits.max).astype(
+    return np.clip(round_half_away(steps.astype(np.float64)) + call.output_zero, limits.min, limits.max).astype(
         np.int64
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from compiler.options import USUAL
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
-from compiler.util import arguments
+from compiler.util import checks
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.errors import InputError, shown
@@ -59,8 +59,8 @@ def open_device(
     >>> with compiler.open_device(network, "golden") as device:
     ...     outputs = compiler.Session(device, network).run({"image": image})
     """
-    arguments.of_type("network", network, CompiledNetwork, "a compiled network")
-    samples = arguments.integer("samples", samples, 1)
+    checks.of_type("network", network, CompiledNetwork, "a compiled network")
+    samples = checks.integer("samples", samples, 1)
     if kind not in KINDS:
         raise InputError(f"kind must be {' or '.join(KINDS)}, not {shown(kind)}")
     if kind == "golden":

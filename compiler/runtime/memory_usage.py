@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from compiler.codegen.memory_peak import joint_peak
+from compiler.codegen.buffer_allocation import joint_peak
 from compiler.codegen.split_programs import batches
 from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork

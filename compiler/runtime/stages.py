@@ -18,7 +18,7 @@ from compiler.layers.lowering_context import anchor_index
 from compiler.lowering.partition import HostNode
 from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule
-from compiler.util import arguments
+from compiler.util import checks
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
 
@@ -335,7 +335,7 @@ class StagedNetwork:
 
 
 def _checked(tensors: Sequence[Tensor], inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    names, given = [tensor.name for tensor in tensors], arguments.arrays("input", inputs)
+    names, given = [tensor.name for tensor in tensors], checks.arrays("input", inputs)
     if given.keys() - set(names) or len(given) < len(names):
         raise InputError(f"inputs must be {', '.join(names)}, not {', '.join(given) or 'none'}")
     out = {}

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from compiler.codegen.executable import StageExecutable
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import Stage
-from compiler.validate.errors import ValidationError
+from compiler.validate.errors import ProofReport, ValidationError
 from compiler.validate.explore import validate
 from compiler.validate.macro_call import MacroCall
-from compiler.validate.report import ProofReport
 from cosim.semantics.command_checks import DramWindow
 
 #: Assumed address of the model's memory; any address would do.

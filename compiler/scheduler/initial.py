@@ -1,5 +1,6 @@
-"""Initial schedule of a network: for each layer the tiling that fits with the fewest estimated cycles."""
+"""The naive and the initial schedule of a network."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from compiler.layers.base import Image, Layer
@@ -17,6 +18,22 @@ from compiler.scheduler.co_schedule import AROUND, shared, sharing
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
+
+#: In one piece and a program of its own, nothing beside it or ahead of it.
+PLAIN = LayerSchedule(
+    x_buffers=1, w_buffers=1, y_buffers=1, acc_buffers=1, param_buffers=1, prefetch=0, on_chip=False
+)
+
+
+def naive_schedule(stages: Iterable[LoweredNetwork]) -> Schedule:
+    """Baseline of searches: each operator by itself, from DRAM to DRAM.
+
+    Parameters
+    ----------
+    stages : iterable of LoweredNetwork
+        All layers of a model, without fusions.
+    """
+    return Schedule((), {layer.name: PLAIN for stage in stages for layer in stage.layers})
 
 #: Part of the scratchpad that tensors may stay in from layer to layer.
 _RESIDENT = 0.6

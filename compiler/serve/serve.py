@@ -20,8 +20,7 @@ from compiler.serve.search_process import SearchProcess
 from compiler.serve.search_worker import SearchJob
 from compiler.serve.version_stats import VersionStats, VersionWindow
 from compiler.server.dynamic_batcher import DynamicBatcher
-from compiler.server.request import Arrays
-from compiler.server.request_source import RequestSource
+from compiler.server.request import Arrays, RequestSource
 from compiler.server.server import VERSIONS, Server, serving_bytes
 from compiler.server.signals import INTERRUPTED, InterruptHandler, interruptible
 from cosim.device import Device

@@ -1,6 +1,6 @@
-"""Requests in flight and their results."""
+"""Requests: their source, those in flight, their results."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from numpy.typing import NDArray
@@ -135,3 +135,19 @@ class Clock:
         if waited < 1 << 31:
             flight.delay += min(since, waited)
         self._before = retired
+
+
+@dataclass(frozen=True)
+class RequestSource:
+    """Stream of request inputs.
+
+    Parameters
+    ----------
+    each : iterator
+        Iterator over the inputs of each request.
+    ready : callable
+        Returns True if the next request is available without waiting; else requests in flight are completed first.
+    """
+
+    each: Iterator[Arrays]
+    ready: Callable[[], bool] = lambda: True

@@ -138,7 +138,7 @@ class TuningDatabase:
         return self._rows.work(lambda connection: machines.profiles(self._rows, connection))
 
     def nearest(self, conditions: HardwareProfile, limit: int = 1) -> list[tuple[float, Profile]]:
-        """Stored machines nearest to the given one, with their distances (`compiler.tuning_db.machine_distance`)."""
+        """Stored machines nearest to the given one, with their distances (`compiler.tuning_db.machines`)."""
         return machines.nearest(self.profiles(), conditions, limit)
 
     def summary(self) -> DatabaseSummary:

@@ -54,7 +54,7 @@ class StoredCandidate:
     trusted : bool
         True if measured by this user.
     distance : float
-        Distance of its conditions from the requested ones (`compiler.tuning_db.machine_distance`); infinite if unknown.
+        Distance of its conditions from the requested ones (`compiler.tuning_db.machines`); infinite if unknown.
     """
 
     trial: TrialEntry

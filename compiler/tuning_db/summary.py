@@ -6,8 +6,8 @@ from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
 
 from compiler.profile.hardware_profile import HardwareProfile
 from compiler.tuning_db import machines
+from compiler.tuning_db.connection import EXECUTIONS, PROFILES, PROGRAMS, TRIALS
 from compiler.tuning_db.keys import is_digest
-from compiler.tuning_db.schema import EXECUTIONS, PROFILES, PROGRAMS, TRIALS
 from compiler.tuning_db.sealed_rows import SealedRows
 
 

@@ -8,10 +8,10 @@ from compiler.cache.digest import name
 from compiler.profile.hardware_profile import HardwareProfile
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import machines, trials
+from compiler.tuning_db.connection import TRIALS
 from compiler.tuning_db.entries import AnySchedule, StoredCandidate
 from compiler.tuning_db.keys import EntryKey, is_digest
-from compiler.tuning_db.machine_distance import distance
-from compiler.tuning_db.schema import TRIALS
+from compiler.tuning_db.machines import distance
 from compiler.tuning_db.sealed_rows import SealedRows, many
 
 

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Select, bindparam
 from compiler.cache.digest import name
 from compiler.profile.measurement import Measurement, Result
 from compiler.tuning_db import json_codec
+from compiler.tuning_db.connection import TRIALS, at
 from compiler.tuning_db.entries import AnySchedule, TrialEntry
 from compiler.tuning_db.keys import EntryKey
-from compiler.tuning_db.schema import TRIALS, at
 from compiler.tuning_db.sealed_rows import SealedRows, as_bytes, many
 from compiler.util.checks import parsed
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.validate.strided_regions import overlap, runs
+from compiler.validate.footprint import overlap, runs
 from compiler.validate.trace import Kind, Log
 
 #: Limits on the access pairs compared at once, and on the total runs of pairs whose bounding boxes intersect.

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compiler.util.lru_cache import LruCache
+from compiler.validate.errors import ProofFigures
 from compiler.validate.happens_before import HappensBefore
 from compiler.validate.initialized import InitializedMemory
 from compiler.validate.known_bits import Word
 from compiler.validate.races import Clock
-from compiler.validate.report import ProofFigures
 from compiler.validate.unit_commands import CommandLine
 from cosim.semantics.command_fields import default_fields
 from cosim.semantics.instruction import decode_instruction

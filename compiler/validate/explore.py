@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from compiler.validate.errors import ProofFigures, ProofReport
 from compiler.validate.execution_path import ExecutionPath
 from compiler.validate.happens_before import HappensBefore
 from compiler.validate.initialized import InitializedMemory
 from compiler.validate.macro_call import CallStream, MacroCall
-from compiler.validate.proof_memo import proved
-from compiler.validate.report import ProofFigures, ProofReport
+from compiler.validate.sequence_proof import proved
 from compiler.validate.sequencer import SymbolicSequencer
 from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig

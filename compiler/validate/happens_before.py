@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from compiler.validate.errors import InstructionLocation, ValidationError
+from compiler.validate.footprint import StridedRegion
 from compiler.validate.races import (
     MAX_ACCESSES,
     MAX_COMPARED,
@@ -22,7 +23,6 @@ from compiler.validate.races import (
     ComparisonLimitError,
     Races,
 )
-from compiler.validate.strided_regions import StridedRegion
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
 _UNITS = tuple(Unit)

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from compiler.validate.footprint import accumulates, streams
-from compiler.validate.strided_regions import StridedRegion, intervals
+from compiler.validate.footprint import StridedRegion, accumulates, intervals, streams
 from cosim.semantics.command_fields import CommandFields
 from hw.config import MlaConfig
 from hw.isa.enums import Unit

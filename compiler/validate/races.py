@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from compiler.validate.errors import InstructionLocation
-from compiler.validate.strided_regions import StridedRegion, overlap, runs
+from compiler.validate.footprint import StridedRegion, overlap, runs
 from hw.isa.enums import Unit
 
 #: Vector clock: number of commands of each unit that are known to have retired.

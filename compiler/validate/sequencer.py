@@ -6,8 +6,8 @@ from compiler.codegen.dispatch_guard import Guard
 from compiler.validate.control_instructions import FLOW
 from compiler.validate.errors import InstructionLocation, ValidationError
 from compiler.validate.execution_path import OWN, DecodedProgram, ExecutionPath
+from compiler.validate.footprint import StridedRegion
 from compiler.validate.known_bits import UNKNOWN, Word, add, compute, parts, taken, word_of
-from compiler.validate.strided_regions import StridedRegion
 from compiler.validate.unit_commands import BadCommandError, examine, follow_line, known_fields, work
 from cosim.driver import WATCHDOG_CYCLES
 from cosim.semantics.alu import ALU, BRANCH, MASK

@@ -11,12 +11,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.validate.errors import InstructionLocation, ValidationError
+from compiler.validate.errors import InstructionLocation, ProofFigures, ValidationError
 from compiler.validate.execution_path import DecodedProgram, ExecutionPath
+from compiler.validate.footprint import StridedRegion
 from compiler.validate.happens_before import HappensBefore
-from compiler.validate.report import ProofFigures
 from compiler.validate.sequencer import SymbolicSequencer
-from compiler.validate.strided_regions import StridedRegion
 from compiler.validate.unit_commands import CommandLine, examine
 from cosim.semantics.alu import ALU
 from cosim.semantics.command_checks import DramWindow

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from compiler.validate.errors import KIND_OF_TRAP
-from compiler.validate.footprint import streams
+from compiler.validate.footprint import StridedRegion, overlap, streams
 from compiler.validate.intra_command_hazards import reads_own_results
 from compiler.validate.known_bits import KnownBits, Word, parts
-from compiler.validate.strided_regions import StridedRegion, overlap
 from cosim.semantics.command_checks import DramWindow, check_command
 from cosim.semantics.command_fields import PACKED, CommandFields, unpack_fields
 from hw.config import MlaConfig

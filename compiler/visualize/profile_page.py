@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from compiler.profile.causes import MEANINGS
+from compiler.profile.counters import MEANINGS
 from compiler.profile.timeline import LANES, Span
-from compiler.util.shorten import shorten_middle
+from compiler.util.tables import shorten_middle
 from compiler.visualize.svg.style import CAUSE_COLOURS, hue
 
 _TEMPLATE = "profile_page.html.j2"

@@ -8,8 +8,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto
 
+from compiler.frontends.onnx.registry import DEFAULT, LEAST, versions_of
 from compiler.frontends.onnx.tensors import DTYPES, type_name
-from compiler.frontends.onnx.versions import DEFAULT, LEAST, versions_of
 
 RANDOM = (
     "Bernoulli",

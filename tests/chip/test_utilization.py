@@ -8,7 +8,7 @@ import pytest
 from compiler.kernel_library.conv import Conv, conv_operands, conv_tiles
 from compiler.kernel_library.depthwise import depthwise_operands, depthwise_tiles
 from compiler.kernel_library.gemm import gemm_operands, gemm_tiles
-from compiler.kernel_library.opcodes import OPCODES, resident_program
+from compiler.kernel_library.program_library import OPCODES, resident_program
 from cosim.driver import Driver
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target

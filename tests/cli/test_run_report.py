@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.cli.show import show_outputs, top_classes
+from compiler.cli.run_report import show_outputs, top_classes
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.profile.clock import at_clock
 from tests.compiler.onnx_models import model, node

@@ -15,7 +15,7 @@ from compiler.api import compile
 from compiler.frontends.model import read_model
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.scheduler.naive import naive_schedule
+from compiler.scheduler.initial import naive_schedule
 from hw.config import load_target
 from scripts.networks.digits import MODEL
 

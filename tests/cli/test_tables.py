@@ -4,8 +4,7 @@ import io
 
 import pytest
 
-from compiler.util.shorten import shorten_middle
-from compiler.util.tables import Column, figures, format_table
+from compiler.util.tables import Column, figures, format_table, shorten_middle
 
 COLUMNS = [Column("layer", shrinks=True), *figures("cycles"), Column("bound")]
 LONG = "functional_1/depthwise_conv2d_12/BiasAdd;functional_1/depthwise_conv2d_12/weights_12"

@@ -10,7 +10,7 @@ import pytest
 from compiler.api import compile
 from compiler.cli.main import main
 from compiler.frontends.onnx import read_onnx
-from compiler.passes.trip_count import MOST_UNROLLED
+from compiler.passes.unroll_control_flow import MOST_UNROLLED
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device

@@ -8,7 +8,7 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.passes import simplify
-from compiler.passes.trip_count import MOST_UNROLLED
+from compiler.passes.unroll_control_flow import MOST_UNROLLED
 from tests.compiler.control_models import BOOL, COUNTED, FLOAT, INTEGER, branch, integer, subgraph
 from tests.compiler.onnx_models import check, evaluated, model, node, reference
 

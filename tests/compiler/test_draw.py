@@ -14,8 +14,7 @@ from compiler.trace import CompilationTrace
 from compiler.visualize.graphs import STAGES, View, view_of
 from compiler.visualize.graphs.view import Cost, add_edge, add_node, start
 from compiler.visualize.svg import FORMATS, to_dot, to_json, to_svg, to_text
-from compiler.visualize.svg.collapse import folded
-from compiler.visualize.svg.layered_layout import cut, layered
+from compiler.visualize.svg.layered_layout import cut, folded, layered
 from hw.config import MlaConfig
 from tests.compiler.test_views import mixed
 

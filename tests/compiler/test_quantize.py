@@ -7,9 +7,9 @@ from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.quantize import QuantizationReport, quantize
-from compiler.quantize.constants import quantized_operand, quantized_weights
 from compiler.quantize.plan import EDGE
 from compiler.quantize.ranges import KEPT, InputRecorder, affine_of, choose, stored
+from compiler.quantize.rewrite import quantized_operand, quantized_weights
 from compiler.reference import evaluate
 from tests.compiler.float_graphs import CONV, IMAGE, SMALL, graph_of, numbers, samples
 from tests.compiler.onnx_models import model, node, ops, read

@@ -152,7 +152,7 @@ def test_unordered_accesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     proof = lambda: validate(CONFIG, [MacroCall(assemble(UNORDERED))], WINDOWS)  # noqa: E731
     assert proof().commands["store"] == 2000
     monkeypatch.setattr(races, "MAX_COMPARED", 1 << 16)
-    monkeypatch.setattr("compiler.validate.proof_memo.proved", lambda _stream: None)
+    monkeypatch.setattr("compiler.validate.sequence_proof.proved", lambda _stream: None)
     monkeypatch.setattr(check_module, "proved", lambda _stream: None)
     with pytest.raises(ValidationError) as caught:
         proof()

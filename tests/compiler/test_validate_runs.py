@@ -12,9 +12,9 @@ from compiler.util.lru_cache import LruCache
 from compiler.validate import MacroCall, ValidationError
 from compiler.validate.bulk_races import in_order
 from compiler.validate.explore import followed
+from compiler.validate.footprint import region
 from compiler.validate.macro_call import CallStream
-from compiler.validate.proof_memo import proved
-from compiler.validate.strided_regions import region
+from compiler.validate.sequence_proof import proved
 from compiler.validate.trace import Log
 from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig

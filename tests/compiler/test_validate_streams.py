@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from compiler.validate.footprint import streams
+from compiler.validate.footprint import StridedRegion, intervals, overlap, region, streams
 from compiler.validate.intra_command_hazards import reads_own_results
-from compiler.validate.strided_regions import StridedRegion, intervals, overlap, region
 from hw.config import load_target
 from hw.isa.enums import Unit
 from tests.compiler.touched import fuse_points, touched

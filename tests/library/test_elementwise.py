@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 
-from compiler.kernel_library.add import add
-from compiler.kernel_library.elementwise import Elementwise, elementwise_operands
-from compiler.kernel_library.mul import mul
-from compiler.kernel_library.requantize import requantize
-from compiler.kernel_library.table import table, table_image
+from compiler.kernel_library.elementwise import (
+    Elementwise,
+    add,
+    elementwise_operands,
+    mul,
+    requantize,
+    table,
+    table_image,
+)
 from compiler.util.scaling import Affine
 from hw.config import load_target
 from hw.errors import InputError

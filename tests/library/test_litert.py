@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from compiler.kernel_library.add import add
 from compiler.kernel_library.conv import Conv
-from compiler.kernel_library.mul import mul
+from compiler.kernel_library.elementwise import add, mul
 from compiler.util.scaling import Affine
 from hw.isa.enums import Rounding
 from tests.library.models import weighted

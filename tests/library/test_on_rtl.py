@@ -5,12 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.kernel_library.add import add
 from compiler.kernel_library.conv import Conv
-from compiler.kernel_library.mul import mul
-from compiler.kernel_library.requantize import requantize
+from compiler.kernel_library.elementwise import add, mul, requantize, table, table_image
 from compiler.kernel_library.run import Operators
-from compiler.kernel_library.table import table, table_image
 from compiler.util.scaling import Affine
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice

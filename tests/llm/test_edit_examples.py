@@ -18,9 +18,8 @@ from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.dataset import TokenizedExample, batches, shown
 from compiler.pipeline import ModelCompiler
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.edits.edit import applied
-from compiler.tuning.edits.programs import edited, taken_apart
-from compiler.tuning.edits.random_edits import draw_edits
+from compiler.tuning.edits.edit import applied, draw_edits
+from compiler.tuning.edits.editable_programs import edited, taken_apart
 from compiler.tuning.edits.unroll import unrolled
 from hw.isa.counters import CAUSES
 from hw.isa.micro_instruction import MicroOp, decode

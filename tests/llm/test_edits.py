@@ -13,9 +13,8 @@ from compiler.llm.tokens.program_edits import MOST, MOVE, SPLIT, edits_of, edits
 from compiler.llm.tokens.program_summary import LAYER, MORE, OUTLINE, TIMES, outline_words
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from compiler.tuning.edits.edit import MOST_DIMS, Edit, EditError, Move, Split, applied
+from compiler.tuning.edits.edit import MOST_DIMS, Edit, EditError, Move, Split, applied, draw_edits
 from compiler.tuning.edits.editable_programs import EditablePrograms
-from compiler.tuning.edits.random_edits import draw_edits
 from compiler.tuning.edits.split import dims_of, get
 from hw.config import MlaConfig
 from hw.isa.enums import Unit

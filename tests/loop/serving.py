@@ -11,7 +11,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
-from compiler.scheduler.naive import PLAIN
+from compiler.scheduler.initial import PLAIN
 from compiler.serve.search_process import LostError, Order, Proposer
 from compiler.serve.search_worker import SearchFinding
 from compiler.server.request import RequestResult

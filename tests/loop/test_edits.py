@@ -20,7 +20,7 @@ from compiler.tuning.calibration.calibration_networks import (
     singles,
 )
 from compiler.tuning.edits.edit import Edit, EditError, Move, Split, applied, freedom
-from compiler.tuning.edits.programs import edited, taken_apart
+from compiler.tuning.edits.editable_programs import edited, taken_apart
 from compiler.tuning.edits.split import dims_of
 from compiler.tuning.measure.equivalence import EquivalenceChecker
 from compiler.tuning.measure.measurer import Measurer

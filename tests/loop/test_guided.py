@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.cost.learned.attribution import apportion, attribution_groups
-from compiler.cost.learned.errors import PredictionErrors
-from compiler.cost.learned.model import CycleModel
+from compiler.cost.learned.model import CycleModel, PredictionErrors
 from compiler.cost.learned.online_model import OnlineCostModel
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.scheduler.naive import naive_schedule
+from compiler.scheduler.initial import naive_schedule
 from compiler.serve.events import in_words
 from compiler.serve.observers import ServingHistory, ServingProgress
 from compiler.serve.search_worker import SearchJob
 from compiler.serve.serve import Serving, open_machine, serve
-from compiler.server.request_source import RequestSource
+from compiler.server.request import RequestSource
 from compiler.util.progress import ProgressTask
 from compiler.visualize.svg.serving import draw_serving
 from hw.config import load_target

@@ -13,11 +13,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from compiler.commands.command_cycles import cycles
-from compiler.cost.learned.errors import PredictionErrors, spearman
-from compiler.cost.learned.feature_rows import RowMaker, rows_of
-from compiler.cost.learned.features import NAMES, FeatureRow
-from compiler.cost.learned.gbdt import TreeEnsemble
-from compiler.cost.learned.model import CycleModel, train
+from compiler.cost.learned.features import NAMES, FeatureRow, RowMaker, rows_of
+from compiler.cost.learned.model import CycleModel, PredictionErrors, TreeEnsemble, spearman, train
 from compiler.cost.learned.model_lookup import SHIPPED, find_model
 from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines, simulate_pipeline

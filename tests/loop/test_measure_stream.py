@@ -11,7 +11,7 @@ from compiler.ir.graph import Graph
 from compiler.options import DramTiming
 from compiler.profile.hardware_profile import HardwareProfile
 from compiler.profile.measurement import Measurement, Rejected
-from compiler.scheduler.naive import naive_schedule
+from compiler.scheduler.initial import naive_schedule
 from compiler.server.server import Server
 from compiler.tuning.measure.golden_io import GoldenIO, GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer

@@ -30,7 +30,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def made(module: str) -> Any:
     """The module, imported from the current folder."""
-    from compiler.util.references import load_reference
+    from compiler.util.plugin_registry import load_reference
 
     load_reference(f"{module}:Good", "classes")
     return importlib.import_module(module)

@@ -7,7 +7,7 @@ import pytest
 
 from compiler.frontends.onnx import read_onnx
 from compiler.options import CompileOptions
-from compiler.passes.trip_count import MOST_UNROLLED
+from compiler.passes.unroll_control_flow import MOST_UNROLLED
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of

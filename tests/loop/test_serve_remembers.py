@@ -17,10 +17,9 @@ from compiler.serve.sampling_profiler import SamplingProfiler
 from compiler.serve.search_worker import SearchJob, SearchWorker
 from compiler.server.server import Server, serving_bytes
 from compiler.tuning.space.objectives import Objective
-from compiler.tuning_db.connection import open_engine
+from compiler.tuning_db.connection import METADATA, open_engine
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry
-from compiler.tuning_db.schema import METADATA
 from compiler.tuning_db.session import DatabaseSession
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.profile.causes import MEANINGS
+from compiler.profile.counters import MEANINGS
 from compiler.profile.timeline import Span, spans
 from compiler.profile.trace import trace_json
 from compiler.visualize.profile_page import joined, page

@@ -7,10 +7,8 @@ from math import log, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.learned.errors import PredictionErrors
-from compiler.cost.learned.feature_rows import RowMaker
-from compiler.cost.learned.features import FeatureRow
-from compiler.cost.learned.model import CycleModel, train
+from compiler.cost.learned.features import FeatureRow, RowMaker
+from compiler.cost.learned.model import CycleModel, PredictionErrors, train
 from compiler.lowering.lower import LoweredNetwork
 from compiler.profile.hardware_profile import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule

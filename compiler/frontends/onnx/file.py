@@ -1,5 +1,6 @@
-"""ONNX files as plain data: nodes in an order in which they can run, constants, inputs and outputs."""
+"""ONNX files as plain data: nodes in topological order, constants, inputs and outputs."""
 
+import heapq
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -12,11 +13,55 @@ from onnx import AttributeProto
 
 from compiler.frontends.onnx.inline_functions import inlined
 from compiler.frontends.onnx.node import Declared, FileNode, OnnxModel, OnnxSource
-from compiler.frontends.onnx.order import in_order
+from compiler.frontends.onnx.registry import DEFAULT, LEAST, check_version, versions_of
 from compiler.frontends.onnx.tensors import INTERFACE, NARROW, read_tensor, type_name
 from compiler.frontends.onnx.values import ConstantValue
-from compiler.frontends.onnx.versions import DEFAULT, LEAST, check_version, versions_of
 from hw.errors import InputError, shown
+
+
+def in_order(nodes: "list[FileNode]", known: Iterable[str]) -> "list[FileNode]":
+    """The nodes, each after those that make its inputs.
+
+    Raises
+    ------
+    InputError
+        Two make the same tensor, nothing makes one, or nodes wait for each other.
+    """
+    makers: dict[str, FileNode | None] = dict.fromkeys(known)
+    makers[""] = None
+    for node in nodes:
+        for name in filter(None, node.outputs):
+            if name in makers:
+                raise InputError(f"node {shown(node.name)}: its output {shown(name)} already has a producer")
+            makers[name] = node
+    return _sorted(nodes, makers)
+
+
+def _sorted(nodes: "list[FileNode]", makers: "dict[str, FileNode | None]") -> "list[FileNode]":
+    """As near to the file's order as can be."""
+    places = {node: i for i, node in enumerate(nodes)}
+    waiting, users = dict.fromkeys(nodes, 0), {node: [] for node in nodes}
+    for node in nodes:
+        for name in node.inputs:
+            if name not in makers:
+                raise InputError(f"node {shown(node.name)}: no node computes its input {shown(name)}")
+            maker = makers[name]
+            if maker is not None:
+                users[maker].append(node)
+                waiting[node] += 1
+    ready = [places[node] for node, count in waiting.items() if not count]
+    done: list[FileNode] = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        done.append(node)
+        for user in users[node]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, places[user])
+    stuck = [node for node, count in waiting.items() if count]
+    if stuck:
+        raise InputError(f"node {shown(stuck[0].name)} waits for its own output: there is a cycle")
+    return done
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

@@ -1,16 +1,18 @@
-"""ONNX operators that the graph has no other form for: the host computes them, each by itself."""
+"""ONNX operators without another form in the graph: types, shapes and nodes that the host computes."""
 
-from collections.abc import Mapping
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
-from compiler.frontends.onnx.host_shape_inference import infer_by_running
-from compiler.frontends.onnx.host_types import SHAPES, Made, inferred, types_of
 from compiler.frontends.onnx.node import Declared, FileNode
-from compiler.frontends.onnx.tensors import DTYPES
+from compiler.frontends.onnx.tensors import DTYPES, type_name
 from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
@@ -18,11 +20,227 @@ from compiler.frontends.onnx.values import (
     Kind,
     UnsupportedNodeError,
     Value,
+    check_size,
     plain,
 )
-from compiler.ir.tensor import Tensor
-from compiler.reference.onnx_node_model import text_of
-from compiler.reference.onnx_reference import Given, LeftOutError, check_reference
+from compiler.ir.tensor import MOST_ELEMENTS, Tensor
+from compiler.reference.onnx_node_model import (
+    REFUSALS,
+    Given,
+    LeftOutError,
+    NodeModel,
+    check_reference,
+    check_work,
+    line_of,
+    node_model,
+    text_of,
+)
+from compiler.reference.onnx_ops import Array, own
+from compiler.reference.onnx_ops.op_cost import TRIED_STEPS
+from hw.errors import InputError
+
+#: An output of such an operator may have so many elements.
+_MOST = 1 << 26
+#: Constants up to this size may decide a shape.
+SHAPES = 1 << 12
+#: What onnx's shape inference raises.
+_REFUSALS = (
+    *REFUSALS,
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+)
+
+
+class Made(NamedTuple):
+    """Type and shape of an output; no shape where none follows.
+
+    Attributes
+    ----------
+    told : bool
+        Only the model's declaration says the shape: it depends on what flows.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None
+    told: bool = False
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model of one node with types of its outputs, as far as they can be known.
+
+    Constants stay only if no tensor can hold them.
+    """
+    try:
+        made = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except _REFUSALS as error:
+        raise UnsupportedNodeError(f"ONNX refuses it: {line_of(error)}") from None
+    names = {value.name for value in made.graph.input}
+    kept = [each for each in made.graph.initializer if each.name not in names]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend(kept)
+    return made
+
+
+def types_of(
+    model: onnx.ModelProto, inputs: Sequence[Value | None], declared: Sequence[Declared | None]
+) -> list[Made | None]:
+    """Type and shape of each output of a model of one node; None where there is no such output.
+
+    Raises
+    ------
+    UnsupportedError
+        An output is of a type that no tensor has.
+    InputError
+        An output would be too large.
+    """
+    (node,) = model.graph.node
+    types = {output.name: output for output in model.graph.output}
+    found: list[Made | None] = []
+    for name, told in zip(node.output, declared, strict=True):
+        made = _type_of(types[name], told) if name else None
+        found.append(made)
+        if made is not None and made.shape is None:
+            _check_told(node, inputs)
+    return found
+
+
+def _check_told(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
+    """Refuse a node of unknown output shape that is told of a size which no tensor has."""
+    told = {
+        f"input {i}": v.data for i, v in enumerate(inputs, 1) if isinstance(v, ConstantValue) and v.data.size
+    }
+    told |= {f"attribute {a.name}": np.array([a.i, *a.ints]) for a in proto.attribute}
+    for what, numbers in told.items():
+        far = [int(n) for n in numbers.reshape(-1)[:SHAPES]] if numbers.dtype.kind in "iu" else []
+        far = [n for n in far if abs(n) > MOST_ELEMENTS]
+        if far:
+            raise InputError(
+                f"its {what} holds {far[0]}; a tensor can have {MOST_ELEMENTS:,} elements, and the shape of its output "
+                "is not known"
+            )
+
+
+def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> Made:
+    """Type and shape of an output: as they follow from the inputs, or as the model declares them."""
+    kind = output.type.tensor_type
+    sizes: list[int | str | None] | None = None
+    if kind.HasField("shape"):
+        sizes = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+    told = sizes is None or None in sizes
+    wished = declared.shape if declared is not None else None
+    if sizes is None:
+        sizes = None if wished is None else list(wished)
+    elif wished is not None and len(wished) == len(sizes):
+        sizes = [b if a is None else a for a, b in zip(sizes, wished, strict=True)]
+    dtype = DTYPES.get(kind.elem_type) or (declared.held if declared and not kind.elem_type else None)
+    if dtype is None:
+        named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
+        raise UnsupportedNodeError(f"its output is of type {named}, which the graph does not have")
+    if sizes is None or not all(isinstance(size, int) for size in sizes):
+        return Made(dtype, None)
+    shape = tuple(size for size in sizes if isinstance(size, int))
+    check_size(shape, _MOST)
+    return Made(dtype, shape, told)
+
+#: Type and shape of an output.
+Known = tuple[str, tuple[int, ...]]
+
+
+def infer_by_running(
+    text: str, tensors: Sequence[Tensor], found: Sequence[Made | None]
+) -> list[Known | None]:
+    """Types and shapes of a node's outputs, after it was seen to make them.
+
+    Parameters
+    ----------
+    text : str
+        The model of the node.
+    tensors : sequence of Tensor
+        Its inputs, with their contents if they are constant.
+    found : sequence
+        Types and shapes as they follow from the inputs.
+
+    Raises
+    ------
+    UnsupportedError
+        It cannot be computed, takes too much work, or makes something else.
+    """
+    node = node_model(text)
+    named = dict(zip(node.inputs, tensors, strict=True))
+    given = [
+        Given(tensor.shape, tensor.data) if (tensor := named.get(name)) else None for name in node.proto.input
+    ]
+    shapes = [made.shape for made in found if made is not None and made.shape is not None]
+    here = own(node.asked) is not None
+    if len(shapes) < sum(made is not None for made in found) and not here:
+        raise UnsupportedNodeError(
+            "the shape of its output depends on its input's numbers, and must be known beforehand"
+        )
+    try:
+        steps = check_work(node.asked, given, shapes or [tensor.shape for tensor in tensors[:1]])
+    except InputError as error:
+        raise UnsupportedNodeError(str(error)) from None
+    told = any(made is not None and made.told for made in found)
+    if steps > TRIED_STEPS or (told and not here):
+        if len(shapes) < len(found) - found.count(None):
+            raise UnsupportedNodeError(
+                "the shape of its output depends on its input's numbers, and must be known beforehand"
+            )
+        _known(node)
+        return [None if each is None else (each.dtype, each.shape or ()) for each in found]
+    return [
+        None if each is None else _agreed(here, each, _made(node, tensors, number))
+        for number, each in enumerate(found)
+    ]
+
+
+def _known(node: NodeModel) -> None:
+    """Refuse a node that takes long, and that the reference does not have."""
+    try:
+        node.known()
+    except REFUSALS as error:
+        raise UnsupportedNodeError(f"ONNX's reference does not have it: {line_of(error)}") from None
+
+
+def _made(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
+    """One output for inputs that are made up; integers, which may be places, zeros or ones, real numbers any or
+    from 0 to 1, which may be probabilities.
+    """
+    said = ""
+    for whole in (0, 1):
+        try:
+            with np.errstate(all="ignore"):
+                return node.computed([_sample(tensor, whole) for tensor in tensors], number)
+        except (*REFUSALS, DecodeError, binascii.Error) as error:
+            said = said or line_of(error)
+    raise UnsupportedNodeError(said if own(node.asked) else f"ONNX's reference cannot compute it: {said}")
+
+
+def _sample(tensor: Tensor, whole: int) -> Array:
+    if tensor.data is not None:
+        return tensor.data
+    random = np.random.default_rng(0)
+    dtype = np.dtype(tensor.dtype)
+    if dtype.kind == "f":
+        numbers = random.uniform(size=tensor.shape) if whole else random.standard_normal(tensor.shape)
+        return numbers.astype(dtype)
+    if dtype.itemsize == 1:
+        return random.integers(0, 2, tensor.shape).astype(dtype)
+    return np.full(tensor.shape, whole, dtype)
+
+
+def _agreed(here: bool, wanted: Made, array: Array) -> Known:
+    """Type and shape of an output; those of ONNX's reference must be the ones that follow from the inputs."""
+    if array.dtype.name != wanted.dtype and array.dtype.kind not in "fiub":
+        raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not have")
+    if not array.size:
+        raise UnsupportedNodeError("its output has no elements")
+    if array.shape != wanted.shape and not here:
+        raise UnsupportedNodeError(
+            f"ONNX's reference makes shape {list(array.shape)} of it, not {list(wanted.shape or ())}"
+        )
+    return wanted.dtype, array.shape
 
 _TYPES = {name: number for number, name in DTYPES.items()}
 #: Operators that the reference has from a later operator set on, where they still do what they did.

@@ -12,15 +12,11 @@ from onnx import ModelProto
 # Importing these modules registers their conversions and rewrites.
 import compiler.frontends.onnx.integer_ops
 import compiler.frontends.onnx.ops.cast
-import compiler.frontends.onnx.ops.clip
-import compiler.frontends.onnx.ops.control
+import compiler.frontends.onnx.ops.control_flow
 import compiler.frontends.onnx.ops.conv
-import compiler.frontends.onnx.ops.conv_transpose
 import compiler.frontends.onnx.ops.elementwise
 import compiler.frontends.onnx.ops.gather
 import compiler.frontends.onnx.ops.group_norm
-import compiler.frontends.onnx.ops.logic
-import compiler.frontends.onnx.ops.loops
 import compiler.frontends.onnx.ops.lstm
 import compiler.frontends.onnx.ops.matmul
 import compiler.frontends.onnx.ops.pad

@@ -8,7 +8,7 @@ import networkx as nx
 import onnx
 from onnx import AttributeProto, defs, inliner
 
-from compiler.frontends.onnx.versions import DEFAULT, check_version, versions_of
+from compiler.frontends.onnx.registry import DEFAULT, check_version, versions_of
 from hw.errors import InputError, shown
 
 #: Nodes that a file may have after that; functions that use others twice, those again, and so on make many of few.

@@ -1,14 +1,42 @@
-"""The conversions of ONNX operators, entered by the modules that have them."""
+"""The registry of ONNX conversions, and the operator versions they are for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import onnx
 
 from compiler.frontends.onnx.errors import check_inputs
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value
 from hw.errors import InputError, shown
+
+#: Domain of ONNX's own operators.
+DEFAULT = ""
+#: Operators before this set broadcast by attributes of their own.
+LEAST = 7
+
+
+def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """By domain; that of ONNX's own operators has two names."""
+    found: dict[str, int] = {}
+    for each in imports:
+        domain = DEFAULT if each.domain == "ai.onnx" else each.domain
+        found[domain] = max(each.version, found.get(domain, each.version))
+    return found
+
+
+def check_version(version: int) -> None:
+    """Refuse a version of ONNX's own operators that is too old or too new to be read."""
+    if version < LEAST:
+        raise InputError(
+            f"operator set must be {LEAST} or later, not {version}; onnx.version_converter updates it"
+        )
+    if version > (most := onnx.defs.onnx_opset_version()):
+        raise InputError(
+            f"operator set must be {most} or earlier, the last that onnx {onnx.__version__} has, not {version}"
+        )
 
 _Input = TypeVar("_Input")
 #: From the builder, the node and its inputs (as many as it can have, None where absent) to its outputs.

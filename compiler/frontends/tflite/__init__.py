@@ -5,13 +5,10 @@ from compiler.frontends.tflite import (
     convolution,
     elementwise,
     fallback,
-    min_max,
     padding,
     pooling,
     reshape,
-    resize,
     slice,
-    tile,
 )
 from compiler.frontends.tflite.constant_folding import KNOWN
 from compiler.frontends.tflite.file import read_tflite
@@ -23,13 +20,13 @@ FAMILIES = (
     convolution,
     elementwise,
     fallback,
-    min_max,
+    elementwise,
     padding,
     pooling,
     reshape,
-    resize,
+    pooling,
     slice,
-    tile,
+    reshape,
 )
 
 __all__ = ["CONVERTERS", "FAMILIES", "KNOWN", "read_tflite"]

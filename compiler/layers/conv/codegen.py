@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
 from compiler.layers.conv.im2col import Im2colLayout, layout_of
-from compiler.layers.conv.input_tiles import ConvCut, ConvImage, Rows
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.output_tiles import TilePart, ramped, tapered
 from compiler.layers.conv.pixel_packing import can_pack_pixels, pack_pixels
-from compiler.layers.epilogue import Epilogue
-from compiler.layers.requant_params import parameters
+from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, ramped, tapered
+from compiler.layers.epilogue import Epilogue, parameters
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD

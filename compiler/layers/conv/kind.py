@@ -1,8 +1,7 @@
 """Layer kind of convolutions and dense layers."""
 
 from compiler.layers.conv.codegen import conv_steps
-from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.lowering import lower_conv, lower_dense
+from compiler.layers.conv.layer import ConvLayer, lower_conv, lower_dense
 from compiler.layers.conv.tile_model import conv_tile_model
 from compiler.layers.conv.tilings import conv_tilings
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering

@@ -9,11 +9,11 @@ from compiler.llm.assembly.limits import JUMPS, ProgramLimits
 from compiler.validate.errors import ValidationError
 from compiler.validate.execution_path import ExecutionPath
 from compiler.validate.explore import LIMIT
+from compiler.validate.footprint import StridedRegion
 from compiler.validate.happens_before import HappensBefore
 from compiler.validate.known_bits import Word
 from compiler.validate.macro_call import CallStream, MacroCall
 from compiler.validate.sequencer import SymbolicSequencer
-from compiler.validate.strided_regions import StridedRegion
 from cosim.driver import WATCHDOG_CYCLES
 from cosim.semantics.alu import ALU, signed
 from cosim.semantics.instruction import decode_instruction

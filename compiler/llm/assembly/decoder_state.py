@@ -7,10 +7,9 @@ from typing import TypeVar
 import numpy as np
 
 from compiler.llm.assembly.abstract_machine import AbstractMachine, ProgramTracker
-from compiler.llm.assembly.choice import TokenChoice
 from compiler.llm.assembly.completion import FENCE, HALT, LEAVE, Completion, Counts, Endings
 from compiler.llm.assembly.issue import PendingIssue
-from compiler.llm.assembly.lexicon import END, HEAD_OF, HEADS, NAME_OF, SELECTORS, STOP, WORDS
+from compiler.llm.assembly.lexicon import END, HEAD_OF, HEADS, NAME_OF, SELECTORS, STOP, WORDS, TokenChoice
 from compiler.llm.assembly.limits import ProgramLimits
 from compiler.llm.assembly.parser import ProgramParser
 from compiler.llm.assembly.token_groups import GROUPS, HEAD, SELECTOR, SEMAPHORE_GROUPS

@@ -1,11 +1,8 @@
-"""Assembly tokens, generated from the tables of `hw.isa`.
-
-An instruction begins with a token that includes its field, unit, semaphore or units: `set load.dst`, `issue fuse`,
-`fence load,store`. Registers, selectors, numbers, `name=value` of packed fields, and semaphores follow.
-"""
+"""The tokens of assembly, from the tables of `hw.isa`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
@@ -20,6 +17,25 @@ from hw.isa.micro_instruction import (
     MicroOp,
     Statistic,
 )
+
+
+class TokenChoice(NamedTuple):
+    """Next tokens that are equivalent for the rest of the operand.
+
+    Parameters
+    ----------
+    what : str or (int, int)
+        A token, the name of a token group (`token_groups.GROUPS`), or the smallest and largest byte.
+    cost : int
+        Minimum number of further tokens until the operand is complete.
+    """
+
+    what: str | tuple[int, int]
+    cost: int = 0
+
+    def has_byte(self, value: int) -> bool:
+        """Return whether a byte is among the choices."""
+        return isinstance(self.what, tuple) and self.what[0] <= value <= self.what[1]
 
 #: End of a program, and of a loop body.
 STOP, END = "stop", "end"

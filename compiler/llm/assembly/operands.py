@@ -5,8 +5,16 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from compiler.llm.assembly.choice import TokenChoice
-from compiler.llm.assembly.lexicon import NAMELESS, OPENERS, PAIRS, REGISTER_WORDS, SELECTORS, TO, Head
+from compiler.llm.assembly.lexicon import (
+    NAMELESS,
+    OPENERS,
+    PAIRS,
+    REGISTER_WORDS,
+    SELECTORS,
+    TO,
+    Head,
+    TokenChoice,
+)
 from compiler.llm.assembly.lexicon import SELECTOR as OTHER
 from compiler.llm.assembly.token_groups import (
     GROUPS,

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from compiler.llm.assembly.choice import TokenChoice
-from compiler.llm.assembly.lexicon import END, HEADS, STOP, Head
+from compiler.llm.assembly.lexicon import END, HEADS, STOP, Head, TokenChoice
 from compiler.llm.assembly.operands import Operand, Rules, Values
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, encode

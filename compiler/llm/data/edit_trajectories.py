@@ -7,9 +7,8 @@ from compiler.llm.data.measure_harness import Devices, MeasureHarness
 from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.edits.edit import Edit, EditError, applied
+from compiler.tuning.edits.edit import Edit, EditError, applied, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
-from compiler.tuning.edits.random_edits import draw_edits
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
 

@@ -5,19 +5,21 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from compiler.llm.endpoint.api_key import ApiKey
 from compiler.llm.endpoint.budget import LEAST_ANSWER, Budget, estimated_tokens
-from compiler.llm.endpoint.http import Broken, HttpReply, HttpRequest, exchange
-from compiler.llm.endpoint.responses import (
+from compiler.llm.endpoint.http import (
+    Broken,
     ChatCompletion,
+    HttpReply,
+    HttpRequest,
     complaint_of,
     completion_of,
     content_of,
+    exchange,
     line_of,
     models_of,
     pause_of,
 )
-from compiler.llm.endpoint.settings import Endpoint
+from compiler.llm.endpoint.settings import ApiKey, Endpoint
 from hw.errors import InputError, WorkError
 
 #: Chat message: role and content.

@@ -8,9 +8,8 @@ from compiler.llm.endpoint.answers import read_answer
 from compiler.llm.endpoint.chat import Chat
 from compiler.llm.endpoint.client import EndpointClient, LimitError
 from compiler.llm.endpoint.grammar import request_fields
-from compiler.llm.endpoint.prompt import Prompt, prompt_for
-from compiler.llm.endpoint.prompt_sections import MeasuredExample, chosen, verdict
-from compiler.llm.endpoint.responses import ChatCompletion
+from compiler.llm.endpoint.http import ChatCompletion
+from compiler.llm.endpoint.prompt import MeasuredExample, Prompt, chosen, prompt_for, verdict
 from compiler.llm.endpoint.settings import Endpoint
 from compiler.llm.generate.author import LanguageModelGenerator
 from compiler.profile.measurement import Rejected, Result

@@ -1,15 +1,6 @@
 """Operators of ONNX as onnxruntime computes them, where ONNX's own reference in numpy does otherwise or takes long."""
 
-from compiler.reference.onnx_ops import (
-    grid_sample,
-    pool,
-    products,
-    regions,
-    resize,
-    row_ops,
-    scatter_gather,
-    spectrum,
-)
+from compiler.reference.onnx_ops import grid_sample, pool, products, regions, resize, row_ops, scatter_gather
 from compiler.reference.onnx_ops.registry import Array, Asked, own
 
 __all__ = [
@@ -23,5 +14,4 @@ __all__ = [
     "resize",
     "row_ops",
     "scatter_gather",
-    "spectrum",
 ]

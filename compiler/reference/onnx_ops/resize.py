@@ -1,4 +1,4 @@
-"""Resize and Upsample: one dimension after the other, each output from a few inputs with weights."""
+"""Resize and Upsample: source coordinates, then one dimension after the other."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,127 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.reference.onnx_ops.coordinates import ResizeAxis, coordinates, nearest, resized
 from compiler.reference.onnx_ops.registry import Array, Asked, computes
+from hw.errors import InputError, shown
 
+Floats = NDArray[np.float32]
 _F = np.float32
+
+
+@dataclass(frozen=True)
+class ResizeAxis:
+    """One dimension of an image that is resized: sizes, the scale between them, and the part that is taken.
+
+    Attributes
+    ----------
+    length : float or None
+        The new size with its fraction, if corners are measured by that.
+    """
+
+    size: int
+    count: int
+    scale: float
+    start: float = 0.0
+    end: float = 1.0
+    length: float | None = None
+
+
+def resized(size: int, scale: float) -> int:
+    """The size that a scale makes of a size."""
+    return int(np.floor(_F(size) * _F(scale)))
+
+
+def coordinates(mode: str, axis: ResizeAxis) -> Floats:
+    """Source coordinate of each output, not clipped to the input.
+
+    Raises
+    ------
+    InputError
+        There is no such mode.
+    """
+    i = np.arange(axis.count, dtype=_F)
+    if axis.scale == 1:
+        return i
+    if mode not in _MODES:
+        raise InputError(
+            f"coordinate_transformation_mode must be one of {', '.join(_MODES)}, not {shown(mode)}"
+        )
+    return _MODES[mode](i, axis).astype(_F)
+
+
+def _half_pixel(i: Floats, axis: ResizeAxis) -> Floats:
+    return (i + _F(0.5)) / _F(axis.scale) - _F(0.5)
+
+
+def _symmetric(i: Floats, axis: ResizeAxis) -> Floats:
+    """Half a pixel off, about the centre of what a size with a fraction would be; the sum in double precision."""
+    adjustment = _F(axis.count) / (_F(axis.scale) * _F(axis.size))
+    offset = _F(axis.size / 2) * (_F(1) - adjustment)
+    return (np.float64(offset) + (i.astype(np.float64) + 0.5) / _F(axis.scale) - 0.5).astype(_F)
+
+
+def _pytorch(i: Floats, axis: ResizeAxis) -> Floats:
+    return _half_pixel(i, axis) if axis.count > 1 else i * 0
+
+
+def _corners(i: Floats, axis: ResizeAxis) -> Floats:
+    last = _F(axis.count if axis.length is None else axis.length) - _F(1)
+    return i * _F(axis.size - 1) / last if axis.count > 1 else i * 0
+
+
+def _cropped(i: Floats, axis: ResizeAxis) -> Floats:
+    last, start, end = _F(axis.size - 1), _F(axis.start), _F(axis.end)
+    if axis.count > 1:
+        return start * last + i * (end - start) * last / _F(axis.count - 1)
+    return i * 0 + _F(0.5) * (start + end) * last
+
+
+_MODES: dict[str, Callable[[Floats, ResizeAxis], Floats]] = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _symmetric,
+    "pytorch_half_pixel": _pytorch,
+    "align_corners": _corners,
+    "asymmetric": lambda i, axis: i / _F(axis.scale),
+    "tf_half_pixel_for_nn": lambda i, axis: (i + _F(0.5)) / _F(axis.scale),
+    "tf_crop_and_resize": _cropped,
+}
+
+#: What is so near the middle between two elements counts as the middle.
+_MIDDLE = _F(1e-6)
+
+
+def _rounded(places: Floats, sign: int) -> Floats:
+    """The nearer element; of two that are as near, the one before (-1) or behind (1)."""
+    below = np.floor(places)
+    return below + ((places - below) - _F(0.5) > -sign * _MIDDLE)
+
+
+#: From places to the nearest elements. "simple" is what there was before there were others.
+_ROUNDINGS: dict[str, Callable[[Floats, ResizeAxis], Floats]] = {
+    "round_prefer_floor": lambda v, _: _rounded(v, -1),
+    "round_prefer_ceil": lambda v, _: _rounded(v, 1),
+    "floor": lambda v, _: np.floor(v),
+    "ceil": lambda v, _: np.ceil(v),
+    "simple": lambda v, axis: np.ceil(v) if axis.scale < 1 else np.trunc(v),
+}
+
+
+def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
+    """Index of the input nearest to each output.
+
+    Raises
+    ------
+    InputError
+        There is no such mode, or no such rounding.
+    """
+    if rounding not in _ROUNDINGS:
+        raise InputError(
+            f"nearest_mode must be one of {', '.join(list(_ROUNDINGS)[:-1])}, not {shown(rounding)}"
+        )
+    found = _ROUNDINGS[rounding](coordinates(mode, axis), axis)
+    return np.clip(found, 0, axis.size - 1).astype(np.int64)
+
+_RESIZE_F = np.float32
 
 
 @dataclass(frozen=True)
@@ -32,7 +149,7 @@ def resize(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
     if mode != "nearest":
         axes = _with_fractions(axes)
     taps = {"nearest": _nearest, "linear": _linear, "cubic": _cubic}[mode]
-    made = x if mode == "nearest" else x.astype(_F)
+    made = x if mode == "nearest" else x.astype(_RESIZE_F)
     outside = np.zeros((1,) * x.ndim, bool)
     for number, axis in enumerate(axes):
         if axis.count == axis.size and axis.scale == 1 and not _crops(asked):
@@ -41,13 +158,13 @@ def resize(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
         made = _combined(made, each, number)
         outside = outside | each.outside.reshape(-1, *(1,) * (x.ndim - number - 1))
     if _crops(asked):
-        made = np.where(outside, _F(asked.get("extrapolation_value", 0.0)), made)
+        made = np.where(outside, _RESIZE_F(asked.get("extrapolation_value", 0.0)), made)
     return (_stored(made, x.dtype),)
 
 
 def _with_fractions(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
     """Between corners ONNX's node tests measure to sizes with their fraction, which onnxruntime leaves out."""
-    return [replace(axis, length=float(_F(axis.size) * _F(axis.scale))) for axis in axes]
+    return [replace(axis, length=float(_RESIZE_F(axis.size) * _RESIZE_F(axis.scale))) for axis in axes]
 
 
 def _stored(made: Array, dtype: np.dtype) -> Array:
@@ -81,7 +198,7 @@ def _axes(asked: Asked, inputs: list[Any]) -> list[ResizeAxis]:
         part[chosen] = roi.reshape(2, -1).T
     counts, factors = list(x.shape), [1.0] * x.ndim
     if sizes is not None and sizes.size:
-        ratios = [float(_F(n) / _F(x.shape[axis])) for n, axis in zip(sizes, chosen, strict=True)]
+        ratios = [float(_RESIZE_F(n) / _RESIZE_F(x.shape[axis])) for n, axis in zip(sizes, chosen, strict=True)]
         policy = asked.text("keep_aspect_ratio_policy", "stretch")
         one = {"not_larger": min, "not_smaller": max}.get(policy)
         for axis, ratio, size in zip(chosen, ratios, sizes, strict=True):
@@ -102,7 +219,7 @@ def _combined(x: Array, taps: _Taps, axis: int) -> Array:
     if taps.places.shape[1] == 1:
         return np.take(x, taps.places[:, 0], axis)
     shape = (-1, *(1,) * (x.ndim - axis - 1))
-    total = np.zeros((), _F)
+    total = np.zeros((), _RESIZE_F)
     for places, weights in zip(taps.places.T, taps.weights.T, strict=True):
         total = total + np.take(x, places, axis) * weights.reshape(shape)
     return total
@@ -112,7 +229,7 @@ def _nearest(asked: Asked, axis: ResizeAxis) -> _Taps:
     old = asked.op == "Upsample" or asked.version < 11
     rounding = "simple" if old else asked.text("nearest_mode", "round_prefer_floor")
     places = nearest(_mode(asked), rounding, axis)[:, None]
-    return _Taps(places, np.ones(places.shape, _F), _outside(coordinates(_mode(asked), axis), axis))
+    return _Taps(places, np.ones(places.shape, _RESIZE_F), _outside(coordinates(_mode(asked), axis), axis))
 
 
 def _outside(places: Array, axis: ResizeAxis) -> NDArray[np.bool_]:
@@ -127,7 +244,7 @@ def _linear(asked: Asked, axis: ResizeAxis) -> _Taps:
     places = np.clip(places, 0, axis.size - 1)
     first = np.minimum(places.astype(np.int64), axis.size - 1)
     second = np.minimum(first + 1, axis.size - 1)
-    weight = (places - first).astype(_F)
+    weight = (places - first).astype(_RESIZE_F)
     return _Taps(np.stack([first, second], 1), np.stack([1 - weight, weight], 1), outside)
 
 
@@ -173,4 +290,4 @@ def _limited(
     if asked.get("exclude_outside", 0):
         weights = np.where((found >= 0) & (found < axis.size), weights, 0)
         weights = weights / weights.sum(1, keepdims=True)
-    return _Taps(np.clip(found, 0, axis.size - 1), weights.astype(_F), outside)
+    return _Taps(np.clip(found, 0, axis.size - 1), weights.astype(_RESIZE_F), outside)

@@ -7,13 +7,12 @@ addresses, the number of valid samples, which the guards compare with the sizes.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from compiler.codegen.buffer_allocation import joint_peak
 from compiler.codegen.dispatch_guard import GuardedProgram, at_most
 from compiler.codegen.executable import StageExecutable
-from compiler.codegen.memory_peak import joint_peak
 from compiler.options import CompileOptions
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.dispatch.rebase import rebased
-from compiler.runtime.dispatch.variant_memory import together
+from compiler.runtime.dispatch.variant_memory import rebased, together
 from compiler.runtime.stages import BatchVariant, Stage
 from hw.config import MlaConfig
 from hw.errors import InputError

@@ -1,12 +1,14 @@
-"""Shared memory layout of program variants: the constants of all, then one common work area."""
+"""Memory layout shared by several executables of one model, and programs rebased into it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.executable import StageExecutable
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, MicroOp, decode, encode
+from hw.isa.program import Program
 
 _ALIGN = 64
 
@@ -30,6 +32,32 @@ class Moved:
     def to(self, address: int) -> int:
         """New address of a byte."""
         return address + (self.fixed if address < self.constants else self.passing - align_up(self.constants))
+
+
+def rebased(program: Program, memory: Moved, moved: Mapping[int, tuple[int, int]]) -> Program:
+    """Relocate the addresses of a program.
+
+    Parameters
+    ----------
+    program : Program
+        Program made by the compiler: only `set` reads operands, each an address to which it adds a constant.
+    memory : Moved
+        Relocation of the model's memory, operand 0.
+    moved : dict
+        For each other operand, the operand that replaces it and the byte offset that is added.
+    """
+    return replace(program, words=tuple(_word(word, memory, moved) for word in program.words))
+
+
+def _word(word: int, memory: Moved, moved: Mapping[int, tuple[int, int]]) -> int:
+    values = decode(word)
+    op, index = MicroOp(values.pop("opcode")), values["b"] - OPERAND_BASE
+    if op is not MicroOp.SET or not 0 <= index < MAX_OPERANDS:
+        return word
+    if index == 0:
+        return encode(op, **values | {"imm": memory.to(values["imm"])})
+    operand, offset = moved[index]
+    return encode(op, **values | {"b": OPERAND_BASE + operand, "imm": values["imm"] + offset})
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Reader of compiled network files, which are untrusted: everything that a session relies on is checked."""
+"""Reads `.mla` files, which are untrusted: every field that a session needs is checked."""
 
 import json
 import zipfile
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.codegen.buffer_allocation import Peak
 from compiler.codegen.dispatch_guard import Guard, GuardedProgram
 from compiler.codegen.executable import StageExecutable
-from compiler.codegen.memory_peak import Peak
 from compiler.codegen.split_programs import ProgramPart
 from compiler.cost.roofline import Floor
 from compiler.ir.control import mismatch
@@ -23,12 +23,35 @@ from compiler.lowering.partition import HostNode
 from compiler.quantize.report import QuantizationReport
 from compiler.reference.host_node import check_node
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.checks import by_name, same, tuples, typed
 from compiler.runtime.stages import BatchVariant, Body, Control, LayerInfo, Stage
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 from hw.isa.enums import Compare
 from hw.isa.program import Program
+
+
+def typed(value: Any, kind: type, what: str) -> Any:
+    """Check the type of a value; `what` names it in the error."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        raise ValueError(f"{what} must be {kind.__name__}")
+    return value
+
+
+def same(made: Tensor, used: Tensor) -> None:
+    """Check that two descriptions of a tensor agree."""
+    one, other = (f"{t.name!r} of {t.dtype}{list(t.shape)}" for t in (made, used))
+    if one != other:
+        raise ValueError(f"{one} is used as {other}")
+
+
+def by_name(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Sort tensors by name."""
+    return sorted(tensors, key=lambda tensor: tensor.name)
+
+
+def tuples(value: Any) -> Any:
+    """Convert nested JSON lists to tuples."""
+    return tuple(tuples(each) for each in value) if isinstance(value, list) else value
 
 FORMAT, VERSION = "mla network", 4
 

@@ -7,10 +7,8 @@ from statistics import median
 
 from compiler import __version__
 from compiler.cost.learned.attribution import apportion
-from compiler.cost.learned.errors import PredictionErrors
-from compiler.cost.learned.feature_rows import rows_of
-from compiler.cost.learned.features import FeatureRow
-from compiler.cost.learned.model import CycleModel, train
+from compiler.cost.learned.features import FeatureRow, rows_of
+from compiler.cost.learned.model import CycleModel, PredictionErrors, train
 from compiler.ir.identity import stored
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import CompileOptions

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from compiler.cost.learned.feature_rows import RowMaker
+from compiler.cost.learned.features import RowMaker
 from compiler.cost.learned.model import CycleModel
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler

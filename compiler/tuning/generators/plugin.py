@@ -7,7 +7,7 @@ from typing import Any
 from compiler.profile.measurement import Rejected, Result
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.task import Candidate, GeneratorTask
-from compiler.tuning.search.plugin import check_schedule
+from compiler.tuning.search.methods import check_schedule
 from compiler.util.plugin_registry import blamed
 from hw.errors import InputError, shown
 

@@ -7,8 +7,14 @@ from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.network_mutations import network_mutations
-from compiler.tuning.search.search_units import Choice, SearchUnit, neighbour_loss, units_of, with_choices
+from compiler.tuning.search.search_units import (
+    Choice,
+    SearchUnit,
+    neighbour_loss,
+    network_mutations,
+    units_of,
+    with_choices,
+)
 from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
 from compiler.tuning.space.objectives import Objective
 from hw.errors import InputError

@@ -4,7 +4,7 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
-from compiler.cost.learned.errors import PredictionErrors
+from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.measure.measurer import Measurer

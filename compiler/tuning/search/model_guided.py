@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compiler.cost.learned.attribution import attribution_groups
-from compiler.cost.learned.errors import PredictionErrors
+from compiler.cost.learned.model import PredictionErrors
 from compiler.cost.learned.model_lookup import find_model
 from compiler.cost.learned.online_model import OnlineCostModel
 from compiler.profile.measurement import Measurement

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.edits.edit import Edit, EditError, applied
+from compiler.tuning.edits.edit import Edit, EditError, applied, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
-from compiler.tuning.edits.random_edits import draw_edits
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.coordinate import CoordinateSearch
 from compiler.tuning.search.method import SearchMethod, Trial

@@ -1,10 +1,12 @@
-"""What a network is changed by: a layer, or a pair of layers that may be carried out together."""
+"""The units a search changes: a layer, a pair of layers, or the whole network."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
+from compiler.ir.graph import Graph
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DramTiming
 from compiler.profile.measurement import Measurement
@@ -12,6 +14,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.fusion.channel_blocks import PooledPair, by_blocks, pooled_pairs
 from compiler.tuning.fusion.channel_streaming import PlanePair, pairs_of
+from compiler.tuning.fusion.residual_add import carried, with_other_carrier
 from compiler.tuning.space.layer_space import LayerSpace
 from hw.config import MlaConfig
 
@@ -138,3 +141,29 @@ def with_choices(schedule: Schedule, choices: list[Choice]) -> Schedule:
     for choice in choices:
         layers |= choice
     return replace(schedule, layers=layers)
+
+#: Layers of fewer cycles may count with the one before: a change of tag may hold them up by more than a tenth.
+_SMALL = 1000
+#: Additions that are tried with another carrier at most.
+_MOST = 8
+
+Whole = Callable[[Schedule], Schedule]
+
+
+def network_mutations(graph: Graph, first: Schedule, baseline: Measurement) -> list[Whole]:
+    """What to try: small layers without tags of their own, additions carried by other layers."""
+    small = {name for name in first.layers if baseline.of(name).cycles < _SMALL}
+    moved = [partial(_carried_otherwise, graph, name) for name in carried(graph, first.fusions)[-_MOST:]]
+    return [*moved, partial(_uncounted, small)] if small else list(moved)
+
+
+def _uncounted(names: set[str], schedule: Schedule) -> Schedule:
+    layers = {
+        name: replace(layer, own_counter_tag=layer.own_counter_tag and name not in names)
+        for name, layer in schedule.layers.items()
+    }
+    return replace(schedule, layers=layers)
+
+
+def _carried_otherwise(graph: Graph, addition: str, schedule: Schedule) -> Schedule:
+    return replace(schedule, fusions=with_other_carrier(graph, schedule.fusions, addition))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from compiler.cost.learned.errors import PredictionErrors
+from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.library import Given, generators_of

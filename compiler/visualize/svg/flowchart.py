@@ -6,8 +6,7 @@ from typing import Any
 import networkx as nx
 
 from compiler.visualize.graphs.view import View, size
-from compiler.visualize.svg.collapse import folded
-from compiler.visualize.svg.layered_layout import Key, Layered, cut, layered
+from compiler.visualize.svg.layered_layout import Key, Layered, cut, folded, layered
 from compiler.visualize.svg.style import INK, LINE, QUIET, SOFT, colours, shortened, text_width
 from compiler.visualize.svg.svg import PAGE, SMALL, Point, Svg, point
 

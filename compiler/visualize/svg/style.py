@@ -4,7 +4,7 @@ from colorsys import hls_to_rgb
 from typing import Any
 from unicodedata import east_asian_width
 
-from compiler.util.shorten import shorten_middle
+from compiler.util.tables import shorten_middle
 from hw.isa.counters import CAUSES
 
 #: Fill and outline of each node kind.

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 from compiler.llm.endpoint.grammar import AnswerGrammar, gbnf, request_fields, schema
-from compiler.llm.endpoint.prompt_sections import short_text
+from compiler.llm.endpoint.prompt import short_text
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.generators.task import GeneratorTask
 from hw.isa.assembler import assemble

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from compiler.llm.endpoint.budget import estimated_tokens
 from compiler.llm.endpoint.chat import Chat
-from compiler.llm.endpoint.prompt import prompt_for
-from compiler.llm.endpoint.prompt_sections import MeasuredExample, cut_page, whole_page
+from compiler.llm.endpoint.prompt import MeasuredExample, cut_page, prompt_for, whole_page
 from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.space.constraints import Constraints
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.llm.endpoint.http import HttpReply
-from compiler.llm.endpoint.responses import (
+from compiler.llm.endpoint.http import (
     ChatCompletion,
+    HttpReply,
     complaint_of,
     completion_of,
     content_of,

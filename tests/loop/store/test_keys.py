@@ -14,7 +14,7 @@ from compiler.options import DramTiming
 from compiler.profile.hardware_profile import HardwareProfile
 from compiler.tuning_db import keys
 from compiler.tuning_db.keys import EntryKey, options_of, shape_of, subgraph_of
-from compiler.tuning_db.machine_distance import distance
+from compiler.tuning_db.machines import distance
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError
 from tests.compiler.graphs import Draft

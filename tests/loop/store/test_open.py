@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compiler.tuning_db import connection, schema
+from compiler.tuning_db import connection
+from compiler.tuning_db.connection import METADATA
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.schema import METADATA
 from hw.errors import InputError, WorkError
 from tests.loop.store import stored
 from tests.loop.store.stored import SECRET, key
@@ -81,7 +81,7 @@ def test_tables_of_another_version_are_left_alone(url, version, why, monkeypatch
     monkeypatch.undo()
     with pytest.raises(InputError) as caught:
         TuningDatabase(url, secret=SECRET)
-    assert f"has tables of version {version}, not {schema.VERSION}: {why}" in str(caught.value)
+    assert f"has tables of version {version}, not {connection.VERSION}: {why}" in str(caught.value)
     assert "name another database" in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""ONNX elementwise operators."""
+"""ONNX operators that work on each element by itself: arithmetic, functions, clips, comparisons."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ import numpy as np
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import function
 from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.gather import spread
+from compiler.frontends.onnx.ops.quantize import quantized
 from compiler.frontends.onnx.ops.shape import renamed, with_ones
 from compiler.frontends.onnx.registry import choice, converts, known
 from compiler.frontends.onnx.values import (
@@ -23,6 +25,7 @@ from compiler.frontends.onnx.values import (
     channels_last,
     plain,
 )
+from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
 _FUNCTIONS = (
@@ -274,3 +277,141 @@ def _hard_sigmoid(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
     scaled = binary(emitter, node, "mul", [inputs[0], numbers[0]], "scaled", FLOAT)
     moved = binary(emitter, node, "add", [scaled, numbers[1]], "moved", FLOAT)
     return [emitter.emit(node, "clip", [moved.tensor], moved.shape, moved.order, FLOAT, low=0.0, high=1.0)]
+
+
+def clipped(emitter: OnnxGraphBuilder, node: FileNode, x: Value, low: float, high: float) -> DynamicValue:
+    """A value within limits."""
+    x = emitter.flow(x)
+    kind = emitter.arithmetic(node, x)
+    if kind == FLOAT and x.quantized and low in (0.0, -math.inf) and high == math.inf:
+        kind = x.kind  # zero is one of its integers
+    operand = emitter.operand(x, x.order, kind)
+    return emitter.emit(node, "clip", [operand], x.shape, x.order, kind, low=low, high=high)
+
+
+@converts("Relu", inputs=(1, 1))
+def _relu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [clipped(emitter, node, inputs[0], 0.0, math.inf)]
+
+
+@converts("Clip", inputs=(1, 3))
+def _clip(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, *limits = inputs
+    low, high = (
+        node.float(key, default) if value is None else known(value, "a limit").scalar()
+        for key, default, value in zip(("min", "max"), (-math.inf, math.inf), limits, strict=True)
+    )
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        raise InputError(f"limits must be two numbers, not {low} and {high}")
+    return [clipped(emitter, node, x, low, high)]
+
+
+@converts("Min", "Max", inputs=(1, None))
+def _extreme(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """A limit that is a constant clips; of other operands, side by side, the greatest or least is taken."""
+    if len(inputs) == 1:
+        return [renamed(inputs[0], node.outputs[0])]
+    x, *limits = sorted(inputs, key=lambda value: isinstance(value, ConstantValue))
+    numbers = [value.scalar() for value in limits if isinstance(value, ConstantValue)]
+    clips = [number for number in numbers if number is not None and not math.isnan(number)]
+    if (
+        isinstance(x, DynamicValue)
+        and len(clips) == len(limits)
+        and broadcast([v.shape for v in inputs]) == x.shape
+    ):
+        low, high = (-math.inf, min(clips)) if node.op == "Min" else (max(clips), math.inf)
+        return [clipped(emitter, node, x, low, high)]
+    return [_side_by_side(emitter, node, inputs)]
+
+
+def _side_by_side(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> DynamicValue:
+    """Operands spread to one shape, put together along a new dimension, which is then reduced."""
+    shape = broadcast([value.shape for value in inputs])
+    if not shape:
+        raise UnsupportedNodeError("scalars")
+    inputs = [emitter.movable(value) if isinstance(value, DynamicValue) else value for value in inputs]
+    kind = emitter.arithmetic(node, *[value for value in inputs if isinstance(value, DynamicValue)])
+    order, rows = order_of(inputs, len(shape)), list[Tensor]()
+    for number, value in enumerate(inputs):
+        ones = set(range(len(shape) - len(value.shape)))
+        ranked = with_ones(emitter, value.name, _in_kind(emitter, value, kind), ones)
+        tensor = emitter.operand(spread(emitter, node, ranked, shape, f"operand{number}"), order, kind)
+        rows.append(emitter.reshape(tensor, (1, *tensor.shape)))
+    joined = emitter.emit(
+        node, "concat", rows, (len(rows), *shape), (0, *(i + 1 for i in order)), kind, "both", axis=0
+    )
+    op = "reduce_max" if node.op == "Max" else "reduce_min"
+    return emitter.emit(node, op, [joined.tensor], shape, order, kind, axes=(0,), keep=False)
+
+
+def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
+    """A value in what is made: numbers that are rounded first have the same greatest one."""
+    if kind == FLOAT or kind.quantization is None or not kind.real:
+        return value
+    if isinstance(value, DynamicValue):
+        if value.kind == kind:
+            return value
+        return DynamicValue(
+            value.name, emitter.convert("requantize", value.tensor, kind), value.order, value.real
+        )
+    numbers = value.real()
+    if np.isnan(numbers).any():
+        raise UnsupportedNodeError("a limit that is no number")
+    most = np.finfo(np.float32).max
+    stored = quantized(np.clip(numbers, -most, most), kind.quantization, kind.dtype)
+    return ConstantValue(value.name, stored, kind.quantization)
+
+_BOOL = Kind("bool")
+#: Operators of the graph, and whether the operands change places.
+_COMPARISONS = {
+    "Equal": ("equal", False),
+    "Less": ("less", False),
+    "LessOrEqual": ("less_equal", False),
+    "Greater": ("less", True),
+    "GreaterOrEqual": ("less_equal", True),
+}
+
+
+@converts(*_COMPARISONS, inputs=(2, 2))
+def _compare(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    op, turned = _COMPARISONS[node.op]
+    kinds = [_numbers(value) for value in inputs]
+    if len({kind.dtype if kind is not FLOAT else "" for kind in kinds}) != 1:
+        raise UnsupportedNodeError("comparing numbers of two types")
+    return [_pointwise(emitter, node, op, inputs[::-1] if turned else inputs, kinds[0])]
+
+
+def _numbers(value: Value) -> Kind:
+    """The type that a value has in the file."""
+    if isinstance(value, ConstantValue):
+        name = value.numbers().dtype.name
+        return FLOAT if name == "float32" else Kind(name)
+    return FLOAT if value.real or value.tensor.dtype == "float32" else Kind(value.tensor.dtype)
+
+
+def _pointwise(
+    emitter: OnnxGraphBuilder, node: FileNode, op: str, inputs: list[Value], kind: Kind
+) -> DynamicValue:
+    shape = broadcast([value.shape for value in inputs])
+    rank = len(shape)
+    order = order_of(inputs, rank)
+    equal = [with_ones(emitter, v.name, v, set(range(rank - len(v.shape)))) for v in inputs]
+    operands = [
+        emitter.operand(v, order, kind)
+        if isinstance(v, ConstantValue) or kind == FLOAT
+        else emitter.in_order(v, order).tensor
+        for v in equal
+    ]
+    return emitter.emit(node, op, operands, shape, order, _BOOL)
+
+
+@converts("And", "Or", inputs=(2, 2))
+def _both(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [_pointwise(emitter, node, f"logical_{node.op.lower()}", inputs, _BOOL)]
+
+
+@converts("Not", inputs=(1, 1))
+def _not(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x = emitter.flow(inputs[0])
+    operand = emitter.in_order(x, plain(x.rank)).tensor
+    return [emitter.emit(node, "logical_not", [operand], x.shape, plain(x.rank), _BOOL)]

@@ -19,7 +19,7 @@ from compiler.frontends.onnx.values import (
     counted_from_front,
     plain,
 )
-from compiler.reference.onnx_ops.coordinates import ResizeAxis, nearest, resized
+from compiler.reference.onnx_ops.resize import ResizeAxis, nearest, resized
 from hw.errors import InputError, shown
 
 #: Largest side of a resized image.

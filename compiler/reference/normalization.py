@@ -1,4 +1,4 @@
-"""Softmax: in real numbers, in LiteRT's fixed point, and as its optimized kernel has it, by a table of float32."""
+"""Softmax and layer normalization over the last axes."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import numpy as np
 from compiler.reference import int16
 from compiler.reference.fixed import Int64
 from compiler.reference.gemmlowp import exp_negative, reciprocal, shifted, times
-from compiler.reference.node_invocation import Array, NodeInvocation, Operator
+from compiler.reference.node_invocation import Array, NodeInvocation, Operator, Real
 from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import half_away, half_up
 
@@ -71,3 +71,20 @@ def _by_table(call: NodeInvocation, away: Int64) -> Int64:
 
 
 SOFTMAX: dict[str, Operator] = {"softmax": softmax}
+
+
+def _normalized(call: NodeInvocation, *, centre: bool) -> Array:
+    x = call.numbers().astype(np.float64)
+    axes = tuple(range(range(x.ndim)[call["axis"]], x.ndim))
+    if centre:
+        x = x - x.mean(axes, keepdims=True)
+    result: Real = x / np.sqrt((x * x).mean(axes, keepdims=True) + call["epsilon"])
+    if len(call.values) > 1:
+        result = result * call.numbers(1)
+    return result + call.numbers(2) if len(call.values) > 2 else result
+
+
+NORM: dict[str, Operator] = {
+    "layer_norm": lambda call: _normalized(call, centre=True),
+    "rms_norm": lambda call: _normalized(call, centre=False),
+}
