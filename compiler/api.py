@@ -20,7 +20,7 @@ from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.quantize.samples import Calibration
+    from compiler.quantize.ranges import Calibration
     from compiler.runtime.network_cache import NetworkCache
     from compiler.trace import CompilationTrace
 

@@ -24,7 +24,7 @@ from onnx.defs import onnx_opset_version
 from compiler.api import compile
 from compiler.frontends.onnx import read_onnx
 from compiler.frontends.onnx.file import from_bytes
-from compiler.frontends.onnx.single_node_model import check_operator, one_node
+from compiler.frontends.onnx.node import check_operator, one_node
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
 from compiler.runtime.session import Session
@@ -185,9 +185,7 @@ class MlaBackend(Backend):
         config, kind = _place(device)
         checks.known(prepare, _OPTIONS, kwargs)
         sizes = checks.sizes(kwargs.pop("sizes", None))
-        checks.of_type(
-            "model", model, (ModelProto, bytes, str, Path), "a ModelProto, its bytes, or a path"
-        )
+        checks.of_type("model", model, (ModelProto, bytes, str, Path), "a ModelProto, its bytes, or a path")
         if isinstance(model, bytes):
             model = from_bytes(model)
         graph = read_onnx(Path(model) if isinstance(model, str) else model, sizes)

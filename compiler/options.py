@@ -9,7 +9,7 @@ from hw.config import MlaConfig
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.quantize.samples import Calibration
+    from compiler.quantize.ranges import Calibration
 
 #: Kernels whose rounding can be reproduced: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")

@@ -4,29 +4,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from compiler.codegen.command_stream import CommandStream
-from compiler.codegen.executable import StageExecutable
-from compiler.codegen.generate import generate
-from compiler.codegen.layer_codegen import LayerCodegen
-from compiler.cost.compulsory_traffic import Crossing, crossing
-from compiler.cost.roofline import body_floor, layer_floors, network_floor
+from compiler.codegen.executable import CommandStream, StageExecutable
+from compiler.codegen.generate import LayerCodegen, generate
+from compiler.cost.roofline import Crossing, body_floor, crossing, layer_floors, network_floor
 from compiler.ir.graph import Graph
-from compiler.lowering.float_boundary import interface
-from compiler.lowering.fusion_groups import fuse_epilogues, group
-from compiler.lowering.lower import LoweredNetwork, lower
+from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
+from compiler.lowering.lower import LoweredNetwork, interface, lower
 from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
-from compiler.lowering.table_chains import chains_as_tables
 from compiler.options import CompileOptions
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
-from compiler.passes.unique_names import name_apart
+from compiler.passes.constant_folding import name_apart
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import left_float, obstacle
-from compiler.quantize.samples import random_samples
+from compiler.quantize.ranges import random_samples
 from compiler.reference import Kernels
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.build import dispatched
-from compiler.runtime.dispatch.single import check_single, single, tensor_named
+from compiler.runtime.dispatch.skip import check_single, single, tensor_named
 from compiler.runtime.program_text import with_texts
 from compiler.runtime.stages import LayerInfo, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule

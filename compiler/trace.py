@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from compiler.codegen.command_stream import CommandStream
+from compiler.codegen.executable import CommandStream
 from compiler.ir.graph import Graph
 from compiler.lowering.partition import GraphPart
 from compiler.runtime.compiled import CompiledNetwork

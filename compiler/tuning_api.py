@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.methods import GENERATORS_METHOD, LLM
 from compiler.tuning.search.tuner import TuningResult, check_generators
 from compiler.tuning.search.tuner import tune as search_schedules
-from compiler.tuning.space.constraints import Constraints
-from compiler.tuning.space.objectives import Objective
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.session import DatabaseSession
 from compiler.util import checks
@@ -124,7 +123,7 @@ def tune(
     options = options or CompileOptions(rounding=source.rounding, seed=seed)
     workers = None
     if cluster is not None:
-        from compiler.tuning.measure.cluster import DaskCluster
+        from compiler.tuning.measure.worker_pool import DaskCluster
 
         workers = partial(DaskCluster, address=cluster, count=devices)
     with (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from compiler.bench.model_zoo import model_path
+from compiler.bench.tiny import model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cli.exit_status import run_to_status
 from compiler.options import USUAL, CompileOptions
@@ -24,7 +24,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.schedule.schedule import Schedule
 from compiler.server.server import VERSIONS, Server, serving_bytes
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.space.layer_space import spaces_of
+from compiler.tuning.search.layer_space import spaces_of
 from compiler.util.progress import building
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target

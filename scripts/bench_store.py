@@ -17,17 +17,15 @@ import numpy as np
 
 from compiler.api import compile
 from compiler.bench.conv import conv_case
-from compiler.bench.model_zoo import model_path
+from compiler.bench.tiny import model_path
 from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import version
 from compiler.ir.graph import Graph
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, TrialEntry
-from compiler.tuning_db.keys import EntryKey, options_of, subgraph_of
+from compiler.tuning_db.entries import Entry, EntryKey, TrialEntry, options_of, subgraph_of
 from compiler.tuning_db.program_cache import Placement, ProgramCache
 from cosim.golden import GoldenDevice
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from compiler.bench.architectures import NETWORKS, model_file
-from compiler.bench.model_zoo import model_path
+from compiler.bench.tiny import model_path
 
 SMALL = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Targets in seconds: a small network, a published one, a cached model.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.cache.digest import name as digest
-from compiler.llm.data.machines import MACHINES
+from compiler.llm.data.held_out import MACHINES
 from compiler.llm.evaluate.race import held_out_points
 from compiler.llm.evaluate.sample_quality import Sampled, figures, sampled
 from compiler.llm.model.weights import load

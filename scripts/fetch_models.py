@@ -2,7 +2,7 @@
 
 import sys
 
-from compiler.bench.model_zoo import NETWORKS, model_path
+from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cli.exit_status import run_to_status
 
 

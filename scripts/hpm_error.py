@@ -6,14 +6,13 @@ and the mean error of its layers; those that the counters do not tell apart are 
 
 import sys
 
-from compiler.bench.model_zoo import NETWORKS, model_path
+from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
-from compiler.cost.learned.attribution import attribution_groups
 from compiler.cost.learned.features import rows_of
-from compiler.cost.learned.model import CycleModel, PredictionErrors
-from compiler.cost.learned.model_lookup import find_model
+from compiler.cost.learned.model import CycleModel, PredictionErrors, find_model
+from compiler.cost.learned.online_model import attribution_groups
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 

@@ -10,13 +10,12 @@ from statistics import median
 from time import perf_counter
 
 from compiler.cost.learned.features import RowMaker
-from compiler.cost.learned.model import CycleModel
-from compiler.cost.learned.model_lookup import find_model
+from compiler.cost.learned.model import CycleModel, find_model
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibration_networks import chains, singles
-from compiler.tuning.space.layer_space import spaces_of
+from compiler.tuning.search.layer_space import spaces_of
 from hw.config import load_target
 from hw.errors import InputError
 

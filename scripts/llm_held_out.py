@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compiler.bench.architectures import model_file
-from compiler.bench.model_zoo import NETWORKS, model_path
+from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.layers.base import Image, Layer
 from compiler.layers.conv.layer import ConvLayer

@@ -23,7 +23,7 @@ from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.evaluate.sample_quality import TOGETHER
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load, save
-from compiler.llm.training.fine_tune import further_of, improve
+from compiler.llm.training.pretrain import further_of, improve
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
 from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve

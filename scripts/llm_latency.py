@@ -22,8 +22,7 @@ import numpy as np
 from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name as digest
 from compiler.cache.digest import version
-from compiler.llm.data.held_out import keys_of
-from compiler.llm.data.machines import MACHINES
+from compiler.llm.data.held_out import MACHINES, keys_of
 from compiler.llm.decode.sampler import draw
 from compiler.llm.evaluate.race import held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
@@ -33,7 +32,7 @@ from compiler.llm.model.weights import load
 from compiler.llm.tokens.layer_prompt import subjects_of
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
-from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
 from scripts.bench_store import measure

@@ -19,8 +19,7 @@ from time import monotonic
 from typing import Any
 
 from compiler.cache.digest import name as digest
-from compiler.llm.data.held_out import keys_of
-from compiler.llm.data.machines import MACHINES
+from compiler.llm.data.held_out import MACHINES, keys_of
 from compiler.llm.evaluate.race import filled, held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
 from compiler.llm.model.numpy_transformer import Gpt

@@ -21,8 +21,7 @@ from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.held_out import is_judged
 from compiler.llm.data.journal import read
 from compiler.llm.data.measure_harness import Devices
-from compiler.llm.data.rollouts import RolloutGroup, rolled_out
-from compiler.llm.data.self_training import chosen
+from compiler.llm.data.self_training import RolloutGroup, chosen, rolled_out
 from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.evaluate.sample_quality import TOGETHER
 from compiler.llm.generate.lm_generator import SHIPPED

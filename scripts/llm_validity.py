@@ -22,8 +22,7 @@ import numpy as np
 from compiler.cache.digest import name as digest
 from compiler.llm.assembly.lexicon import STOP
 from compiler.llm.assembly.program_request import ProgramRequest
-from compiler.llm.data.held_out import keys_of
-from compiler.llm.data.machines import HELD_OUT, MACHINES
+from compiler.llm.data.held_out import HELD_OUT, MACHINES, keys_of
 from compiler.llm.decode.sampler import SampledAnswer, TokenGrammar, draw
 from compiler.llm.evaluate.race import held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED
@@ -37,7 +36,7 @@ from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
-from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
 from scripts.jsonl_log import Lines

@@ -5,8 +5,7 @@ from time import monotonic
 
 from compiler.cache.digest import name
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Result
+from compiler.profile.measurement import HardwareProfile, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.json_codec import read_result, result_values

@@ -12,14 +12,13 @@ from pathlib import Path
 from statistics import median
 
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.layer_space import spaces_of
 from compiler.tuning.search.method import with_layer
 from compiler.tuning.search.methods import METHODS
 from compiler.tuning.search.tuner import tune
-from compiler.tuning.space.layer_space import spaces_of
 from hw.config import load_target
 from scripts.measurement_cache import FileMemory
 

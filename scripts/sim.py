@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from compiler.cli.exit_status import run_to_status
-from compiler.cli.file_conflicts import claim
+from compiler.cli.options import claim
 from compiler.frontends.model import read_model
 from compiler.options import USUAL, CompileOptions
 from compiler.pipeline import ModelCompiler
@@ -27,7 +27,7 @@ from compiler.serve.serve import Serving, open_machine, serve
 from compiler.server.request import RequestSource
 from compiler.util.files import write_output, write_report
 from compiler.util.progress import progress
-from compiler.visualize.svg.serving import draw_serving
+from compiler.visualize.svg.charts import draw_serving
 from cosim.device import Device
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target

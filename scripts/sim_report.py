@@ -8,9 +8,8 @@ from textwrap import indent
 from typing import Any
 
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serve.observers import ServingHistory
+from compiler.serve.observers import ServingHistory, VersionWindow
 from compiler.serve.serve import Serving
-from compiler.serve.version_stats import VersionWindow
 from compiler.util.tables import Column, figures, format_table
 from hw.isa.counters import CAUSES
 from scripts.sim_accuracy import Marks

@@ -14,23 +14,22 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
-from compiler.bench.model_zoo import NETWORKS, model_path
+from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cli.exit_status import run_to_status
 from compiler.options import USUAL, CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
-from compiler.quantize.samples import random_samples
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.quantize.ranges import random_samples
 from compiler.serve.observers import ServingHistory, ServingProgress
 from compiler.serve.search_worker import SearchJob
 from compiler.serve.serve import Change, Serving, open_machine, serve
 from compiler.server.request import RequestSource
 from compiler.server.server import FLIGHTS
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.methods import METHODS
 from compiler.tuning.search.tuner import tune
-from compiler.tuning.space.objectives import Objective
 from compiler.util.progress import progress
 from hw.config import load_target
 from scripts.networks.digits import MODEL

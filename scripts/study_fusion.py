@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compiler.cost.learned.model_lookup import find_model
+from compiler.cost.learned.model import find_model
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Rejected
+from compiler.profile.measurement import HardwareProfile, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains
 from compiler.tuning.fusion.engine import FusionEngine

@@ -19,26 +19,24 @@ from typing import Any
 
 from compiler.ir.identity import stored
 from compiler.llm.data.held_out import is_held_out
-from compiler.llm.generate.bandit import CandidateKind
+from compiler.llm.generate.candidate_pool import CandidateKind
 from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, singles
 from compiler.tuning.edits.edit import EditError
 from compiler.tuning.edits.editable_programs import EditablePrograms
-from compiler.tuning.generators.generator import Generator
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.generators.library import GENERATORS
-from compiler.tuning.generators.task import Candidate, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.methods import LLM
 from compiler.tuning.search.program_edit_search import Edits, ProgramEditSearch
 from compiler.tuning.search.tuner import tune
-from compiler.tuning.space.objectives import Objective
 from hw.config import load_target
 from hw.errors import InputError
 from scripts.jsonl_log import Lines

@@ -14,11 +14,10 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from compiler.bench.architectures import model_file
-from compiler.bench.model_zoo import NETWORKS, model_path
+from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.options import USUAL, CompileOptions, DramTiming
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.methods import METHODS

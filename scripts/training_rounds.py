@@ -8,7 +8,7 @@ from typing import Any
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.evaluate.sample_quality import TOGETHER
 from compiler.util.files import read_input, write_output
-from compiler.visualize.svg.rounds import draw_rounds
+from compiler.visualize.svg.charts import draw_rounds
 from hw.errors import InputError
 from scripts.eval_lm import judged
 

@@ -1,28 +1,14 @@
-"""Float32 ONNX files of published architectures, to measure compiler and accelerator on networks of realistic size.
-
-The weights are seeded random numbers: shapes, operators and value ranges are those of the real networks, but their
-outputs are meaningless. Batch norms have the statistics of seeded images.
-
-* resnet18, resnet50: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", 2015 (the stride of a
-  bottleneck in its 3x3 convolution, as in most implementations)
-* mobilenet_v1: Howard et al., "MobileNets: Efficient Convolutional Neural Networks for Mobile Vision
-  Applications", 2017
-* mobilenet_v2: Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018
-* bert_layer: one encoder layer of the base size of Devlin et al., "BERT: Pre-training of Deep Bidirectional
-  Transformers for Language Understanding", 2018, on 128 tokens
-* lstm: Hochreiter, Schmidhuber, "Long Short-Term Memory", 1997, with forget gates; 64 inputs, 128 units, 16 steps
-
-`python -m compiler.bench.architectures` prints where the files are; they are made once and kept in the cache.
-"""
+"""Float32 ONNX files of published architectures with seeded weights, and the builder that writes them."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+from onnx import TensorProto, helper, numpy_helper
 
-from compiler.bench.float_builder import FloatBuilder
 from cosim.rtl.cache import cache_key, cached
 from hw.errors import InputError, shown
 
@@ -41,41 +27,6 @@ def resnet18() -> onnx.ModelProto:
 def resnet50() -> onnx.ModelProto:
     """Return ResNet-50 (4.1 GMAC)."""
     return _resnet("resnet50", _bottleneck, (3, 4, 6, 3))
-
-
-_Block = Callable[[FloatBuilder, str, str, int, int], str]
-
-
-def _resnet(name: str, block: _Block, counts: tuple[int, ...]) -> onnx.ModelProto:
-    net = FloatBuilder(name, SEED)
-    x = net.norm_relu(net.conv(net.image("image", SIZE), "stem", 64, 7, 2))
-    x = net.max_pool(x, "pool")
-    for stage, count in enumerate(counts):
-        for number in range(count):
-            stride = 2 if stage and not number else 1
-            x = block(net, x, f"block{stage + 1}.{number + 1}", 64 << stage, stride)
-    net.classifier(x, "logits", CLASSES)
-    return net.finish(logits=(1, CLASSES))
-
-
-def _joined(net: FloatBuilder, x: str, y: str, name: str, outputs: int, stride: int) -> str:
-    """Add the branch y to the shortcut x, which is projected if its shape differs."""
-    if stride > 1 or net.values[x].shape[3] != outputs:
-        x = net.norm(net.conv(x, f"{name}.project", outputs, 1, stride))
-    return net.relu(net.add(y, x, f"{name}.sum"))
-
-
-def _basic(net: FloatBuilder, x: str, name: str, width: int, stride: int) -> str:
-    y = net.norm_relu(net.conv(x, f"{name}.a", width, 3, stride))
-    y = net.norm(net.conv(y, f"{name}.b", width, 3), _BRANCH_GAIN)
-    return _joined(net, x, y, name, width, stride)
-
-
-def _bottleneck(net: FloatBuilder, x: str, name: str, width: int, stride: int) -> str:
-    y = net.norm_relu(net.conv(x, f"{name}.a", width))
-    y = net.norm_relu(net.conv(y, f"{name}.b", width, 3, stride))
-    y = net.norm(net.conv(y, f"{name}.c", 4 * width), _BRANCH_GAIN)
-    return _joined(net, x, y, name, 4 * width, stride)
 
 
 def mobilenet_v1() -> onnx.ModelProto:
@@ -157,25 +108,6 @@ def bert_layer() -> onnx.ModelProto:
     return net.finish(encoded=(1, TOKENS, WIDTH))
 
 
-def _normed(net: FloatBuilder, x: str, name: str) -> str:
-    gamma = net.rng.uniform(0.8, 1.2, WIDTH).astype(np.float32)
-    factors = [
-        net.constant(f"{name}.weight", gamma),
-        net.constant(f"{name}.bias", net.normal(WIDTH, scale=0.05)),
-    ]
-    return net.node("LayerNormalization", [x, *factors], name, axis=-1, epsilon=1e-12)
-
-
-def _gelu(net: FloatBuilder, x: str) -> str:
-    """Add x/2 * (1 + erf(x / sqrt(2))) as exporters write it."""
-    root, one, half = (
-        net.constant(f"{x}.{n}", np.float32(v)) for n, v in (("root", np.sqrt(2)), ("one", 1), ("half", 0.5))
-    )
-    erf = net.node("Erf", [net.node("Div", [x, root], f"{x}.scaled")], f"{x}.erf")
-    product = net.node("Mul", [x, net.node("Add", [erf, one], f"{x}.more")], f"{x}.twice")
-    return net.node("Mul", [product, half], f"{x}.gelu")
-
-
 def lstm() -> onnx.ModelProto:
     """Return one LSTM layer over a sequence of one sample."""
     net = FloatBuilder("lstm", SEED)
@@ -225,3 +157,216 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+Array = np.ndarray
+
+OPSET, IR_VERSION = 17, 8
+#: Number of images on which batch norm statistics are measured.
+_IMAGES = 2
+
+
+class FloatBuilder:
+    """Adds float operators one by one; methods take and return tensor names.
+
+    Images are evaluated while the network is built, so that each batch norm gets the mean and variance of its input, as
+    after training: activations keep their scale at any depth.
+
+    Parameters
+    ----------
+    name : str
+        Name of the graph.
+    seed : int
+        Random seed of weights and images.
+    """
+
+    def __init__(self, name: str, seed: int):
+        self.name, self.rng = name, np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.values: dict[str, Array] = {}
+
+    def constant(self, name: str, value: Any) -> str:
+        """Add a constant."""
+        self.initializers.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def node(
+        self, op: str, inputs: Sequence[str], name: str, outputs: Sequence[str] = (), **attributes: Any
+    ) -> str:
+        """Add an operator; its first output has the name of the node."""
+        self.nodes.append(
+            helper.make_node(op, list(inputs), list(outputs or [name]), name=name, **attributes)
+        )
+        return name
+
+    def normal(self, *shape: int, scale: float) -> Array:
+        """Return random weights."""
+        return (self.rng.standard_normal(shape) * scale).astype(np.float32)
+
+    def input(self, name: str, shape: Sequence[int]) -> str:
+        """Add an input of the network."""
+        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        return name
+
+    def image(self, name: str, size: int) -> str:
+        """Add an input with three channels; the measured images have coarse and fine structure."""
+        coarse = self.rng.standard_normal((_IMAGES, 7, 7, 3)).repeat(size // 7, 1).repeat(size // 7, 2)
+        fine = self.rng.standard_normal((_IMAGES, size, size, 3))
+        self.values[name] = ((coarse + fine) / np.sqrt(2)).astype(np.float32)
+        return self.input(name, (1, 3, size, size))
+
+    def conv(self, x: str, name: str, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> str:
+        """Add a convolution without bias, He-initialised."""
+        image = self.values[x]
+        inputs = image.shape[3] // groups
+        w = self.normal(outputs, inputs, kernel, kernel, scale=np.sqrt(2 / (inputs * kernel * kernel)))
+        self.values[name] = _convolved(image, w, stride, groups)
+        pads = [kernel // 2] * 4
+        return self.node(
+            "Conv",
+            [x, self.constant(f"{name}.weight", w)],
+            name,
+            kernel_shape=[kernel] * 2,
+            pads=pads,
+            strides=[stride] * 2,
+            group=groups,
+        )
+
+    def norm(self, x: str, gain: float = 1.0, shift: float = 0.0) -> str:
+        """Add a batch norm whose output has about mean `shift` and standard deviation `gain`."""
+        image, name = self.values[x], f"{x}.norm"
+        count = image.shape[3]
+        mean, variance = image.mean((0, 1, 2)), image.var((0, 1, 2)) + np.float32(1e-3)
+        gamma = (gain * self.rng.uniform(0.8, 1.2, count)).astype(np.float32)
+        beta = self.normal(count, scale=0.1 * gain) + np.float32(shift)
+        self.values[name] = (image - mean) * (gamma / np.sqrt(variance + np.float32(1e-5))) + beta
+        parts = {"weight": gamma, "bias": beta, "mean": mean, "variance": variance}
+        constants = [self.constant(f"{name}.{part}", value) for part, value in parts.items()]
+        return self.node("BatchNormalization", [x, *constants], name)
+
+    def norm_relu(self, x: str, *, most: float | None = None) -> str:
+        """Add a batch norm followed by ReLU, or by clipping to 0..`most`.
+
+        Most inputs are positive: if half were cut off, random weights would amplify any relative error by 1.7 dB per
+        layer, unlike trained ones.
+        """
+        normed = self.norm(x, shift=1.0)
+        return self.relu(normed) if most is None else self.clip(normed, most)
+
+    def relu(self, x: str) -> str:
+        """Add max(x, 0)."""
+        self.values[f"{x}.relu"] = np.maximum(self.values[x], 0)
+        return self.node("Relu", [x], f"{x}.relu")
+
+    def clip(self, x: str, most: float) -> str:
+        """Add a clip to 0..`most`."""
+        limits = [self.constant(f"{x}.{n}", np.float32(v)) for n, v in (("low", 0), ("high", most))]
+        self.values[f"{x}.clip"] = np.clip(self.values[x], 0, most)
+        return self.node("Clip", [x, *limits], f"{x}.clip")
+
+    def add(self, x: str, y: str, name: str) -> str:
+        """Add the sum of two tensors."""
+        self.values[name] = self.values[x] + self.values[y]
+        return self.node("Add", [x, y], name)
+
+    def max_pool(self, x: str, name: str) -> str:
+        """Add a 3x3 maximum pooling of stride 2, padded by one pixel."""
+        image = np.pad(self.values[x], ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
+        rows, columns = (size // 2 for size in self.values[x].shape[1:3])
+        taps = [image[:, y : y + 2 * rows : 2, z : z + 2 * columns : 2] for y in range(3) for z in range(3)]
+        self.values[name] = np.maximum.reduce(taps)
+        return self.node("MaxPool", [x], name, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+
+    def classifier(self, x: str, name: str, classes: int) -> str:
+        """Add a global average and a dense layer."""
+        channels = self.values[x].shape[3]
+        flat = self.node("Flatten", [self.node("GlobalAveragePool", [x], f"{name}.mean")], f"{name}.flat")
+        self.values.clear()
+        return self.linear(flat, name, channels, classes, gemm=True)
+
+    def linear(self, x: str, name: str, inputs: int, outputs: int, *, gemm: bool = False) -> str:
+        """Add a dense layer with bias: a Gemm, or a MatMul and an Add."""
+        w, b = self.normal(outputs, inputs, scale=inputs**-0.5), self.normal(outputs, scale=0.02)
+        bias = self.constant(f"{name}.bias", b)
+        if gemm:
+            return self.node("Gemm", [x, self.constant(f"{name}.weight", w), bias], name, transB=1)
+        product = self.node("MatMul", [x, self.constant(f"{name}.weight", w.T.copy())], f"{name}.product")
+        return self.node("Add", [product, bias], name)
+
+    def finish(self, **outputs: Sequence[int]) -> onnx.ModelProto:
+        """Return the model with the given outputs and their shapes."""
+        made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in outputs.items()]
+        graph = helper.make_graph(self.nodes, self.name, self.inputs, made, self.initializers)
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(graph, producer_name="mla", opset_imports=[opset], ir_version=IR_VERSION)
+
+
+_Block = Callable[[FloatBuilder, str, str, int, int], str]
+
+
+def _resnet(name: str, block: _Block, counts: tuple[int, ...]) -> onnx.ModelProto:
+    net = FloatBuilder(name, SEED)
+    x = net.norm_relu(net.conv(net.image("image", SIZE), "stem", 64, 7, 2))
+    x = net.max_pool(x, "pool")
+    for stage, count in enumerate(counts):
+        for number in range(count):
+            stride = 2 if stage and not number else 1
+            x = block(net, x, f"block{stage + 1}.{number + 1}", 64 << stage, stride)
+    net.classifier(x, "logits", CLASSES)
+    return net.finish(logits=(1, CLASSES))
+
+
+def _joined(net: FloatBuilder, x: str, y: str, name: str, outputs: int, stride: int) -> str:
+    """Add the branch y to the shortcut x, which is projected if its shape differs."""
+    if stride > 1 or net.values[x].shape[3] != outputs:
+        x = net.norm(net.conv(x, f"{name}.project", outputs, 1, stride))
+    return net.relu(net.add(y, x, f"{name}.sum"))
+
+
+def _basic(net: FloatBuilder, x: str, name: str, width: int, stride: int) -> str:
+    y = net.norm_relu(net.conv(x, f"{name}.a", width, 3, stride))
+    y = net.norm(net.conv(y, f"{name}.b", width, 3), _BRANCH_GAIN)
+    return _joined(net, x, y, name, width, stride)
+
+
+def _bottleneck(net: FloatBuilder, x: str, name: str, width: int, stride: int) -> str:
+    y = net.norm_relu(net.conv(x, f"{name}.a", width))
+    y = net.norm_relu(net.conv(y, f"{name}.b", width, 3, stride))
+    y = net.norm(net.conv(y, f"{name}.c", 4 * width), _BRANCH_GAIN)
+    return _joined(net, x, y, name, 4 * width, stride)
+
+
+def _normed(net: FloatBuilder, x: str, name: str) -> str:
+    gamma = net.rng.uniform(0.8, 1.2, WIDTH).astype(np.float32)
+    factors = [
+        net.constant(f"{name}.weight", gamma),
+        net.constant(f"{name}.bias", net.normal(WIDTH, scale=0.05)),
+    ]
+    return net.node("LayerNormalization", [x, *factors], name, axis=-1, epsilon=1e-12)
+
+
+def _gelu(net: FloatBuilder, x: str) -> str:
+    """Add x/2 * (1 + erf(x / sqrt(2))) as exporters write it."""
+    root, one, half = (
+        net.constant(f"{x}.{n}", np.float32(v)) for n, v in (("root", np.sqrt(2)), ("one", 1), ("half", 0.5))
+    )
+    erf = net.node("Erf", [net.node("Div", [x, root], f"{x}.scaled")], f"{x}.erf")
+    product = net.node("Mul", [x, net.node("Add", [erf, one], f"{x}.more")], f"{x}.twice")
+    return net.node("Mul", [product, half], f"{x}.gelu")
+
+
+def _convolved(image: Array, w: Array, stride: int, groups: int) -> Array:
+    """Convolve images (batch, height, width, channels) with half the kernel as padding."""
+    kernel = w.shape[2]
+    edge = kernel // 2
+    padded = np.pad(image, ((0, 0), (edge, edge), (edge, edge), (0, 0))) if edge else image
+    rows, columns = ((size - 1) // stride + 1 for size in image.shape[1:3])
+    total = np.zeros((len(image), rows, columns, len(w)), np.float32)
+    for y in range(kernel):
+        for x in range(kernel):
+            tap = padded[
+                :, y : y + (rows - 1) * stride + 1 : stride, x : x + (columns - 1) * stride + 1 : stride
+            ]
+            total += tap @ w[:, :, y, x].T if groups == 1 else tap * w[:, 0, y, x]
+    return total

@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.bench import conv, gemm, networks_suite, speed, tiny
 from compiler.bench.case import Case, OpenDevice, run_case
-from compiler.bench.configurations_suite import run_conditions
+from compiler.bench.networks_suite import run_conditions
 from compiler.options import DramTiming
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.file_conflicts import claim
+from compiler.cli.options import claim
 from compiler.util.files import read_input, write_output
 from hw.errors import InputError, shown
 

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_json, add_memory, add_seed, add_target
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim
 from compiler.util.files import report
 
 SUMMARY = "measure a benchmark suite and print its table"

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim, integer
 from compiler.util.files import report
 
 if TYPE_CHECKING:
@@ -47,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, train, write the model and report."""
-    from compiler.cost.learned.model_lookup import journal_path, model_path
+    from compiler.cost.learned.model import journal_path, model_path
     from compiler.options import DramTiming
-    from compiler.profile.hardware_profile import HardwareProfile
+    from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.calibration.calibrate import calibrate
-    from compiler.tuning.calibration.journal import CalibrationJournal
-    from compiler.tuning.space.layer_space import spaces_of
+    from compiler.tuning.calibration.collect import CalibrationJournal
+    from compiler.tuning.search.layer_space import spaces_of
     from compiler.util.progress import progress, say
     from hw.config import load_target
 

@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, integer, size
-from compiler.cli.warn import warn, warnings
+from compiler.cli.exit_status import warn, warnings
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, claim, integer, size
 from compiler.util.files import report, write_output
 
 if TYPE_CHECKING:
@@ -168,7 +167,7 @@ def source_of(
     from compiler.cache.content_store import ContentStore
     from compiler.cache.model_source import ModelSource
     from compiler.cli.inputs import first_sample, read_bound, read_samples
-    from compiler.frontends.torch_reference import is_reference
+    from compiler.frontends.torch_module import is_reference
     from compiler.options import USUAL, CompileOptions, DramTiming, MemoryLimits
 
     example = None
@@ -237,9 +236,9 @@ def run(args: argparse.Namespace) -> int:
     """Compile and write the output files."""
     from compiler.cli.run_report import memory_lines
     from compiler.quantize.report import summary
-    from compiler.runtime.memory_usage import memory_use
     from compiler.runtime.package.writer import to_bytes
     from compiler.runtime.program_text import listing
+    from compiler.runtime.report import memory_use
 
     claim(args, "output", "save_schedule", "listing")
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)

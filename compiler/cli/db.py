@@ -4,12 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_db, add_json
+from compiler.cli.options import add_db, add_json, claim
 from compiler.util.files import atomic_output, report
 
 if TYPE_CHECKING:
-    from compiler.profile.hardware_profile import HardwareProfile
+    from compiler.profile.measurement import HardwareProfile
     from compiler.tuning_db.summary import DatabaseSummary
 
 SUMMARY = "inspect, export or import the measurement database"

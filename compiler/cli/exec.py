@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_json, add_memory, add_seed, add_target
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim
 from compiler.cli.programs import add_call, number, read_program, span
 from compiler.util.files import report, write_report
 from hw.errors import InputError, WorkError, shown
@@ -132,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
     """Read the arrays of `--put` as little endian; InputError if a file is unreadable or has another dtype."""
-    from compiler.cli.arrays import read_array
+    from compiler.cli.inputs import read_array
 
     arrays = []
     for put in args.put:
@@ -172,7 +171,7 @@ def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
 
 def _prove(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:
     """Prove the program; WorkError with the line of the first unsafe instruction."""
-    from compiler.cli.error_location import in_program
+    from compiler.cli.programs import in_program
     from compiler.validate import MacroCall, ValidationError, validate
 
     try:

@@ -1,8 +1,6 @@
-"""Maps the outcome of a command to an exit status and at most one line on standard error.
+"""Exit status, errors and warnings of a command."""
 
-0 done, 1 the work failed, 2 bad usage or bad input, 130 interrupted, 143 terminated, 129 hung up.
-"""
-
+import logging
 import os
 import signal
 import sys
@@ -12,8 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from compiler.cli.file_conflicts import release
-from compiler.cli.warn import recorded_warnings
+from compiler.cli.options import release
 from hw.errors import MlaError
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -122,3 +119,40 @@ def _drop_unwritten_output() -> None:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class _Recorder(logging.Handler):
+    """Log handler that records the messages of all warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+_recorder = _Recorder()
+
+
+@contextmanager
+def recorded_warnings() -> Iterator[None]:
+    """Record the warnings of one command for `warnings`; discards those of the previous command."""
+    _recorder.messages.clear()
+    root = logging.getLogger()
+    root.addHandler(_recorder)
+    try:
+        yield
+    finally:
+        root.removeHandler(_recorder)
+
+
+def warn(message: str) -> None:
+    """Print a warning to standard error and record it."""
+    print(message, file=sys.stderr, flush=True)
+    _recorder.messages.append(message)
+
+
+def warnings() -> list[str]:
+    """Return the messages of all warnings so far: the JSON field `warnings`."""
+    return list(_recorder.messages)

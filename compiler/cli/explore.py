@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed
+from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, claim
 from compiler.util.files import report
 from hw.errors import InputError, shown
 

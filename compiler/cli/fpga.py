@@ -4,8 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_json, integer
+from compiler.cli.options import add_json, claim, integer
 from compiler.util.files import report
 
 SUMMARY = "synthesize, place and route the chip for a board and write its bitstream"

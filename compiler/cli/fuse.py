@@ -11,8 +11,7 @@ from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
-    from compiler.tuning.fusion.engine import FusionEngine, FusionOption
-    from compiler.tuning.fusion.opportunities import FusionOpportunity
+    from compiler.tuning.fusion.engine import FusionEngine, FusionOpportunity, FusionOption
     from compiler.tuning.measure.measurer import Measurer
 
 SUMMARY = "list layers that can be fused, with predicted and measured gains"
@@ -52,10 +51,10 @@ def run(args: argparse.Namespace) -> int:
 
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
-    from compiler.cost.learned.model_lookup import find_model
+    from compiler.cost.learned.model import find_model
     from compiler.options import DramTiming
     from compiler.pipeline import ModelCompiler
-    from compiler.profile.hardware_profile import HardwareProfile
+    from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.fusion.engine import FusionEngine
     from compiler.tuning.measure.measurer import Measurer
     from compiler.util.progress import progress, say

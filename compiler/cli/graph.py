@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_memory, add_seed, add_target
+from compiler.cli.options import add_memory, add_seed, add_target, claim
 from compiler.util.files import write_output
 from hw.errors import InputError, shown
 
@@ -72,7 +71,7 @@ def _format(args: argparse.Namespace) -> str:
 def _read(args: argparse.Namespace) -> "Graph":
     from compiler.cli.inputs import first_sample, read_bound
     from compiler.frontends.model import read_model
-    from compiler.frontends.torch_reference import is_reference
+    from compiler.frontends.torch_module import is_reference
 
     example = first_sample(args.calibrate) if is_reference(args.model) else None
     return read_model(args.model, dict(args.size), example=example, bind=read_bound(args.bind))

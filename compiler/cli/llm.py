@@ -4,9 +4,8 @@ import argparse
 from pathlib import Path
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.file_conflicts import claim
 from compiler.cli.llm_sample import ASKED
-from compiler.cli.options import add_json, add_memory, add_renamed, add_seed, add_target, integer
+from compiler.cli.options import add_json, add_memory, add_renamed, add_seed, add_target, claim, integer
 
 SUMMARY = "train, sample or evaluate the language model that writes schedules and micro-programs"
 EXAMPLE = "mla llm sample network.tflite --answers 8"

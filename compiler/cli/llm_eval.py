@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     """Run all searches, compare and report."""
     from compiler.cli.llm_sample import model_of
     from compiler.cli.search import method_name
-    from compiler.llm.data.machines import HELD_OUT, MACHINES
+    from compiler.llm.data.held_out import HELD_OUT, MACHINES
     from compiler.llm.evaluate.race import held_out_points, race
     from compiler.llm.evaluate.sample_quality import TOGETHER, figures, sampled
     from compiler.tuning.measure.measurer import Measurer
@@ -76,7 +76,7 @@ def _row(raced: "Raced") -> dict[str, Any]:
 
 def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
     """Return statistics of the candidates of the model by kind, summed over all layers."""
-    from compiler.llm.generate.bandit import BanditTally
+    from compiler.llm.generate.candidate_pool import BanditTally
 
     found: dict[str, BanditTally] = {}
     for each in raced:

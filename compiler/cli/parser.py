@@ -1,4 +1,4 @@
-"""Command-line parser of `mla`."""
+"""Command-line parser of `mla`, and shell completion from it."""
 
 import argparse
 import importlib
@@ -81,7 +81,7 @@ class _Version(argparse.Action):
     """`--version`: prints the versions of the project and of the tools that affect results and builds."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_others: Any, **_named: Any) -> NoReturn:
-        from compiler.cli.doctor_checks import versions
+        from compiler.cli.doctor import versions
 
         print("\n".join([f"mla {__version__}", *(f"{name} {found}" for name, found in versions())]))
         parser.exit()
@@ -106,3 +106,21 @@ def build_parser() -> Parser:
         module.add_arguments(verb)
         verb.set_defaults(run=module.run)
     return parser
+
+
+SUMMARY = "print a script that completes verbs and options in a shell"
+EXAMPLE = 'eval "$(mla completion bash)"'
+SHELLS = ("bash", "zsh")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"{' or '.join(SHELLS)}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script."""
+    import shtab
+
+    print(shtab.complete(build_parser(), shell=args.shell))
+    return 0

@@ -1,13 +1,16 @@
 """`mla profile`: attributes the cycles of a model to layers and causes."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target
-from compiler.cli.warn import warnings
+from compiler.cli.exit_status import warnings
+from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
+from compiler.cli.run_report import clock_lines, short_name
 from compiler.util.files import report, write_output
+from compiler.util.tables import Column, figures, format_table
 
 SUMMARY = "run a model on the simulated chip and show where its cycles are spent"
 EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
@@ -35,10 +38,8 @@ def run(args: argparse.Namespace) -> int:
     """Compile, run with the probe, report."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
-    from compiler.cli.profile_table import table
     from compiler.cli.run import head, named, network_of
-    from compiler.profile.timeline import spans
-    from compiler.profile.trace import trace_json
+    from compiler.profile.trace import spans, trace_json
     from compiler.runtime.device import open_rtl
     from compiler.runtime.report import back_to_back, document, run_samples
     from compiler.util.progress import say
@@ -73,3 +74,36 @@ def run(args: argparse.Namespace) -> int:
         write_output(args.report, page(whole, spans(result.recording), memory=memory).encode())
     report(whole, table(whole), args.json)
     return 0
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Format the cycles of each layer, their percentages by cause, and the bounding resource."""
+    total, where = document["cycles"], document["where"]
+    causes = [cause for cause, cycles in where.items() if cycles]
+    rows = [
+        [
+            short_name(layer),
+            f"{layer['cycles']:,}",
+            f"{layer['floor_cycles']:,}",
+            *(_share(layer["where"][cause], layer["cycles"]) for cause in causes),
+            layer["bound"],
+        ]
+        for layer in document["layers"]
+    ]
+    shares = (_share(where[cause], total) for cause in causes)
+    rows.append(["sum", f"{total:,}", f"{document['floor_cycles']:,}", *shares, ""])
+    columns = [Column("layer", shrinks=True), *figures("cycles", "floor", *causes), Column("bound by")]
+    return "\n".join(
+        [
+            f"{document['model']} on {document['target']}, {document['samples']} samples",
+            format_table(columns, rows, total=True),
+            f"utilization {document['utilization']:.1%}; layerwise lower bound {document['floor_layerwise_cycles']:,} "
+            f"cycles; {document['dram_bytes_read']:,} bytes read, {document['dram_bytes_written']:,} written; "
+            f"{document['energy_uj']:.1f} uJ",
+            *clock_lines(document),
+        ]
+    )
+
+
+def _share(cycles: int, total: int) -> str:
+    return f"{cycles / total:.1%}" if cycles and total else "-"

@@ -13,8 +13,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.cli.exit_status import warn
 from compiler.cli.inputs import Sample, read_samples
-from compiler.cli.warn import warn
 from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.server.request import RequestSource
@@ -49,7 +49,7 @@ def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSo
 
 
 def _random_requests(network: CompiledNetwork, seed: int, count: int) -> Iterator[Sample]:
-    from compiler.ir.random_inputs import random_input
+    from compiler.ir.graph import random_input
     from compiler.passes.index_bounds import index_bounds
 
     bounds = index_bounds(network)

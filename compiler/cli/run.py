@@ -15,9 +15,8 @@ from compiler.cli.compile import (
     report_provenance,
     warn_about_quality,
 )
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target
-from compiler.cli.warn import warnings
+from compiler.cli.exit_status import warnings
+from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
 from compiler.util.files import report, write_output
 from compiler.util.progress import say
 

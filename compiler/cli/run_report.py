@@ -109,6 +109,7 @@ def short_name(layer: Mapping[str, Any]) -> str:
     first, *rest = layer["names"]
     return first + (f" + {len(rest)}" if rest else "")
 
+
 #: Maximum number of samples to print.
 MAX_SAMPLES = 4
 #: Number of classes listed per sample.

@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
-from compiler.cli.endpoint import add_endpoint, author_of
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_db, add_json, add_memory, add_renamed, add_seed, add_target, integer
-from compiler.cli.search import add_method, check_method
+from compiler.cli.options import (
+    add_db,
+    add_json,
+    add_memory,
+    add_renamed,
+    add_seed,
+    add_target,
+    claim,
+    integer,
+)
+from compiler.cli.search import add_endpoint, add_method, author_of, check_method
 from compiler.util.files import write_output, write_report
 from hw.errors import shown
 
@@ -153,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
 def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "ServingHistory") -> None:
     """Print the summary, and write the picture and the report if requested."""
     from compiler.cli.run import head
-    from compiler.visualize.svg.serving import draw_serving
+    from compiler.visualize.svg.charts import draw_serving
 
     print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
     if args.picture:

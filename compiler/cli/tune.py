@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.endpoint import add_endpoint, author_of, spending_table
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.search import add_method, check_method
+from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, claim, integer
+from compiler.cli.search import add_endpoint, add_method, author_of, check_method, spending_table
 from compiler.util.files import report, write_output
 from compiler.util.tables import Column, figures, format_table
 
@@ -76,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     """Search and report."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
+    from compiler.tuning.search.constraints import Constraints
     from compiler.tuning.search.tuner import why_not
-    from compiler.tuning.space.constraints import Constraints
     from compiler.tuning_api import tune
     from compiler.util.progress import progress, say
     from hw.config import load_target

@@ -4,10 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.error_location import in_network, in_program
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import TARGET, add_json, add_target, integer
-from compiler.cli.programs import add_call, read_program
+from compiler.cli.options import TARGET, add_json, add_target, claim, integer
+from compiler.cli.programs import add_call, in_network, in_program, read_program
 from compiler.util.files import report
 from hw.errors import InputError
 

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_target
+from compiler.cli.options import add_target, claim
 from compiler.util.files import atomic_output
 
 SUMMARY = "write the Verilog of the chip"

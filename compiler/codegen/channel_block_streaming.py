@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from compiler.commands.commands import BufferMemory, CircularBuffer, TileStep
-from compiler.commands.tensor_layout import TensorLayout
+from compiler.commands.commands import BufferMemory, CircularBuffer, TensorLayout, TileStep
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Image, Layer
 from compiler.layers.conv.layer import ConvLayer

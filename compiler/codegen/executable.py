@@ -1,14 +1,45 @@
-"""A stage of a network as the machine runs it: programs, constants, calls."""
+"""A stage as layers, layouts and commands, and as the machine runs it: programs, constants, calls."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.buffer_allocation import Peak
+from compiler.codegen.semaphores import Issued
 from compiler.codegen.split_programs import ProgramPart
+from compiler.commands.commands import CircularBuffer, Command, TensorLayout
 from hw.config import MlaConfig
 from hw.isa.program import Program
+
+if TYPE_CHECKING:
+    from compiler.lowering.lower import LoweredNetwork
+
+
+@dataclass(frozen=True, eq=False)
+class CommandStream:
+    """A network, or a stage of one, between its schedule and its programs.
+
+    Parameters
+    ----------
+    lowered : LoweredNetwork
+        Layers of the network or stage.
+    homes : dict
+        Layout of each tensor, by name.
+    commands : list of Command
+        Commands in order, with addresses relative to rings.
+    starts : dict
+        Start address of each ring, in units of its memory.
+    issued : list of Issued
+        The same commands with all their numbers and semaphores.
+    """
+
+    lowered: "LoweredNetwork"
+    homes: dict[str, TensorLayout]
+    commands: list[Command]
+    starts: dict[CircularBuffer, int]
+    issued: list[Issued]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Driver of code generation: steps of layers, one sequence, addresses, semaphores, programs."""
 
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -7,24 +8,85 @@ from numpy.typing import NDArray
 
 from compiler.codegen.buffer_allocation import MemoryFullError, peak_use, plan
 from compiler.codegen.channel_block_streaming import interleave_blocks, layout_of, streamed_layers
-from compiler.codegen.command_stream import CommandStream
-from compiler.codegen.executable import StageExecutable
+from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.interleave import interleave
-from compiler.codegen.layer_codegen import LayerCodegen
 from compiler.codegen.linearize import lifetimes, linearize, workers
 from compiler.codegen.semaphores import Issued, reach, synchronize
-from compiler.codegen.split_programs import cut
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, Numbers, TileStep
-from compiler.commands.simplify_commands import simplify_commands
-from compiler.commands.tensor_layout import TensorLayout
+from compiler.codegen.split_programs import cut, written
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    Numbers,
+    TensorLayout,
+    TileStep,
+    simplify_commands,
+)
+from compiler.commands.tile_buffers import CodegenContext
+from compiler.ir.tensor import Tensor
+from compiler.layers.base import Layer
 from compiler.layers.lowering_context import image_of
+from compiler.layers.registry import kind_of
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import USUAL, DramTiming
-from compiler.schedule.schedule import Schedule
+from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import DTYPE_BYTES, Unit
+
+#: Inputs of the code generation of a layer: its schedule and the layouts of its tensors.
+_Grounds = tuple[LayerSchedule, dict[str, TensorLayout]]
+
+
+class LayerCodegen:
+    """Memoized code generation for the layers of one network under successive schedules.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.config = config
+        #: Programs that have been written.
+        self.programs = written()
+        self._rings: dict[tuple[str, bool], CircularBuffer] = {}
+        self._made: dict[str, tuple[_Grounds, list[TileStep]]] = {}
+
+    def ring(self, tensor: Tensor, inside: bool) -> CircularBuffer:
+        """Ring of a tensor, in the scratchpad or in DRAM; the same object each time."""
+        key = (tensor.name, inside)
+        if key not in self._rings:
+            self._rings[key] = self._ring(tensor, inside)
+        return self._rings[key]
+
+    def steps(
+        self, number: int, layer: Layer, schedule: LayerSchedule, homes: dict[str, TensorLayout]
+    ) -> list[TileStep]:
+        """Steps of a layer; `number` is its index in the network."""
+        # The order of loads and the split into programs are decided later, from the steps.
+        grounds = (
+            replace(schedule, prefetch=0, same_program_as_previous=False),
+            {name: homes[name] for name in layer.shapes},
+        )
+        made = self._made.get(layer.name)
+        if made is None or made[0] != grounds:
+            context = CodegenContext(self.config, number, schedule, grounds[1])
+            made = self._made[layer.name] = (grounds, kind_of(layer).steps(context, layer))
+        return made[1]
+
+    def _ring(self, tensor: Tensor, inside: bool) -> CircularBuffer:
+        if tensor.data is not None:
+            return CircularBuffer(
+                BufferMemory.DRAM, tensor.name, tensor.bytes, data=tensor.data.reshape(-1).view(np.uint8)
+            )
+        if inside:
+            return CircularBuffer(BufferMemory.SP, tensor.name, tensor.bytes + 4 * self.config.n)
+        return CircularBuffer(BufferMemory.DRAM, tensor.name, tensor.bytes)
+
 
 _ALIGN = 64
 #: Of each unit the values that its fields have unless they are set; by name their numbers, least and greatest values.

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.codegen.dispatch_guard import GuardedProgram
-from compiler.codegen.emit import RegistersError, emit
-from compiler.codegen.reroll_loops import reroll
+from compiler.codegen.emit import RegistersError, emit, reroll
 from compiler.codegen.semaphores import Issued
 from compiler.util.lru_cache import LruCache
 from cosim.programs import Candidate

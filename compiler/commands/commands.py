@@ -1,11 +1,7 @@
-"""Unit commands whose addresses are not fixed yet.
-
-A generator of a layer writes commands over *rings*: stretches of a memory that hold one tile, or `depth` of them in
-turn. Where a ring lies is decided when all commands are known and in order.
-"""
+"""Unit commands whose addresses are not fixed yet, their normal form, and the layout of tensors between layers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -14,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosim.semantics.bounding_box import BoundingBox
+from hw.isa.commands import LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import Unit
 
 
@@ -203,3 +200,120 @@ class TileStep:
         yield from self.matrix
         yield from self.fuse
         yield from self.stores
+
+
+Fields = dict[str, int | BufferRef]
+
+#: Strides that matter only if a count is more than one.
+_STRIDES: dict[Unit, dict[str, tuple[str, ...]]] = {
+    Unit.LOAD: {"y_count": ("dram_y", "dst_y"), "z_count": ("dram_z", "dst_z")},
+    Unit.STORE: {"y_count": ("dram_y", "src_y"), "z_count": ("dram_z", "src_z")},
+    Unit.MATRIX: {
+        "x_count": ("v_x", "acc_x"),
+        "y_count": ("u_y", "acc_y"),
+        "kx_count": ("v_kx", "w_kx"),
+        "ky_count": ("u_ky", "w_ky"),
+        "ic_count": ("a_ic", "w_ic"),
+        "oc_count": ("a_oc", "w_oc", "acc_oc"),
+    },
+    Unit.FUSE: {
+        f"{dim}_count": (f"b_{dim}", f"r_{dim}", f"d_{dim}", *more)
+        for dim, more in (
+            ("wx", ("v_wx",)),
+            ("wy", ("u_wy",)),
+            ("x", ("v_x",)),
+            ("y", ("u_y",)),
+            ("n", ("a_n", "p_n")),
+        )
+    },
+}
+#: Counts that the stream mode of MATRIX uses in its own way; a transposing LOAD's distance of columns is dst_y.
+_STREAM = ("x_count", "y_count", "kx_count", "ky_count", "ic_count")
+#: Fields of which 0 means all lanes.
+_LANES = {Unit.MATRIX: ("k_rows", "k_tail", "n_cols", "n_tail"), Unit.FUSE: ("lanes", "lanes_tail")}
+
+
+def simplify_commands(unit: Unit, fields: Fields, n: int) -> Fields:
+    """The same command with the fields that change nothing left out."""
+    out = dict(fields)
+    word = out.get("word", 0)
+    stream = unit == Unit.MATRIX and isinstance(word, int) and MATRIX_WORD.unpack(word)["dw"]
+    columns = unit == Unit.LOAD and isinstance(word, int) and LOAD_WORD.unpack(word)["transpose"]
+    for count, strides in _STRIDES[unit].items():
+        if out.get(count, 1) == 1 and not ((stream and count in _STREAM) or (columns and count == "y_count")):
+            for name in strides:
+                out.pop(name, None)
+    for name in _LANES.get(unit, ()):
+        if out.get(name) == n:
+            out.pop(name)
+    return out
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """An image (h, w, c) in DRAM or in the scratchpad.
+
+    Parameters
+    ----------
+    ring : CircularBuffer
+        Buffer that holds all of the tensor.
+    h, w, c : int
+        Height, width, channels; a matrix is rows x 1 x columns.
+    pixel, row : int
+        Distance of two pixels and of two image rows, in bytes.
+    offset : int
+        Bytes from the ring's start to the first pixel.
+    plane : int
+        Channels of a tile of the ring, if each has a block of channels by itself; 0: pixels are whole.
+    """
+
+    ring: CircularBuffer
+    h: int
+    w: int
+    c: int
+    pixel: int
+    row: int
+    offset: int = 0
+    plane: int = 0
+
+    @property
+    def on_chip(self) -> bool:
+        """True if the tensor is in the scratchpad."""
+        return self.ring.memory == BufferMemory.SP
+
+    def compact(self, size: int) -> bool:
+        """Its elements, of so many bytes, follow one another without gaps."""
+        return self.pixel == self.c * size and (self.h == 1 or self.row == self.w * self.pixel)
+
+    @property
+    def even(self) -> bool:
+        """From the last pixel of a row to the first of the next it is as far as from pixel to pixel."""
+        return self.h == 1 or self.row == self.w * self.pixel
+
+    def parts(self, count: int) -> list["TensorLayout"]:
+        """Images of a batch, each by itself."""
+        rows = self.h // count
+        return [replace(self, h=rows, offset=self.offset + i * rows * self.row) for i in range(count)]
+
+    def columns(self, start: int, count: int) -> "TensorLayout":
+        """Some columns of it as an image."""
+        return replace(self, w=count, offset=self.offset + start * self.pixel)
+
+    def to(self, element: int, size: int) -> int:
+        """Bytes from the first element to another, by its number in the tensor; `size` is that of an element."""
+        pixel, channel = divmod(element, self.c)
+        return pixel * self.pixel + channel * size
+
+    def at(self, row: int = 0, column: int = 0, channel: int = 0) -> BufferRef:
+        """Address of an element."""
+        tile, channel = divmod(channel, self.plane) if self.plane else (0, channel)
+        return BufferRef(self.ring, tile, self.offset + row * self.row + column * self.pixel + channel)
+
+    def block(self, size: int) -> int:
+        """Bytes from a block of channels, of so many bytes, to the next."""
+        return self.ring.size if self.plane else size
+
+
+def whole(memory: BufferMemory, name: str, h: int, w: int, c: int, slack: int = 0) -> TensorLayout:
+    """A fresh home for an image without gaps; `slack` bytes behind it may be read but mean nothing."""
+    return TensorLayout(CircularBuffer(memory, name, h * w * c + slack), h, w, c, c, w * c)

@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tensor_layout import TensorLayout
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_STAGE

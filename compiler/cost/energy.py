@@ -1,9 +1,4 @@
-"""Energy from counts of events.
-
-Figures: M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014, figure 1.1.9, 45 nm,
-0.9 V: 8-bit multiplication 0.2 pJ, 32-bit addition 0.1 pJ, 64 bits from an SRAM of 8 KiB 10 pJ, of 32 KiB 20 pJ, and
-from DRAM 1.3 to 2.6 nJ, of which the lower is taken. They compare schedules; they are no measurement of a chip.
-"""
+"""Energy from counts of events; time and power at a clock frequency."""
 
 from collections.abc import Mapping
 
@@ -30,4 +25,39 @@ def energy_parts_uj(config: MlaConfig, counts: Mapping[str, int]) -> dict[str, f
         "array": counts["macs_issued"] * MAC_PJ / 1e6,
         "memories": config.n * (rows * PJ_PER_BYTE["sp"] + acc * 4 * PJ_PER_BYTE["acc"]) / 1e6,
         "dram": dram * PJ_PER_BYTE["dram"] / 1e6,
+    }
+
+
+def at_clock(
+    clock: float | None,
+    cycles: int | None,
+    each: float | None,
+    steady: float | None,
+    energy: float | None,
+) -> dict[str, float | None]:
+    """The JSON fields `clock_mhz`, `milliseconds`, `inferences_per_second` and `milliwatts`.
+
+    Parameters
+    ----------
+    clock : float or None
+        Clock frequency in MHz; None: all fields are None.
+    cycles : int or None
+        Cycles of all samples; None on a machine without a clock.
+    each : float or None
+        Cycles of one sample that begins with everything cold: gives the milliseconds.
+    steady : float or None
+        Cycles of one sample in a stream: gives the inferences per second; None: `each` does.
+    energy : float or None
+        Energy of all samples in microjoules, as `compiler.cost.energy` estimates it.
+    """
+    milliseconds = rate = milliwatts = None
+    if clock is not None and cycles and each:
+        milliseconds = each / (clock * 1e3)
+        rate = clock * 1e6 / (steady or each)
+        milliwatts = None if energy is None else energy * clock / cycles * 1e3  # uJ / us is W
+    return {
+        "clock_mhz": clock,
+        "milliseconds": milliseconds,
+        "inferences_per_second": rate,
+        "milliwatts": milliwatts,
     }

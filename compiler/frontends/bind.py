@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Graph
-from compiler.ir.rebuild import rebuild
+from compiler.ir.graph import Graph, rebuild
 from hw.errors import InputError, shown
 
 

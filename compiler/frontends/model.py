@@ -9,8 +9,13 @@ from numpy.typing import NDArray
 from compiler.frontends.bind import bind_inputs
 from compiler.frontends.onnx import read_onnx
 from compiler.frontends.tflite import read_tflite
-from compiler.frontends.torch_module import is_module, read_module, torch_library
-from compiler.frontends.torch_reference import is_reference, load_reference
+from compiler.frontends.torch_module import (
+    is_module,
+    is_reference,
+    load_reference,
+    read_module,
+    torch_library,
+)
 from compiler.ir.graph import Graph
 from hw.errors import InputError, shown
 

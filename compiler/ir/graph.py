@@ -1,14 +1,16 @@
-"""Graph of nodes in topological order and the tensors between them."""
+"""Graph of nodes in topological order and the tensors between them; graphs built from nodes of another."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.control import Ends, mismatch
 from compiler.ir.identity import identity
 from compiler.ir.ops import KINDS, OPS, Attributes
-from compiler.ir.tensor import Tensor, signature
+from compiler.ir.tensor import Quantization, Tensor, signature
 from hw.errors import InputError, shown
 
 #: Maximum number of characters of an attribute in a listing.
@@ -237,3 +239,85 @@ class Graph:
             for called, body in zip(OPS[node.op].bodies, node.bodies, strict=True):
                 lines += [f"        {line}" for line in body._lines(called)]
         return [*lines, f"    return {', '.join('%' + name for name in self.outputs)}", "}"]
+
+
+def rebuild(
+    graph: Graph,
+    nodes: Iterable[Node],
+    *,
+    inputs: Iterable[str] | None = None,
+    outputs: Iterable[str] | None = None,
+    changed: Mapping[str, Tensor] | None = None,
+) -> Graph:
+    """Build a graph of the given nodes and the tensors that they use.
+
+    Parameters
+    ----------
+    graph : Graph
+        Source of the tensors.
+    nodes : iterable of Node
+        Nodes of the new graph in topological order.
+    inputs, outputs : iterables of str, optional
+        Inputs and outputs of the new graph; default: those of `graph`.
+    changed : mapping, optional
+        Replacement tensors by name.
+    """
+    new = Graph(graph.name)
+    chosen = list(nodes)
+    ins = list(graph.inputs if inputs is None else inputs)
+    outs = list(graph.outputs if outputs is None else outputs)
+    tensors = graph.tensors | dict(changed or {})
+    for name in ins:
+        new.add_input(tensors[name])
+    for name in dict.fromkeys(name for node in chosen for name in (*node.inputs, *node.outputs)):
+        if name not in new.tensors:
+            new.add_tensor(tensors[name])
+    for name in outs:
+        if name not in new.tensors:
+            new.add_tensor(tensors[name])
+    for node in chosen:
+        new.add_node(node)
+    return new.finish(outs)
+
+
+_TIMES = ":times_over_"
+
+
+def times_over(graph: Graph, name: str) -> int:
+    """Number of copies of the model's data in a tensor, because its consumer's weights were split into parts."""
+    maker = graph.producer(name)
+    _, found, count = maker.name.rpartition(_TIMES) if maker else ("", "", "")
+    return int(count) if found else 1
+
+
+_ONE = Quantization((1.0,), (0,))
+
+
+def random_input(rng: np.random.Generator, tensor: Tensor, places: Mapping[str, int]) -> NDArray:
+    """Generate a random value for an input.
+
+    Floats are standard normal. Integers that are indices are below their bound (`places`, by name of the input). Other
+    integers of 8 and 16 bits and quantized ones span their type, as images and audio do; wider ones are 0 or 1, as
+    masks and counts are.
+
+    Raises
+    ------
+    InputError
+        The input does not fit in memory.
+    """
+    dtype = np.dtype(tensor.dtype)
+    try:
+        if dtype.kind == "f":
+            return rng.standard_normal(tensor.shape).astype(dtype)
+        if dtype.kind == "b":
+            return rng.integers(0, 2, tensor.shape).astype(dtype)
+        limits = np.iinfo(dtype)
+        plain = dtype.itemsize > 2 and tensor.quantization in (None, _ONE)
+        end = places.get(tensor.name, 2 if plain else None)
+        if end is not None:
+            return rng.integers(0, min(end - 1, limits.max), tensor.shape, dtype, endpoint=True)
+        return rng.integers(limits.min, limits.max, tensor.shape, dtype, endpoint=True)
+    except MemoryError:
+        raise InputError(
+            f"input {tensor.name!r} of {tensor.elements:,} elements does not fit in memory"
+        ) from None

@@ -166,6 +166,7 @@ def gemm_operands(
         tiles.buffers,
     ]
 
+
 #: Bytes per result, for `gemm_tiles`.
 C_BYTES = 4
 

@@ -5,21 +5,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.commands.commands import TileStep
-from compiler.commands.tensor_layout import TensorLayout
+from compiler.commands.commands import TensorLayout, TileStep
 from compiler.commands.tile_buffers import CodegenContext
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.conv.codegen import conv_steps
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.tile_model import conv_tile_model
-from compiler.layers.conv.tilings import conv_tilings
+from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.layers.tile_pipeline import TilePipeline
-from compiler.layers.tiling_context import TilingContext, Tilings
+from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import Rounding
 

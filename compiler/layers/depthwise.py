@@ -12,16 +12,16 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.tile_model import with_drain
+from compiler.layers.conv.tilings import with_drain
 from compiler.layers.epilogue import Epilogue, parameters
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, affine
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import (
     PREFETCH,
     TILE,
+    LayerContext,
     TilingContext,
     Tilings,
     images,

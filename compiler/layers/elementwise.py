@@ -8,8 +8,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tensor_layout import TensorLayout
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
@@ -17,13 +23,17 @@ from compiler.ir.tensor import Tensor
 from compiler.kernel_library.elementwise import LEFT_SHIFT, mul, raw_fields, residual_fields
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue import Slots
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
-from compiler.layers.lookup_tables import is_unary, table_of
-from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
-from compiler.layers.tile_pipeline import TilePipeline
-from compiler.layers.tiling_context import TILE, TilingContext, Tilings
-from compiler.layers.vector_tile_model import TileLoad, even_tiles
+from compiler.layers.lowering_context import (
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    clip_range,
+    is_unary,
+    table_of,
+)
+from compiler.layers.tile_pipeline import TileLoad, TilePipeline, even_tiles
+from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE

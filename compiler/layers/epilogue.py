@@ -3,8 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tensor_layout import TensorLayout
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
 from compiler.layers.base import Drain, Residual
 from compiler.util.scaling import bias_image, bytes_word, param_image

@@ -7,10 +7,9 @@ from typing import Any
 from compiler.commands.commands import TileStep
 from compiler.commands.tile_buffers import CodegenContext
 from compiler.layers.base import Layer
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.lowering_context import DTYPES, LoweringContext
 from compiler.layers.tile_pipeline import TilePipeline
-from compiler.layers.tiling_context import TilingContext, Tilings
+from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
 
 Types = tuple[str, ...]

@@ -13,12 +13,11 @@ from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, 
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
 from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.base import Layer
-from compiler.layers.epilogue_lowering import multiplier_of, rounding_of
-from compiler.layers.layer_context import LayerContext
-from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
-from compiler.layers.lookup_tables import is_unary, table_of
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.epilogue_lowering import drain_of, multiplier_of, rounding_of
+from compiler.layers.layer_kind import BYTES, BYTES_TO_BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     DTYPES,
     LoweringContext,
@@ -26,9 +25,12 @@ from compiler.layers.lowering_context import (
     affine,
     clip_range,
     image_of,
+    is_unary,
+    table_of,
 )
 from compiler.layers.reduce import _TILE, _Tilings
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tiling_context import LayerContext
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word
 from compiler.util.tiles import ceil_div, cuts
@@ -560,3 +562,31 @@ KIND = LayerKind(
     steps=matmul_steps,
     rank_by_tile_model=True,
 )
+
+#: Longest sum: its triangle takes the square of that in DRAM.
+_MOST = 2048
+
+
+def lower_cumsum(low: LoweringContext) -> ConvLayer:
+    """Each output is the product of all elements with a row of ones and zeros.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        It is not along the last dimension, or too long.
+    """
+    a, x = low.anchor.attributes, low.x
+    if a["axis"] % len(x.shape) != len(x.shape) - 1:
+        raise UnsupportedLoweringError("sums are cumulated along the last dimension only")
+    size = x.shape[-1]
+    if size > _MOST:
+        raise UnsupportedLoweringError(f"{size:,} elements are cumulated, more than {_MOST:,}")
+    ones = np.tril(np.ones((size, size), np.int8), -1 if a["exclusive"] else 0)
+    data = np.ascontiguousarray(ones.T if a["reverse"] else ones)
+    triangle = Tensor(f"{low.anchor.name}:triangle", data.shape, "int8", Quantization.of(1.0), data)
+    drain = drain_of(low, triangle, None, rounding_of(low, Rounding.AWAY))
+    common = low.common(*([drain.residual.tensor] if drain.residual else []))
+    return ConvLayer(**common, weights=data[:, None, None, :], drain=drain, x_zp=affine(x).zero_point)
+
+
+LOWERINGS = {"cumsum": Lowering(lower_cumsum, BYTES_TO_BYTES, epilogue=True)}

@@ -10,21 +10,41 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tensor_layout import TensorLayout
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor, same_numbers
-from compiler.layers.affine_copy import Copy, Dim, Rescale, Stretch, Walk, stretches
 from compiler.layers.base import Layer
 from compiler.layers.elementwise import lower_unary
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.layer_kind import ALL, ANY_TO_ANY, INDICES, INTEGERS, ElementTypes, LayerKind, Lowering
-from compiler.layers.lookup_tables import is_unary
-from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, image_of
-from compiler.layers.strided_copy import StridedCopy, in_blocks, transposable
+from compiler.layers.lowering_context import (
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    image_of,
+    is_unary,
+)
+from compiler.layers.strided_copy import (
+    Copy,
+    Dim,
+    Rescale,
+    Stretch,
+    StridedCopy,
+    Walk,
+    in_blocks,
+    stretches,
+    transposable,
+)
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
-from compiler.reference.fixed import round_half_away
+from compiler.layers.tiling_context import LayerContext
+from compiler.reference.fixed_point import round_half_away
 from compiler.reference.node_invocation import Kernels, quantize_real
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import float32_multiplier, quantize_multiplier

@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tensor_layout import TensorLayout
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.reduce import _TILE, _Tilings
-from compiler.layers.tile_pipeline import TilePipeline
-from compiler.layers.tiling_context import check_row
-from compiler.layers.vector_tile_model import ROOT_CYCLES, row_tile_model
+from compiler.layers.tile_pipeline import ROOT_CYCLES, TilePipeline, row_tile_model
+from compiler.layers.tiling_context import LayerContext, check_row
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word
 from compiler.util.tiles import ceil_div, cuts

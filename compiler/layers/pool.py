@@ -10,7 +10,6 @@ from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, 
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_rows, pieces
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
@@ -21,7 +20,7 @@ from compiler.layers.lowering_context import (
 )
 from compiler.layers.reduce import lower_global_average, scaled
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
-from compiler.layers.tiling_context import TILE, TilingContext, Tilings, images, input_rows
+from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings, images, input_rows
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import halves_word
 from compiler.util.tiles import ceil_div, cuts

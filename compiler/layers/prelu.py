@@ -13,7 +13,6 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     DTYPES,
@@ -22,9 +21,8 @@ from compiler.layers.lowering_context import (
     affine,
     clip_range,
 )
-from compiler.layers.tile_pipeline import TilePipeline
-from compiler.layers.tiling_context import TILE, TilingContext, Tilings
-from compiler.layers.vector_tile_model import row_tile_model
+from compiler.layers.tile_pipeline import TilePipeline, row_tile_model
+from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings
 from compiler.reference import Kernels, run_node
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier

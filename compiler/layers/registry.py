@@ -6,9 +6,7 @@ that becomes a layer of a kind that exists in another module, declare its loweri
 
 from compiler.layers import (
     conv_transpose,
-    cumsum,
     depthwise,
-    dynamic_quantize,
     elementwise,
     matmul,
     move,
@@ -36,7 +34,7 @@ LAYER_KINDS: tuple[LayerKind, ...] = (
     reduce.KIND,
     move.KIND,
     prelu.KIND,
-    dynamic_quantize.KIND,
+    quantize_ops.KIND,
     conv_transpose.KIND,
 )
 
@@ -44,7 +42,7 @@ LAYER_KINDS: tuple[LayerKind, ...] = (
 LOWERINGS: dict[str, Lowering] = {
     **{op: lowering for kind in LAYER_KINDS for op, lowering in kind.lowerings.items()},
     # Lowerings to a layer kind of another module.
-    **cumsum.LOWERINGS,
+    **matmul.LOWERINGS,
     **quantize_ops.LOWERINGS,
 }
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
 from compiler.ir.identity import identity
-from compiler.kernel_library.softmax import softmax_tables
+from compiler.kernel_library.reduce import softmax_tables
 from compiler.layers.base import Layer
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
-from compiler.layers.tile_pipeline import TilePipeline
-from compiler.layers.tiling_context import TILE, TilingContext, Tilings, check_row
-from compiler.layers.vector_tile_model import RECIPROCAL_CYCLES, row_tile_model
+from compiler.layers.tile_pipeline import RECIPROCAL_CYCLES, TilePipeline, row_tile_model
+from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings, check_row
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE

@@ -1,4 +1,4 @@
-"""Resources and constraints under which a layer is tiled."""
+"""What a layer is tiled for: machine, memory shares, tensor locations, constraints."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -8,6 +8,51 @@ from compiler.options import USUAL, DramTiming
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
 from hw.errors import InputError
+
+
+@dataclass(frozen=True)
+class LayerContext:
+    """Surroundings of a layer.
+
+    Parameters
+    ----------
+    config, dram : MlaConfig, Dram
+        The machine and its memory.
+    x_on_chip, y_on_chip : bool
+        Its input, its output stay in the scratchpad.
+    on_chip : callable
+        The same of any tensor by name.
+    before, after : float
+        Estimated cycles of the layers before and behind it; 0: there is none.
+    lead : float
+        So many cycles before the end of the layer before it LOAD is free.
+    kind_before, kind_after : int
+        Numbers of the kinds of the layers before and behind it; -1: there is none.
+    turns_before, turns_after : bool
+        The schedules of the layers before and behind it let their steps take turns with others.
+    joined_after : bool
+        The layer behind it is part of its program.
+    """
+
+    config: MlaConfig
+    dram: DramTiming
+    x_on_chip: bool
+    y_on_chip: bool
+    on_chip: Callable[[str], bool]
+    before: float = 0.0
+    after: float = 0.0
+    lead: float = 0.0
+    kind_before: int = -1
+    kind_after: int = -1
+    turns_before: bool = False
+    turns_after: bool = False
+    joined_after: bool = False
+
+    @property
+    def beat(self) -> float:
+        """Cycles that the bus takes for N bytes."""
+        return self.dram.beat(self.config.n)
+
 
 #: Steps that weights are brought in ahead, if memory allows: as good as any number.
 PREFETCH = 256

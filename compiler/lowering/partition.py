@@ -4,11 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from compiler.ir.graph import Graph, Node
+from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.identity import identity
-from compiler.ir.rebuild import rebuild
-from compiler.lowering.float_boundary import handed_over
-from compiler.lowering.lower import lower
+from compiler.lowering.lower import handed_over, lower
 from hw.errors import InputError
 
 #: Why control flow is the host's, by whether the accelerator has a part in it.

@@ -2,16 +2,10 @@
 
 from dataclasses import replace
 
-from compiler.ir.graph import Graph
-from compiler.ir.rebuild import rebuild
-from compiler.passes.canonicalize_axes import turn_axes
-from compiler.passes.constant_folding import fold_constants
-from compiler.passes.dead_code_elimination import remove_dead
-from compiler.passes.fold_pads import fold_pads
-from compiler.passes.materialize_broadcast import spread_operands
-from compiler.passes.trim_control_operands import trim_control
-from compiler.passes.unroll_control_flow import resolve_control
-from compiler.passes.weight_zero_points import split_zeros
+from compiler.ir.graph import Graph, rebuild
+from compiler.passes.canonicalize import fold_pads, split_zeros, spread_operands, turn_axes
+from compiler.passes.constant_folding import fold_constants, remove_dead
+from compiler.passes.unroll_control_flow import resolve_control, trim_control
 
 
 def simplify_bodies(graph: Graph) -> Graph:

@@ -1,11 +1,11 @@
-"""Constant folding."""
+"""Constant folding, dead code elimination, and unique names for what is left."""
 
+from dataclasses import replace
 from typing import cast
 
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Graph
-from compiler.ir.rebuild import rebuild
+from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.tensor import Tensor
 from compiler.reference import run_node
 
@@ -25,3 +25,32 @@ def fold_constants(graph: Graph) -> Graph:
             old = graph.tensors[name]
             changed[name] = Tensor(name, old.shape, old.dtype, old.quantization, data)
     return rebuild(graph, left, changed=changed) if changed else graph
+
+
+def remove_dead(graph: Graph) -> Graph:
+    """Remove nodes whose results are not used."""
+    needed = set(graph.outputs)
+    kept = []
+    for node in reversed(list(graph)):
+        if needed & set(node.outputs):
+            needed |= set(node.inputs)
+            kept.append(node)
+    return graph if len(kept) == len(graph.nodes) else rebuild(graph, reversed(kept))
+
+
+def name_apart(graph: Graph) -> Graph:
+    """Rename nodes of subgraphs whose names occur elsewhere in the model."""
+    return _renamed(graph, set(graph.nodes), set(), "") if any(node.bodies for node in graph) else graph
+
+
+def _renamed(graph: Graph, outer: set[str], taken: set[str], prefix: str) -> Graph:
+    nodes: list[Node] = []
+    for node in graph:
+        name, number = node.name, 1
+        while prefix and (name in outer or name in taken):
+            name = f"{prefix}{node.name}" + (f".{number}" if number > 1 else "")
+            number += 1
+        taken.add(name)
+        bodies = tuple(_renamed(body, outer, taken, f"{name}/") for body in node.bodies)
+        nodes.append(replace(node, name=name, bodies=bodies))
+    return rebuild(graph, nodes)

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.ir.graph import Graph, Node
+from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import MOVING, OPS, QuantizedForm
-from compiler.ir.rebuild import rebuild
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.report import ENDLESS
 from hw.errors import InputError, shown
@@ -112,6 +111,7 @@ def without_hybrids(graph: Graph) -> Graph:
         ins = tuple(of(name) for name in node.inputs) if mixed else node.inputs
         nodes.append(replace(node, inputs=ins))
     return rebuild(graph, nodes, changed=changed) if changed else graph
+
 
 EDGE = "conversion between float and integers at the model boundary"
 #: Why a node stays that has nothing to quantize.

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontends.builder import GraphBuilder
-from compiler.ir.graph import Graph, Node
+from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import OPS
-from compiler.ir.rebuild import rebuild
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
 from compiler.quantize.ranges import LEAST_SCALE, affine_of, stored
@@ -81,6 +80,7 @@ def quantized_operand(
         like = Quantization.of(max(most / 127, LEAST_SCALE) if most else 1.0)
     q = like or affine_of(low, high)
     return QuantizedConstant(stored(np.nan_to_num(values), q), q)
+
 
 #: Maximum window size of average pooling on the accelerator.
 _MOST_TAPS = 255

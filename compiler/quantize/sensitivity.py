@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
-from compiler.quantize.ranges import stored
+from compiler.quantize.ranges import Sample, SoftmaxRange, stored
 from compiler.quantize.report import OutputErrors, QuantizationReport
-from compiler.quantize.samples import Sample
-from compiler.quantize.softmax_range import SoftmaxRange
 from compiler.reference import Kernels, evaluate
 from compiler.reference.evaluate import run_node
 

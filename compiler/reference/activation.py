@@ -7,11 +7,9 @@ from functools import partial
 import numpy as np
 
 from compiler.reference import int16, onnx_single
-from compiler.reference.fixed import Int64, multiplied, round_half_away
-from compiler.reference.gemmlowp import ONE, shifted, times
-from compiler.reference.node_invocation import Array, NodeInvocation, Operator, Real
+from compiler.reference.fixed_point import ONE, Int64, multiplied, round_half_away, shifted, times
+from compiler.reference.node_invocation import Array, NodeInvocation, Operator, Real, eighth_bits
 from compiler.reference.onnx_single import Single
-from compiler.reference.quantize import eighth_bits
 from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import half_away, half_up, saturate, scale
 from hw.isa.enums import Rounding
@@ -169,6 +167,7 @@ def _prelu(call: NodeInvocation) -> Array:
     plus, minus = call.scale(0) / call.output_scale, call.scale(0) * call.scale(1) / call.output_scale
     steps = np.where(x < 0, multiplied(product, float(minus)), multiplied(x, float(plus)))
     return steps + call.output_zero
+
 
 #: Fraction bits that an integer's root gets before it is scaled.
 _FINE = 20

@@ -6,9 +6,9 @@ than numpy's own integer ones.
 
 import numpy as np
 
-from compiler.reference.fixed import Int64, multiplied, multiplied_16, multiplied_away, multiplied_real
+from compiler.reference.fixed_point import Int64, multiplied, multiplied_16, multiplied_away, multiplied_real
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator
-from compiler.reference.pool import padded, tap, window_outputs
+from compiler.reference.reduce import padded, tap, window_outputs
 from compiler.util.scaling import double_ratio
 
 

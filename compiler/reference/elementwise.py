@@ -6,9 +6,8 @@ from collections.abc import Callable
 import numpy as np
 
 from compiler.kernel_library.elementwise import LEFT_SHIFT, raw_fields
-from compiler.reference.fixed import Int64, multiplied, multiplied_real, round_half_away
-from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits
-from compiler.reference.quantize import requantized
+from compiler.reference.fixed_point import Int64, multiplied, multiplied_real, round_half_away
+from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits, requantized
 from compiler.util.scaling import Affine
 from cosim.semantics.fixed_point import half_up
 

@@ -1,15 +1,31 @@
-"""A whole graph, or one node of it, computed."""
+"""Computes a whole graph or one node of it."""
 
+import binascii
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from compiler.ir.graph import Graph, Node
+from compiler.ir.graph import Graph, GraphError, Node
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference.activation import ACTIVATION
 from compiler.reference.control import Body, Trips, run_control
-from compiler.reference.node_invocation import KERNELS, Array, Kernels, NodeInvocation, finished
-from compiler.reference.registry import OPERATORS
+from compiler.reference.conv import CONV
+from compiler.reference.elementwise import ELEMENTWISE, LOGIC
+from compiler.reference.node_invocation import (
+    KERNELS,
+    QUANTIZE,
+    Array,
+    Kernels,
+    NodeInvocation,
+    Operator,
+    finished,
+)
+from compiler.reference.normalization import NORM, SOFTMAX
+from compiler.reference.reduce import POOL, REDUCE
+from compiler.reference.shape import SHAPE
 from hw.errors import InputError, shown
 
 #: Integers that are no quantized numbers, and what says so.
@@ -172,3 +188,81 @@ def _fits(tensor: Tensor, value: object, what: str, node: Node | None = None) ->
     given = _kind(value) if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     where = f"node {node.name!r}: " if node else ""
     raise InputError(f"{where}{what} {tensor.name!r} must be {_kind(tensor)}, not {given}")
+
+
+def onnx_node(call: NodeInvocation) -> Array:
+    """One output of an ONNX node.
+
+    Raises
+    ------
+    GraphError
+        The node or its inputs are refused.
+    """
+    return _computed(call, call.values, call["number"])
+
+
+def function(call: NodeInvocation) -> Array:
+    """A function of each number, in single precision as ONNX has it."""
+    return _computed(call, (call.numbers().astype(np.float32),), 0)
+
+
+OPERATORS: dict[str, Operator] = (
+    CONV
+    | ELEMENTWISE
+    | ACTIVATION
+    | POOL
+    | REDUCE
+    | SOFTMAX
+    | NORM
+    | SHAPE
+    | QUANTIZE
+    | LOGIC
+    | {"onnx": onnx_node, "function": function}
+)
+
+
+def _computed(call: NodeInvocation, values: Sequence[Array], number: int) -> Array:
+    from compiler.reference.onnx_node_model import REFUSALS, line_of, node_model  # few models need it
+
+    try:
+        result = node_model(call["model"]).computed(values, number)
+    except (*REFUSALS, DecodeError, binascii.Error) as error:
+        raise call.error(f"{call['operator']} cannot be computed: {line_of(error)}") from None
+    if result.dtype != call.output.dtype and result.dtype.kind not in "fiub":
+        raise call.error(f"{call['operator']} makes {result.dtype}, not {call.output.dtype}")
+    return result
+
+
+def check_node(node: Node, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Refuse a node of a compiled file that its maker should have refused.
+
+    Raises
+    ------
+    GraphError
+        ONNX's reference would compute it as if it said something else, it would take for ever, or there is none in it.
+    """
+    from compiler.reference.onnx_node_model import (
+        Given,
+        LeftOutError,
+        check_reference,
+        check_work,
+        node_model,
+    )
+
+    name = f"node {node.name!r} ({node.attributes['operator']})"
+    try:
+        held = node_model(node.attributes["model"])
+    except (ValueError, DecodeError) as error:
+        raise GraphError(f"{name}: its model is damaged: {error}") from None
+    tensors: dict[str, Any] = dict(zip(held.inputs, inputs, strict=False))
+    known = [tensors.get(text) for text in held.proto.input]
+    try:
+        given = [tensor and Given(tensor.shape, tensor.data) for tensor in known]
+        check_reference(held.proto, given)
+        check_work(held.asked, given, [tensor.shape for tensor in outputs])
+    except LeftOutError as error:
+        raise GraphError(
+            f"{name}: {error} is left out by ONNX's reference; compile the model again"
+        ) from None
+    except InputError as error:
+        raise GraphError(f"{name}: {error}; compile the model again") from None

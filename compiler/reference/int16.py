@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from compiler.reference.fixed import Int64, round_half_away
+from compiler.reference.fixed_point import Int64, round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation
 from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import scale

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from compiler.reference import int16
-from compiler.reference.fixed import Int64
-from compiler.reference.gemmlowp import exp_negative, reciprocal, shifted, times
+from compiler.reference.fixed_point import Int64, exp_negative, reciprocal, shifted, times
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator, Real
 from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import half_away, half_up

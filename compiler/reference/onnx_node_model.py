@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from compiler.reference.onnx_ops import Array, Asked, own
-from compiler.reference.onnx_ops.op_cost import MOST_STEPS, steps
+from compiler.reference.onnx_ops.registry import MOST_STEPS, steps
 from hw.errors import InputError, shown
 
 #: Activations of one direction that the reference computes, whatever the attribute says.
@@ -73,6 +73,7 @@ def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> N
     steps = inputs[0].shape[1 if given.get("layout", 0) else 0] if inputs[0] is not None else 0
     if lengths is not None and (lengths.data is None or not np.all(lengths.data == steps)):
         raise LeftOutError(f"sequence_lens other than the {steps} steps of all sequences")
+
 
 #: What is raised where ONNX's reference does not have a node, or inputs do not fit.
 REFUSALS = (

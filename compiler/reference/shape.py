@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 
-from compiler.reference.fixed import round_half_away
-from compiler.reference.node_invocation import Array, NodeInvocation, Operator, quantize_real
-from compiler.reference.quantize import requantized
+from compiler.reference.fixed_point import round_half_away
+from compiler.reference.node_invocation import Array, NodeInvocation, Operator, quantize_real, requantized
 
 
 def _moved(call: NodeInvocation, stored: Array, index: int = 0) -> Array:
@@ -27,9 +26,9 @@ def _converted(call: NodeInvocation, index: int) -> Array:
     ratio = call.scale(index) * (np.float32(1) / call.output_scale)
     steps = values.astype(np.float32) * ratio + np.float32(-call.zero(index)) * ratio
     limits = np.iinfo(call.output.dtype)
-    return np.clip(round_half_away(steps.astype(np.float64)) + call.output_zero, limits.min, limits.max).astype(
-        np.int64
-    )
+    return np.clip(
+        round_half_away(steps.astype(np.float64)) + call.output_zero, limits.min, limits.max
+    ).astype(np.int64)
 
 
 def _slice(call: NodeInvocation) -> Array:

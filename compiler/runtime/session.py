@@ -1,4 +1,4 @@
-"""A compiled network on a device: its stages are placed in device memory, run and measured."""
+"""A compiled network on a device: its stages are placed in memory, run and measured; control flow on the host."""
 
 import time
 from collections import Counter
@@ -12,16 +12,49 @@ from compiler.cache.content_store import ContentStore
 from compiler.cache.proofs import prove
 from compiler.codegen.executable import StageExecutable
 from compiler.codegen.split_programs import ProgramPart, batches, candidates
+from compiler.ir.tensor import Tensor
 from compiler.reference import evaluate
-from compiler.reference.control import Trips
-from compiler.runtime.control_flow import run_control_flow, value_of
-from compiler.runtime.stages import Stage, StagedNetwork
+from compiler.reference.control import Trips, run_control
+from compiler.runtime.stages import Body, Control, Stage, StagedNetwork
 from compiler.validate import MacroCall
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.semantics.command_checks import DramWindow
 from hw.errors import InputError, shown
 from hw.isa.macro_instruction import SLOT_BYTES
+
+Arrays = Mapping[str, NDArray]
+#: Runs stages; adds what they make to the values, by name.
+Run = Callable[[Sequence[Stage], dict[str, NDArray]], None]
+
+
+def value_of(tensor: Tensor, values: Arrays) -> NDArray:
+    """Contents of a tensor: its own if it is a constant."""
+    return values[tensor.name] if tensor.data is None else tensor.data
+
+
+def run_control_flow(control: Control, values: Arrays, run: Run, trips: Trips) -> dict[str, NDArray]:
+    """What a node of control flow makes of values, by name.
+
+    Raises
+    ------
+    WorkError
+        A loop does not end.
+    """
+
+    def runner(body: Body) -> Callable[[Sequence[NDArray]], list[NDArray]]:
+        def go(inputs: Sequence[NDArray]) -> list[NDArray]:
+            inside = dict(zip((tensor.name for tensor in body.inputs), inputs, strict=True))
+            run(body.stages, inside)
+            return [value_of(tensor, inside) for tensor in body.outputs]
+
+        return go
+
+    operands = [value_of(tensor, values) for tensor in control.operands]
+    bodies = [runner(body) for body in control.bodies]
+    made = run_control(control.name, control.op, control.attributes, operands, bodies, control.outputs, trips)
+    return {tensor.name: array for tensor, array in zip(control.outputs, made, strict=True)}
+
 
 _ALIGN = 64
 _PAGE = 4096

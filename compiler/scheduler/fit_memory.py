@@ -8,10 +8,8 @@ from dataclasses import replace
 from itertools import count
 
 from compiler.codegen.buffer_allocation import MemoryFullError
-from compiler.codegen.command_stream import CommandStream
-from compiler.codegen.executable import StageExecutable
-from compiler.codegen.generate import generate
-from compiler.codegen.layer_codegen import LayerCodegen
+from compiler.codegen.executable import CommandStream, StageExecutable
+from compiler.codegen.generate import LayerCodegen, generate
 from compiler.commands.commands import BufferMemory
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import USUAL, DramTiming

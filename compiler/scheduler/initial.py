@@ -5,12 +5,11 @@ from dataclasses import replace
 
 from compiler.layers.base import Image, Layer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.lowering_context import image_of
 from compiler.layers.move import MoveLayer, from_dram
 from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import simulate_pipeline
-from compiler.layers.tiling_context import TilingContext
+from compiler.layers.tiling_context import LayerContext, TilingContext
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import USUAL, DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -34,6 +33,7 @@ def naive_schedule(stages: Iterable[LoweredNetwork]) -> Schedule:
         All layers of a model, without fusions.
     """
     return Schedule((), {layer.name: PLAIN for stage in stages for layer in stage.layers})
+
 
 #: Part of the scratchpad that tensors may stay in from layer to layer.
 _RESIDENT = 0.6

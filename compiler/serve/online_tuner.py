@@ -10,7 +10,7 @@ from compiler.profile.measurement import Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.serve.canary import PROBATION, CanaryRequest, canary_failure, reject_reason
 from compiler.serve.dram_identification import read_loads
-from compiler.serve.events import LlmUsage, ServingEvents
+from compiler.serve.observers import LlmUsage, ServingEvents
 from compiler.serve.search_process import LostError, Proposer
 from compiler.serve.search_worker import Begin, Changed, SearchFinding
 from compiler.server.request import RequestResult

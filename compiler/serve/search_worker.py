@@ -10,16 +10,15 @@ from compiler.llm.endpoint.settings import Endpoint
 from compiler.options import CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.counters import ByTag
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Result
-from compiler.quantize.samples import random_samples
+from compiler.profile.measurement import HardwareProfile, Result
+from compiler.quantize.ranges import random_samples
 from compiler.schedule.schedule import Schedule
 from compiler.serve.dram_identification import estimate
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.method import SearchMethod
 from compiler.tuning.search.methods import LLM
 from compiler.tuning.search.tuner import keep_best, method_of, starts_of
-from compiler.tuning.space.objectives import Objective
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.program_cache import ProgramCache
 from compiler.tuning_db.session import DatabaseSession

@@ -11,18 +11,29 @@ from compiler.cache.content_store import ContentStore
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serve.events import Document, ServingEvents
-from compiler.serve.execution_log import ExecutionLog
-from compiler.serve.observers import SCHEMA_VERSION, ServingObserver
+from compiler.serve.observers import (
+    SCHEMA_VERSION,
+    Document,
+    ExecutionLog,
+    ServingEvents,
+    ServingObserver,
+    VersionStats,
+    VersionWindow,
+)
 from compiler.serve.online_tuner import OnlineTuner
 from compiler.serve.sampling_profiler import SamplingProfiler
 from compiler.serve.search_process import SearchProcess
 from compiler.serve.search_worker import SearchJob
-from compiler.serve.version_stats import VersionStats, VersionWindow
 from compiler.server.dynamic_batcher import DynamicBatcher
 from compiler.server.request import Arrays, RequestSource
-from compiler.server.server import VERSIONS, Server, serving_bytes
-from compiler.server.signals import INTERRUPTED, InterruptHandler, interruptible
+from compiler.server.server import (
+    INTERRUPTED,
+    VERSIONS,
+    InterruptHandler,
+    Server,
+    interruptible,
+    serving_bytes,
+)
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.errors import InputError

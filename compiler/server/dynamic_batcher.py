@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import replace
 
-from compiler.runtime.batching import split_batch, stack_batch
+from compiler.runtime.compiled import split_batch, stack_batch
 from compiler.server.request import Arrays, RequestResult
 from compiler.server.server import Server
 

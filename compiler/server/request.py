@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from numpy.typing import NDArray
 
-from compiler.runtime.control_flow import value_of
+from compiler.runtime.session import value_of
 from compiler.runtime.stages import Stage
 from compiler.server.versions import Version
 

@@ -1,7 +1,11 @@
 """Request server: pipelined requests on a live machine, with replaceable network versions."""
 
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -9,18 +13,53 @@ from compiler.cache.content_store import ContentStore
 from compiler.reference import evaluate
 from compiler.reference.control import Trips
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.control_flow import run_control_flow
+from compiler.runtime.session import run_control_flow
 from compiler.runtime.stages import Stage
-from compiler.server.allocator import PAGE, FirstFitAllocator
-from compiler.server.issue_queue import IssueQueue
+from compiler.server.issue_queue import IssueQueue, StageIO
 from compiler.server.request import Arrays, InFlightRequest, RequestResult, Steps
-from compiler.server.stage_io import StageIO
-from compiler.server.versions import Buffers, Version, Versions, coded
+from compiler.server.versions import PAGE, Buffers, FirstFitAllocator, Version, Versions, coded
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.status import TrapError, TrapReport
 from hw.isa.macro_instruction import SLOT_BYTES
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class InterruptHandler:
+    """Records Ctrl-C, after which the stream ends once requests in flight are complete."""
+
+    def __init__(self) -> None:
+        self.asked = self._waiting = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Context in which Ctrl-C interrupts at once, because it only waits for input."""
+        self._waiting = True
+        try:
+            if self.asked:  # pressed just before
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._waiting = False
+
+    def on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        """Signal handler for Ctrl-C."""
+        again, self.asked = self.asked, True
+        if self._waiting or again:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Iterator[InterruptHandler]:
+    """Install the Ctrl-C handler; a second Ctrl-C interrupts at once."""
+    stop = InterruptHandler()
+    previous: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, stop.on_signal)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 class _RestartedError(Exception):

@@ -1,4 +1,4 @@
-"""Versions of a network in the DRAM of one machine, each proved safe before it is loaded."""
+"""Versions of a network in the DRAM of one machine, allocated first-fit, each proved safe before it is loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,61 @@ from compiler.cache.proofs import prove
 from compiler.codegen.split_programs import ProgramPart
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import Stage
-from compiler.server.allocator import PAGE, FirstFitAllocator
 from compiler.validate import MacroCall
 from cosim.driver import Driver
 from cosim.semantics.command_checks import DramWindow
 from hw.errors import InputError
+
+#: AXI page size in bytes: bursts do not cross it, so the offset in a page decides how transfers are split.
+PAGE = 4096
+
+
+class FirstFitAllocator:
+    """Allocates blocks of an address range at the lowest address that fits; freed in any order.
+
+    Parameters
+    ----------
+    start, size : int
+        First address and size of the range in bytes.
+    align : int
+        Minimum alignment of all blocks in bytes.
+    """
+
+    def __init__(self, start: int, size: int, align: int = 64):
+        self.align, self.start = align, -(-start // align) * align
+        self.stop = start + size
+        self._allocated: dict[int, int] = {}
+
+    def take(self, size: int, name: str, align: int = 1) -> int:
+        """Allocate `size` bytes aligned to `align` and return the address.
+
+        Raises
+        ------
+        InputError
+            No free block is large enough.
+        """
+        align = max(align, self.align)
+        address = -(-self.start // align) * align
+        for start, length in sorted(self._allocated.items()):
+            if start - address >= size:
+                break
+            address = max(address, -(-(start + length) // align) * align)
+        if address + size > self.stop:
+            raise InputError(
+                f"no room for {size} bytes of {name}: {self.left} of {self.stop - self.start} bytes are free"
+            )
+        self._allocated[address] = max(size, 1)
+        return address
+
+    def give_back(self, address: int) -> None:
+        """Free the block at an address."""
+        del self._allocated[address]
+
+    @property
+    def left(self) -> int:
+        """Total free bytes, contiguous or not."""
+        return self.stop - self.start - sum(self._allocated.values())
+
 
 _DIGITS = 8
 _READ, _READ_WRITE = 1, 3

@@ -5,13 +5,18 @@ from pathlib import Path
 from typing import Self
 
 from compiler.cache.content_store import ContentStore
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Result
+from compiler.profile.measurement import HardwareProfile, Result
 from compiler.tuning_db import export, machines, programs, transfer_learning, trials
-from compiler.tuning_db.connection import open_engine
-from compiler.tuning_db.entries import AnySchedule, Entry, Execution, Profile, StoredCandidate, TrialEntry
-from compiler.tuning_db.keys import EntryKey
-from compiler.tuning_db.sealed_rows import SealedRows
+from compiler.tuning_db.connection import SealedRows, open_engine
+from compiler.tuning_db.entries import (
+    AnySchedule,
+    Entry,
+    EntryKey,
+    Execution,
+    Profile,
+    StoredCandidate,
+    TrialEntry,
+)
 from compiler.tuning_db.summary import DatabaseSummary, summary
 
 #: Maximum total size of stored programs in bytes.

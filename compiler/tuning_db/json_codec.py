@@ -7,11 +7,9 @@ from typing import Any
 
 from compiler.ir.identity import identity_of, restored, stored
 from compiler.options import DramTiming
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Result
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule, layer_schedule
-from compiler.tuning_db.entries import AnySchedule, Execution, Profile, TrialEntry
-from compiler.tuning_db.keys import EntryKey
+from compiler.tuning_db.entries import AnySchedule, EntryKey, Execution, Profile, TrialEntry
 from compiler.util.checks import Fields
 from cosim import checks
 from hw.config import MlaConfig

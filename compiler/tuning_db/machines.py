@@ -8,11 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import json_codec
-from compiler.tuning_db.connection import EXECUTIONS, PROFILES
+from compiler.tuning_db.connection import EXECUTIONS, PROFILES, SealedRows, as_bytes, many
 from compiler.tuning_db.entries import Execution, Profile
-from compiler.tuning_db.sealed_rows import SealedRows, as_bytes, many
 from compiler.util.checks import parsed
 from hw.config import MlaConfig
 

@@ -9,8 +9,7 @@ from compiler.cache.content_store import ContentStore
 from compiler.cache.proofs import prove
 from compiler.runtime.session import Session
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry
-from compiler.tuning_db.keys import EntryKey
+from compiler.tuning_db.entries import Entry, EntryKey
 from compiler.validate import MacroCall, ValidationError
 from cosim.semantics.command_checks import DramWindow
 

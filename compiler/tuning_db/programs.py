@@ -7,10 +7,8 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from compiler.profile.measurement import Measurement
 from compiler.tuning_db import json_codec, program_codec
-from compiler.tuning_db.connection import PROGRAMS, VERSIONS, at
-from compiler.tuning_db.entries import Entry
-from compiler.tuning_db.keys import EntryKey
-from compiler.tuning_db.sealed_rows import MOST_PROGRAM, SealedRows, entries, remove
+from compiler.tuning_db.connection import MOST_PROGRAM, PROGRAMS, VERSIONS, SealedRows, at, entries, remove
+from compiler.tuning_db.entries import Entry, EntryKey
 from compiler.util.checks import DAMAGE
 from hw.errors import InputError
 

@@ -6,13 +6,11 @@ from dataclasses import replace
 from compiler.ir.graph import Graph
 from compiler.options import NONE, MemoryLimits
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement, Result
+from compiler.profile.measurement import HardwareProfile, Measurement, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, Profile, TrialEntry
-from compiler.tuning_db.keys import EntryKey, options_of, subgraph_of
+from compiler.tuning_db.entries import Entry, EntryKey, Profile, TrialEntry, options_of, subgraph_of
 from compiler.tuning_db.program_cache import ProgramCache
 
 #: Candidates of other conditions that are looked through for some that fit.

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
 
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import machines
-from compiler.tuning_db.connection import EXECUTIONS, PROFILES, PROGRAMS, TRIALS
-from compiler.tuning_db.keys import is_digest
-from compiler.tuning_db.sealed_rows import SealedRows
+from compiler.tuning_db.connection import EXECUTIONS, PROFILES, PROGRAMS, TRIALS, SealedRows
+from compiler.tuning_db.entries import is_digest
 
 
 @dataclass(frozen=True)

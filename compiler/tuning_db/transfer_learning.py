@@ -5,14 +5,12 @@ import math
 from sqlalchemy import Connection, LargeBinary, cast, select
 
 from compiler.cache.digest import name
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import machines, trials
-from compiler.tuning_db.connection import TRIALS
-from compiler.tuning_db.entries import AnySchedule, StoredCandidate
-from compiler.tuning_db.keys import EntryKey, is_digest
+from compiler.tuning_db.connection import TRIALS, SealedRows, many
+from compiler.tuning_db.entries import AnySchedule, EntryKey, StoredCandidate, is_digest
 from compiler.tuning_db.machines import distance
-from compiler.tuning_db.sealed_rows import SealedRows, many
 
 
 def candidates(

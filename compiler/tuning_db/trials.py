@@ -10,10 +10,8 @@ from sqlalchemy import Connection, Select, bindparam
 from compiler.cache.digest import name
 from compiler.profile.measurement import Measurement, Result
 from compiler.tuning_db import json_codec
-from compiler.tuning_db.connection import TRIALS, at
-from compiler.tuning_db.entries import AnySchedule, TrialEntry
-from compiler.tuning_db.keys import EntryKey
-from compiler.tuning_db.sealed_rows import SealedRows, as_bytes, many
+from compiler.tuning_db.connection import TRIALS, SealedRows, as_bytes, at, many
+from compiler.tuning_db.entries import AnySchedule, EntryKey, TrialEntry
 from compiler.util.checks import parsed
 
 

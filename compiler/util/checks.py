@@ -136,6 +136,7 @@ def _number(name: str, value: Any) -> float:
         raise ValueError(f"{name} must be a finite number")
     return float(value)
 
+
 _CALIBRATION = "a dict of arrays by the names of the inputs, or a list of samples"
 
 

@@ -37,6 +37,7 @@ def _without_middle(text: str, kept: int) -> str:
     tail = kept - head
     return text[:head].rstrip() + ELLIPSIS + text[len(text) - tail :].lstrip()
 
+
 #: Minimum width of the shrinking column in characters.
 _LEAST = 12
 _GAP = 2

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from compiler.util.lru_cache import LruCache
 from compiler.validate.errors import ProofFigures
+from compiler.validate.footprint import InitializedMemory
 from compiler.validate.happens_before import HappensBefore
-from compiler.validate.initialized import InitializedMemory
 from compiler.validate.known_bits import Word
 from compiler.validate.races import Clock
 from compiler.validate.unit_commands import CommandLine

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from compiler.validate.errors import ProofFigures, ProofReport
 from compiler.validate.execution_path import ExecutionPath
+from compiler.validate.footprint import InitializedMemory
 from compiler.validate.happens_before import HappensBefore
-from compiler.validate.initialized import InitializedMemory
 from compiler.validate.macro_call import CallStream, MacroCall
 from compiler.validate.sequence_proof import proved
 from compiler.validate.sequencer import SymbolicSequencer

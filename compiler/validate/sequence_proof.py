@@ -120,6 +120,7 @@ def _joined(logs: Sequence[tuple[int, Log]]) -> Log:
         [item for _, log in logs for item in log.regions],
     )
 
+
 #: Capacities of the caches of traces (in commands) and of proved runs.
 _MAX_COMMANDS, _MAX_RUNS = 1 << 16, 1 << 10
 _READ, _WRITE = 1, 2

@@ -9,7 +9,7 @@ import onnxruntime
 from onnx import TensorProto
 
 from compiler.frontends.onnx.registry import DEFAULT, LEAST, versions_of
-from compiler.frontends.onnx.tensors import DTYPES, type_name
+from compiler.frontends.onnx.values import DTYPES, type_name
 
 RANDOM = (
     "Bernoulli",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from compiler.bench import model_zoo
-from compiler.bench.model_zoo import NETWORKS, model_path
+from compiler.bench import tiny
+from compiler.bench.tiny import NETWORKS, model_path
 from hw.errors import InputError, WorkError
 from tests.compiler.networks import model
 
@@ -17,7 +17,7 @@ def source(tmp_path, monkeypatch):
     (folder / "ad01_int8.tflite").write_bytes(data)
     monkeypatch.delenv("MLA_MODELS", raising=False)
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(model_zoo, "_BESIDE", tmp_path / "nowhere")
+    monkeypatch.setattr(tiny, "_BESIDE", tmp_path / "nowhere")
     return folder, (tmp_path / "source").as_uri()
 
 
@@ -34,7 +34,7 @@ def test_a_network_that_is_another_is_not_used(source):
     (folder / "ad01_int8.tflite").write_bytes(b"TFL3")
     with pytest.raises(WorkError, match=r"has SHA-256 .* not 87cf2419"):
         model_path("ad01_int8", url)
-    assert not (model_zoo.models_folder() / "ad01_int8.tflite").exists()
+    assert not (tiny.models_folder() / "ad01_int8.tflite").exists()
 
 
 def test_what_cannot_be_fetched_says_what_to_do(source, monkeypatch, tmp_path):

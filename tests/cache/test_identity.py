@@ -11,7 +11,7 @@ import pytest
 
 import compiler.pipeline
 import compiler.runtime.package.writer
-import compiler.tuning.calibration.journal
+import compiler.tuning.calibration.collect
 import compiler.tuning_db.database  # noqa: F401  with the others above: all types that are stored
 from compiler.cache.digest import name
 from compiler.cost.learned.features import NAMES
@@ -21,10 +21,10 @@ from compiler.layers.base import Image, Layer
 from compiler.layers.registry import LAYER_KINDS, kind_of
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.options import DramTiming, MemoryLimits
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.program_override import ProgramText
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning_db.keys import options_of, shape_of, subgraph_of
+from compiler.tuning_db.entries import options_of, shape_of, subgraph_of
 from hw.config import load_target
 from hw.isa.enums import Dtype, Unit
 from tests.cache.test_digest import graph

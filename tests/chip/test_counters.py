@@ -5,7 +5,7 @@ import pytest
 
 from compiler.kernel_library.conv import Conv, conv_operands, conv_tiles
 from compiler.kernel_library.gemm import gemm_operands, gemm_tiles
-from compiler.kernel_library.program_library import OPCODES, resident_program
+from compiler.kernel_library.run import OPCODES, resident_program
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.rtl.rtl_device import RtlDevice

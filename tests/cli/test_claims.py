@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from compiler.cli.file_conflicts import check_outputs, claim, release
+from compiler.cli.options import check_outputs, claim, release
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
 

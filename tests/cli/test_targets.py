@@ -37,17 +37,17 @@ def test_a_new_file_is_a_new_name(mla, complains, tmp_path):
 
 def test_conditions_and_samples_are_of_the_folder_s_targets(monkeypatch):
     """Of machines with another number of lanes; 8 is held out from training."""
-    from compiler.bench import configurations_suite
-    from compiler.llm.data import machines
+    from compiler.bench import networks_suite
+    from compiler.llm.data import held_out
 
-    names = [(each.name, each.target) for each in configurations_suite.CONDITIONS if each.target != "n16"]
+    names = [(each.name, each.target) for each in networks_suite.CONDITIONS if each.target != "n16"]
     assert names == [("N = 8", "n8"), ("N = 32", "n32")]
-    others = {name: each.target for name, (each, _) in machines.TRAINING.items() if each.target != "n16"}
+    others = {name: each.target for name, (each, _) in held_out.TRAINING.items() if each.target != "n16"}
     assert others == {"N = 4": "n4", "N = 32": "n32"}
-    assert machines.HELD_OUT["N = 8"].target == "n8"
+    assert held_out.HELD_OUT["N = 8"].target == "n8"
     # As if there were no n4.
     fewer = {lanes: name for lanes, name in config.targets_by_lanes().items() if lanes != 4}
     monkeypatch.setattr(config, "targets_by_lanes", lambda: fewer)
-    monkeypatch.delitem(sys.modules, machines.__name__)
-    monkeypatch.setattr("compiler.llm.data.machines", machines, raising=False)
-    assert "N = 4" not in importlib.import_module(machines.__name__).TRAINING
+    monkeypatch.delitem(sys.modules, held_out.__name__)
+    monkeypatch.setattr("compiler.llm.data.held_out", held_out, raising=False)
+    assert "N = 4" not in importlib.import_module(held_out.__name__).TRAINING

@@ -14,10 +14,8 @@ from compiler.api import compile
 from compiler.trace import CompilationTrace
 from compiler.visualize.graphs import View, view_of
 from compiler.visualize.svg import to_svg
-from compiler.visualize.svg.chart import chart, round_ticks
-from compiler.visualize.svg.rounds import draw_rounds
-from compiler.visualize.svg.serving import draw_serving
-from compiler.visualize.svg.style import shortened, text_width
+from compiler.visualize.svg.charts import chart, draw_rounds, draw_serving, round_ticks
+from compiler.visualize.svg.svg import shortened, text_width
 from compiler.visualize.svg.swimlanes import _Lanes
 from tests.compiler.test_views import mixed
 

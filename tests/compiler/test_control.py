@@ -11,7 +11,7 @@ from compiler.api import compile
 from compiler.ir.graph import Graph, GraphError, Node
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
-from compiler.passes.unique_names import name_apart
+from compiler.passes.constant_folding import name_apart
 from compiler.passes.unroll_control_flow import MOST_NODES, MOST_UNROLLED
 from compiler.reference import evaluate
 from compiler.reference.control import MOST_TRIPS

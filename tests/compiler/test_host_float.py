@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compiler.ir.ops import OPS
-from compiler.reference.registry import OPERATORS
+from compiler.reference.evaluate import OPERATORS
 from tests.support.onnx_operator import channels_first, channels_last, on_host, run
 
 TRIALS = 12

@@ -9,10 +9,10 @@ import pytest
 from compiler.api import compile
 from compiler.commands.commands import BufferMemory
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.memory_usage import dram_use, memory_use
 from compiler.runtime.package.writer import from_bytes, to_bytes
 from compiler.runtime.program_text import listing as text_of
 from compiler.runtime.program_text import programs_of, with_programs
+from compiler.runtime.report import dram_use, memory_use
 from compiler.trace import CompilationTrace
 from tests.compiler.control_models import early_exit
 from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, numbers, samples

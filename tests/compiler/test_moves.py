@@ -11,7 +11,7 @@ from compiler.codegen.generate import _Generator
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.affine_copy import Walk, stretches
+from compiler.layers.strided_copy import Walk, stretches
 from compiler.lowering.fusion_groups import group
 from compiler.lowering.lower import lower
 from compiler.reference import evaluate as on_host

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.frontends.model import read_model
 from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
 from compiler.reference import evaluate
-from compiler.reference.registry import OPERATORS
+from compiler.reference.evaluate import OPERATORS
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
 from tests.compiler.onnx_models import node, small

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from compiler.frontends.onnx.single_node_model import one_node
+from compiler.frontends.onnx.node import one_node
 from compiler.onnx_backend import MlaBackend
 from tests.compiler.onnx_models import reference
 

@@ -14,7 +14,7 @@ from onnx import helper
 from compiler.api import compile
 from compiler.ir.ops import OPS
 from compiler.layers.registry import LAYER_KINDS, LOWERINGS
-from compiler.lowering.view_elision import IN_PLACE
+from compiler.lowering.fusion_groups import IN_PLACE
 from hw.errors import InputError
 from tests.compiler.onnx_models import model, node, reference
 

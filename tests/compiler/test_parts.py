@@ -11,7 +11,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.lowering.fusion_groups import group
 from compiler.lowering.lower import lower
-from compiler.passes.fold_pads import fold_pads
+from compiler.passes.canonicalize import fold_pads
 from compiler.reference import evaluate as on_host
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import load_target

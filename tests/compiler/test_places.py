@@ -7,9 +7,9 @@ import onnx
 import pytest
 
 from compiler.api import compile
-from compiler.ir.random_inputs import random_input
+from compiler.ir.graph import random_input
 from compiler.passes.index_bounds import index_bounds
-from compiler.quantize.samples import random_samples
+from compiler.quantize.ranges import random_samples
 from compiler.runtime.package.writer import read_package, to_bytes
 from tests.compiler.control_models import BOOL, COUNTED, FLOAT, INTEGER, branch, integer, subgraph
 from tests.compiler.float_graphs import numbers

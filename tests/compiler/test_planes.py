@@ -11,8 +11,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from compiler.codegen.reroll_loops import CommandLoop, Delta, Item, leaves, reroll
+from compiler.codegen.emit import CommandLoop, Delta, Item, leaves, reroll
 from compiler.codegen.semaphores import Issued
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit

@@ -11,7 +11,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes.batch import with_batch
 from compiler.reference import evaluate
-from compiler.runtime.batching import stack_batch
+from compiler.runtime.compiled import stack_batch
 from compiler.runtime.report import run_samples
 from compiler.runtime.session import dram_bytes
 from cosim.golden import GoldenDevice

@@ -8,10 +8,9 @@ import pytest
 from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.session import Session, dram_bytes
-from compiler.tuning.fusion.residual_add import carried, with_other_carrier
+from compiler.tuning.fusion.channel_streaming import carried, with_other_carrier
 from compiler.tuning.measure.measurer import Measurer
 from cosim.golden import GoldenDevice
 from hw.config import load_target

@@ -7,7 +7,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.ir.tensor import Quantization
-from compiler.reference.fixed import multiplied
+from compiler.reference.fixed_point import multiplied
 from tests.compiler.tflite_models import Draft, litert, read
 from tests.support.one_operator import options
 

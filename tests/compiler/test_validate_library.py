@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.kernel_library.conv import Conv
-from compiler.kernel_library.program_library import LIBRARY, OPCODES, program_name, resident_program
-from compiler.kernel_library.run import Operators
+from compiler.kernel_library.run import LIBRARY, OPCODES, Operators, program_name, resident_program
 from compiler.validate import MacroCall, validate
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice

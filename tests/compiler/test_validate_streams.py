@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from compiler.validate.footprint import StridedRegion, intervals, overlap, region, streams
-from compiler.validate.intra_command_hazards import reads_own_results
+from compiler.validate.unit_commands import reads_own_results
 from hw.config import load_target
 from hw.isa.enums import Unit
 from tests.compiler.touched import fuse_points, touched

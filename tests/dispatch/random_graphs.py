@@ -7,8 +7,7 @@ import numpy as np
 
 from compiler.api import compile
 from compiler.ir.graph import Graph
-from compiler.runtime.batching import split_batch, stack_batch
-from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.compiled import CompiledNetwork, split_batch, stack_batch
 from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice

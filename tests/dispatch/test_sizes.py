@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.runtime.batching import split_batch, stack_batch
-from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.compiled import CompiledNetwork, split_batch, stack_batch
 from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.package.writer import from_bytes, to_bytes
 from compiler.runtime.report import back_to_back, document, run_samples

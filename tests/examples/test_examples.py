@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.bench.model_zoo import model_path
+from compiler.bench.tiny import model_path
 from scripts.networks.digits import MODEL, load_digits_split
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from compiler.kernel_library.conv import Conv
-from compiler.kernel_library.depthwise import depthwise_tiles
+from compiler.kernel_library.conv import Conv, depthwise_tiles
 from hw.config import load_target
 from hw.errors import InputError
 from tests.library import reference

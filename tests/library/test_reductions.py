@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.kernel_library.conv import Conv
-from compiler.kernel_library.pool import pool_operands
+from compiler.kernel_library.reduce import pool_operands
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.enums import Dtype, Reduce

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.api import compile
-from compiler.kernel_library.program_library import LIBRARY, resident_program
+from compiler.kernel_library.run import LIBRARY, resident_program
 from compiler.llm.assembly.decoder_state import AssemblyGrammar, GrammarState
 from compiler.llm.assembly.lexicon import WORDS
 from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS

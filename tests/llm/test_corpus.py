@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from compiler.llm.data.examples import examples
-from compiler.llm.data.held_out import is_held_out, key_of
+from compiler.llm.data.held_out import HELD_OUT, TRAINING, is_held_out, key_of
 from compiler.llm.data.journal import CorpusJournal, pack, read
-from compiler.llm.data.machines import HELD_OUT, TRAINING
 from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep
 from compiler.llm.tokens.layer_prompt import BEST, WANTED, want_of
 from compiler.llm.tokens.schedule_delta import with_changes

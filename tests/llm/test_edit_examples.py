@@ -9,7 +9,7 @@ import pytest
 from compiler.llm.assembly.tokenizer import program_of, words_of
 from compiler.llm.data.example import Example
 from compiler.llm.data.examples import examples
-from compiler.llm.data.machines import MACHINES
+from compiler.llm.data.held_out import MACHINES
 from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep, unusual
 from compiler.llm.tokens.program_edits import edits_of
 from compiler.llm.tokens.program_summary import outline_words

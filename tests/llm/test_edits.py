@@ -7,15 +7,24 @@ from collections.abc import Iterator
 import pytest
 
 from compiler.codegen.semaphores import Issued
-from compiler.llm.decode.edits_grammar import EditsGrammar
+from compiler.llm.decode.sampler import EditsGrammar
 from compiler.llm.tokens.integer_tokens import number_words, take_number
 from compiler.llm.tokens.program_edits import MOST, MOVE, SPLIT, edits_of, edits_words, nearer, plain
 from compiler.llm.tokens.program_summary import LAYER, MORE, OUTLINE, TIMES, outline_words
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from compiler.tuning.edits.edit import MOST_DIMS, Edit, EditError, Move, Split, applied, draw_edits
+from compiler.tuning.edits.edit import (
+    MOST_DIMS,
+    Edit,
+    EditError,
+    Move,
+    Split,
+    applied,
+    dims_of,
+    draw_edits,
+    get,
+)
 from compiler.tuning.edits.editable_programs import EditablePrograms
-from compiler.tuning.edits.split import dims_of, get
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from tests.llm.answering import pieces, workshop

@@ -3,7 +3,7 @@
 import numpy as np
 import onnxruntime
 
-from compiler.llm.model.export import export
+from compiler.llm.model.accelerated import export
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.vocabulary import LANGUAGE
 

@@ -15,7 +15,7 @@ from compiler.llm.evaluate.sample_quality import Sampled, figures
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.visualize.svg.rounds import draw_rounds
+from compiler.visualize.svg.charts import draw_rounds
 from hw.errors import InputError, WorkError
 from scripts import eval_lm
 

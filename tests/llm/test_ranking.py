@@ -4,17 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from compiler.llm.generate.candidate_pool import CandidatePool
+from compiler.llm.generate.candidate_pool import CandidatePool, CostReranker
 from compiler.llm.generate.requests import Schedules
-from compiler.llm.generate.reranker import CostReranker
 from compiler.llm.tokens.layer_prompt import subjects_of
 from compiler.llm.tokens.schedule_delta import changes_words
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import LayerSchedule
-from compiler.tuning.generators.task import GeneratorTask
-from compiler.tuning.generators.tiling import TilingGenerator
+from compiler.tuning.generators.generator import GeneratorTask
+from compiler.tuning.generators.schedule_generators import TilingGenerator
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from tests.llm.answering import POINTS

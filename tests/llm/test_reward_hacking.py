@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from compiler.llm.data import rollouts
+from compiler.llm.data import self_training
 from compiler.llm.data.measure_harness import MeasureHarness
-from compiler.llm.data.rollouts import WORST, RolloutGroup, rolled_out
+from compiler.llm.data.self_training import WORST, RolloutGroup, rolled_out
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
 from compiler.llm.tokens.program_edits import edits_of
@@ -23,7 +23,7 @@ POINT = CalibrationNetwork((6, 6, 16), (CalibrationOp("conv", 32, 3),))
 
 @pytest.mark.parametrize("part", [0.0, 1.0], ids=["schedules", "edits"])
 def test_costs_are_those_of_a_new_measurement(devices, walk, part, monkeypatch):
-    monkeypatch.setattr(rollouts, "_EDITS", part)
+    monkeypatch.setattr(self_training, "_EDITS", part)
     model = load(SHIPPED)[0]
     group = rolled_out(devices, walk, model, 6, random.Random(3))
     assert group is not None and group == rolled_out(devices, walk, model, 6, random.Random(3))
@@ -44,14 +44,14 @@ def test_costs_are_those_of_a_new_measurement(devices, walk, part, monkeypatch):
 
 
 def test_what_cannot_be_measured_costs_most(devices, walk, monkeypatch):
-    monkeypatch.setattr(rollouts, "_EDITS", 0.0)
+    monkeypatch.setattr(self_training, "_EDITS", 0.0)
     monkeypatch.setattr(
         MeasureHarness, "measured", lambda rig, network: rig_first if network is rig_first else None
     )
     rig_first = MeasureHarness(devices, "usual", POINT).first
     assert rolled_out(devices, walk, load(SHIPPED)[0], 2, random.Random(3)) is None  # not even as it was
     monkeypatch.undo()
-    monkeypatch.setattr(rollouts, "_EDITS", 0.0)
+    monkeypatch.setattr(self_training, "_EDITS", 0.0)
     real, calls = MeasureHarness.measured, []
 
     def only_the_first(rig, network):

@@ -11,8 +11,7 @@ from compiler.llm.assembly.lexicon import STOP
 from compiler.llm.assembly.program_request import ROOM, ProgramGrammar, program_grammar
 from compiler.llm.assembly.tokenizer import program_of, words_of
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of

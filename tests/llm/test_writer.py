@@ -6,16 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.llm.generate.bandit import CandidateBandit, CandidateKind
+from compiler.llm.generate.candidate_pool import CandidateBandit, CandidateKind
 from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.llm.tokens.layer_prompt import Programs
 from compiler.llm.tokens.prompt_tokens import CAUSES, Ask, rejected
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement, Rejected, Result
-from compiler.tuning.generators.task import Candidate, GeneratorTask
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.space.constraints import Constraints
+from compiler.tuning.search.constraints import Constraints
 from hw.config import load_target
 from tests.llm.answering import POINTS, Recording, ignorant
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from compiler.llm.tokens.program_edits import edits_of
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.program_text import program_text
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.edits.edit import Edit

@@ -15,7 +15,7 @@ from compiler.scheduler.initial import PLAIN
 from compiler.serve.search_process import LostError, Order, Proposer
 from compiler.serve.search_worker import SearchFinding
 from compiler.server.request import RequestResult
-from compiler.tuning.measure.golden_io import GoldenIO, GoldenModelReference
+from compiler.tuning.measure.equivalence import GoldenIO, GoldenModelReference
 from hw.config import MlaConfig
 from tests.support.small_network import OPTIONS
 

@@ -14,7 +14,7 @@ from compiler.profile.measurement import Rejected
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.serve.canary import PROBATION
-from compiler.serve.events import ServingEvents
+from compiler.serve.observers import ServingEvents
 from compiler.serve.online_tuner import OnlineTuner
 from compiler.serve.search_process import Proposer, SearchProcess
 from compiler.serve.search_worker import Changed, SearchJob

@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.tuner import tune
-from compiler.tuning.space.objectives import Objective
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import TrialEntry
 from compiler.tuning_db.session import DatabaseSession

@@ -8,13 +8,12 @@ import pytest
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
-from compiler.tuning.fusion.channel_blocks import by_blocks, pooled_pairs
-from compiler.tuning.measure.golden_io import GoldenModelReference
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.tuning.fusion.channel_streaming import by_blocks, pooled_pairs
+from compiler.tuning.measure.equivalence import GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.layer_space import LayerSpace, spaces_of
 from compiler.tuning.search.method import with_layer
-from compiler.tuning.space.layer_space import LayerSpace, spaces_of
 from hw.config import load_target
 from tests.compiler.graphs import Draft
 

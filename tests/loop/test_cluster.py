@@ -15,10 +15,10 @@ import pytest
 from distributed import Client, LocalCluster
 
 from compiler.ir.graph import Graph
-from compiler.tuning.measure import cluster as module
-from compiler.tuning.measure.cluster import DaskCluster
+from compiler.tuning.measure import worker_pool as module
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.runner import MeasureOrder, MeasureSubject
+from compiler.tuning.measure.worker_pool import DaskCluster
 from hw.errors import InputError, WorkError
 from scripts.networks.digits import MODEL
 from tests.loop.test_workers import orders, various

@@ -14,10 +14,10 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.trace import CompilationTrace
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import TRANSFORMATIONS, Constraints
+from compiler.tuning.search.layer_space import spaces_of
 from compiler.tuning.search.methods import METHODS
 from compiler.tuning.search.tuner import tune
-from compiler.tuning.space.constraints import TRANSFORMATIONS, Constraints
-from compiler.tuning.space.layer_space import spaces_of
 from hw.config import load_target
 from hw.errors import InputError
 

@@ -8,8 +8,7 @@ import pytest
 
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
@@ -19,13 +18,12 @@ from compiler.tuning.calibration.calibration_networks import (
     chains,
     singles,
 )
-from compiler.tuning.edits.edit import Edit, EditError, Move, Split, applied, freedom
+from compiler.tuning.edits.edit import Edit, EditError, Move, Split, applied, dims_of, freedom
 from compiler.tuning.edits.editable_programs import edited, taken_apart
-from compiler.tuning.edits.split import dims_of
 from compiler.tuning.measure.equivalence import EquivalenceChecker
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Constraints
 from compiler.tuning.search.tuner import tune
-from compiler.tuning.space.constraints import Constraints
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError
 from hw.isa.assembler import assemble

@@ -6,17 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.cost.learned.model import CycleModel
-from compiler.cost.learned.model_lookup import find_model
+from compiler.cost.learned.model import CycleModel, find_model
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.fusion.engine import FusionEngine
+from compiler.tuning.fusion.engine import FusionEngine, FusionKind, FusionOpportunity
 from compiler.tuning.fusion.epilogue_chains import retile
 from compiler.tuning.fusion.network_model import NetworkCostModel
-from compiler.tuning.fusion.opportunities import FusionKind, FusionOpportunity
 from hw.config import load_target
 from hw.errors import InputError
 

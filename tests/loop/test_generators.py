@@ -7,22 +7,19 @@ from dataclasses import replace
 import pytest
 
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.writer import read_package, to_bytes
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.generators.generator import Generator
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.generators.peephole import PeepholeGenerator
-from compiler.tuning.generators.task import Candidate, GeneratorTask
-from compiler.tuning.generators.tiling import TilingGenerator
+from compiler.tuning.generators.schedule_generators import TilingGenerator
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.tuner import why_not
-from compiler.tuning.space.constraints import UNCONSTRAINED
-from compiler.tuning.space.objectives import Objective
 from compiler.tuning_db.json_codec import read_schedule, schedule_values
 from hw.config import load_target
 from hw.errors import InputError

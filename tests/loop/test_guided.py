@@ -5,20 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.cost.learned.attribution import apportion, attribution_groups
 from compiler.cost.learned.model import CycleModel, PredictionErrors
-from compiler.cost.learned.online_model import OnlineCostModel
+from compiler.cost.learned.online_model import OnlineCostModel, apportion, attribution_groups
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import LayerCycles, Measurement
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Objective
+from compiler.tuning.search.layer_space import spaces_of
 from compiler.tuning.search.model_guided import ModelGuidedSearch
 from compiler.tuning.search.tuner import tune
-from compiler.tuning.space.layer_space import spaces_of
-from compiler.tuning.space.objectives import Objective
 from hw.config import load_target
 from tests.support.small_network import OPTIONS
 

@@ -12,13 +12,12 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.scheduler.initial import naive_schedule
-from compiler.serve.events import in_words
-from compiler.serve.observers import ServingHistory, ServingProgress
+from compiler.serve.observers import ServingHistory, ServingProgress, in_words
 from compiler.serve.search_worker import SearchJob
 from compiler.serve.serve import Serving, open_machine, serve
 from compiler.server.request import RequestSource
 from compiler.util.progress import ProgressTask
-from compiler.visualize.svg.serving import draw_serving
+from compiler.visualize.svg.charts import draw_serving
 from hw.config import load_target
 from hw.isa.counters import CAUSES
 from tests.loop.serving import Model

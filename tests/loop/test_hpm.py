@@ -14,13 +14,20 @@ from scipy.stats import spearmanr
 
 from compiler.commands.command_cycles import cycles
 from compiler.cost.learned.features import NAMES, FeatureRow, RowMaker, rows_of
-from compiler.cost.learned.model import CycleModel, PredictionErrors, TreeEnsemble, spearman, train
-from compiler.cost.learned.model_lookup import SHIPPED, find_model
+from compiler.cost.learned.model import (
+    SHIPPED,
+    CycleModel,
+    PredictionErrors,
+    TreeEnsemble,
+    find_model,
+    spearman,
+    train,
+)
 from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines, simulate_pipeline
 from compiler.options import CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.trace import CompilationTrace
 from compiler.tuning.calibration.calibrate import calibrate, features_of, learn
 from compiler.tuning.calibration.calibration_networks import (
@@ -30,8 +37,8 @@ from compiler.tuning.calibration.calibration_networks import (
     chains,
     singles,
 )
-from compiler.tuning.calibration.journal import CalibrationJournal, CalibrationSample
-from compiler.tuning.space.layer_space import spaces_of
+from compiler.tuning.calibration.collect import CalibrationJournal, CalibrationSample
+from compiler.tuning.search.layer_space import spaces_of
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError, WorkError

@@ -7,12 +7,11 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement, Rejected
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected
 from compiler.runtime.session import Session, dram_bytes
-from compiler.tuning.measure.golden_io import GoldenIO, GoldenModelReference
-from compiler.tuning.measure.latency import measure_network
+from compiler.tuning.measure.equivalence import GoldenIO, GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.measure.throughput import measure_network
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError

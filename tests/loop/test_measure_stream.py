@@ -9,11 +9,10 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement, Rejected
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected
 from compiler.scheduler.initial import naive_schedule
 from compiler.server.server import Server
-from compiler.tuning.measure.golden_io import GoldenIO, GoldenModelReference
+from compiler.tuning.measure.equivalence import GoldenIO, GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.throughput import measure_stream, stream_bytes
 from cosim.rtl.rtl_device import RtlDevice

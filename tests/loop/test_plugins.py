@@ -11,12 +11,11 @@ import pytest
 from compiler.profile.measurement import Rejected
 from compiler.tuning.generators.peephole import PeepholeGenerator
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod
 from compiler.tuning.search.random_search import RandomSearch
 from compiler.tuning.search.tuner import tune
-from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
-from compiler.tuning.space.objectives import Objective
 from hw.errors import InputError
 from tests.support import plugins
 

@@ -13,13 +13,12 @@ import pytest
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.worker_pool import WorkerGroup
+from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.methods import METHODS
 from compiler.tuning.search.tuner import TuningResult, tune
-from compiler.tuning.space.objectives import Objective
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import TrialEntry
 from compiler.tuning_db.session import DatabaseSession

@@ -9,7 +9,7 @@ from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.tuning.calibration.calibration_networks import chains, singles
 from compiler.tuning.generators.peephole import REWRITES
-from compiler.tuning.generators.program_ir import put_together, take_apart
+from compiler.tuning.generators.rewrites import put_together, take_apart
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS, field_of

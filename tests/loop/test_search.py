@@ -5,9 +5,9 @@ import pytest
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.methods import METHODS
 from compiler.tuning.search.tuner import tune, why_not
-from compiler.tuning.space.objectives import Objective
 
 TRIALS = 8
 

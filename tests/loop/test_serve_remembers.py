@@ -8,15 +8,13 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
-from compiler.serve.events import ServingEvents
-from compiler.serve.execution_log import ExecutionLog
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.serve.observers import ExecutionLog, ServingEvents
 from compiler.serve.online_tuner import OnlineTuner
 from compiler.serve.sampling_profiler import SamplingProfiler
 from compiler.serve.search_worker import SearchJob, SearchWorker
 from compiler.server.server import Server, serving_bytes
-from compiler.tuning.space.objectives import Objective
+from compiler.tuning.search.constraints import Objective
 from compiler.tuning_db.connection import METADATA, open_engine
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry

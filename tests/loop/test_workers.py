@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement, Rejected
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure import worker_pool
 from compiler.tuning.measure.measurer import Measurer
@@ -98,7 +97,7 @@ def test_a_killed_simulator_is_replaced(measurer: Measurer) -> None:
 
 _ENDLESS = """
 import sys
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from tests.support.small_network import OPTIONS, two_convolutions

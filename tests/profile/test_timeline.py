@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from compiler.profile.counters import MEANINGS
-from compiler.profile.timeline import Span, spans
-from compiler.profile.trace import trace_json
+from compiler.profile.trace import Span, spans, trace_json
 from compiler.visualize.profile_page import joined, page
-from compiler.visualize.svg.style import CAUSE_COLOURS, OKABE_ITO, hue
+from compiler.visualize.svg.svg import CAUSE_COLOURS, OKABE_ITO, hue
 from cosim.rtl.abi import BEATS, EVENT, Recording
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Unit

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.llm.data.machines import MACHINES
+from compiler.llm.data.held_out import MACHINES
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp

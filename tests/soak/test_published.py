@@ -13,7 +13,7 @@ from compiler.bench.architectures import NETWORKS, model_file
 from compiler.frontends.model import read_model
 from compiler.quantize import quantize
 from compiler.quantize.plan import EDGE
-from compiler.quantize.samples import random_samples
+from compiler.quantize.ranges import random_samples
 from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice

@@ -10,7 +10,7 @@ import pytest
 from compiler.api import compile
 from compiler.bench.architectures import model_file
 from compiler.frontends.model import read_model
-from compiler.quantize.samples import random_samples
+from compiler.quantize.ranges import random_samples
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import PlacedStage, Session, dram_bytes
 from cosim.device import Device

@@ -12,7 +12,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, with_layer
 from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.task import Candidate
+from compiler.tuning.generators.generator import Candidate
 
 print("imported")
 

@@ -11,10 +11,7 @@ from compiler.llm.data.held_out import is_judged
 from compiler.llm.data.journal import read
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
-from compiler.llm.training.fine_tune import (
-    further_of,
-    improve,
-)
+from compiler.llm.training.pretrain import further_of, improve
 from hw.errors import InputError
 from scripts import llm_iterate
 

@@ -8,22 +8,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from compiler.llm.data.rollouts import RolloutGroup
-from compiler.llm.model.numpy_transformer import (
-    Gpt,
-    TransformerShape,
-)
+from compiler.llm.data.self_training import RolloutGroup
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.model.weights import load
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training import loop
-from compiler.llm.training.grpo import (
-    GrpoPolicy,
-    advantages,
-    judged_answers,
-    policy_loss,
-    reinforce,
-)
+from compiler.llm.training.grpo import GrpoPolicy, advantages, judged_answers, policy_loss, reinforce
 from compiler.llm.training.torch_transformer import TorchTransformer
 from scripts import llm_reinforce
 

@@ -6,7 +6,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.model import default_rounding
-from compiler.frontends.torch_reference import is_reference
+from compiler.frontends.torch_module import is_reference
 from hw.errors import InputError
 
 HOW = "`make setup EXTRAS=torch`, or `pip install -e '.[torch]'` in the checkout, installs it"

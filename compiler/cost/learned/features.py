@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.layers.layer_context import LayerContext
 from compiler.layers.matmul import MatmulLayer
 from compiler.layers.registry import kind_number, kind_of
 from compiler.layers.tile_pipeline import PipelineTiming, simulate_pipeline
+from compiler.layers.tiling_context import LayerContext
 from compiler.lowering.lower import LoweredNetwork
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
 
@@ -259,6 +259,7 @@ def _chosen(s: LayerSchedule) -> list[float]:
         float(s.stream_channel_blocks),
         float(s.own_counter_tag),
     ]
+
 
 #: So many layers before a neighbour say how far ahead LOAD is.
 _BACK = 2

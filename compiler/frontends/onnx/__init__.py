@@ -4,7 +4,7 @@ What happens to a file, in this order: `file.py` reads it as plain data, `fold.p
 `rewrite.py`, `patterns.py` and `fuse.py` turn nodes into others, `operators` converts each, `finish.py` adds outputs.
 """
 
-from compiler.frontends.onnx.errors import UnsupportedNodesError
 from compiler.frontends.onnx.importer import read_onnx
+from compiler.frontends.onnx.node import UnsupportedNodesError
 
 __all__ = ["UnsupportedNodesError", "read_onnx"]

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frontends.onnx.errors import check_inputs, naming
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
-from compiler.frontends.onnx.node import FileNode, OnnxModel, taken
+from compiler.frontends.onnx.node import FileNode, OnnxModel, check_inputs, naming, taken
 from compiler.frontends.onnx.registry import CONVERSIONS, integers
 from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, broadcast, counted_from_front
 from hw.errors import InputError, shown

@@ -11,11 +11,10 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto
 
-from compiler.frontends.onnx.inline_functions import inlined
 from compiler.frontends.onnx.node import Declared, FileNode, OnnxModel, OnnxSource
 from compiler.frontends.onnx.registry import DEFAULT, LEAST, check_version, versions_of
-from compiler.frontends.onnx.tensors import INTERFACE, NARROW, read_tensor, type_name
-from compiler.frontends.onnx.values import ConstantValue
+from compiler.frontends.onnx.subgraphs import inlined
+from compiler.frontends.onnx.values import INTERFACE, NARROW, ConstantValue, read_tensor, type_name
 from hw.errors import InputError, shown
 
 
@@ -62,6 +61,7 @@ def _sorted(nodes: "list[FileNode]", makers: "dict[str, FileNode | None]") -> "l
     if stuck:
         raise InputError(f"node {shown(stuck[0].name)} waits for its own output: there is a cycle")
     return done
+
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

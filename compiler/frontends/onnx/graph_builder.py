@@ -23,7 +23,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.frontends.onnx.reader import OnnxReader
+    from compiler.frontends.onnx.registry import OnnxReader
 
 #: What the integers of tensors mean that stand for themselves.
 ONE = Quantization((1.0,), (0,))

@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper
 
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import Declared, FileNode
-from compiler.frontends.onnx.tensors import DTYPES, type_name
 from compiler.frontends.onnx.values import (
+    DTYPES,
     FLOAT,
     ConstantValue,
     DynamicValue,
@@ -22,6 +22,7 @@ from compiler.frontends.onnx.values import (
     Value,
     check_size,
     plain,
+    type_name,
 )
 from compiler.ir.tensor import MOST_ELEMENTS, Tensor
 from compiler.reference.onnx_node_model import (
@@ -36,7 +37,7 @@ from compiler.reference.onnx_node_model import (
     text_of,
 )
 from compiler.reference.onnx_ops import Array, own
-from compiler.reference.onnx_ops.op_cost import TRIED_STEPS
+from compiler.reference.onnx_ops.registry import TRIED_STEPS
 from hw.errors import InputError
 
 #: An output of such an operator may have so many elements.
@@ -143,6 +144,7 @@ def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> Made:
     check_size(shape, _MOST)
     return Made(dtype, shape, told)
 
+
 #: Type and shape of an output.
 Known = tuple[str, tuple[int, ...]]
 
@@ -241,6 +243,7 @@ def _agreed(here: bool, wanted: Made, array: Array) -> Known:
             f"ONNX's reference makes shape {list(array.shape)} of it, not {list(wanted.shape or ())}"
         )
     return wanted.dtype, array.shape
+
 
 _TYPES = {name: number for number, name in DTYPES.items()}
 #: Operators that the reference has from a later operator set on, where they still do what they did.

@@ -1,5 +1,6 @@
-"""From an ONNX file to a graph: its nodes one after the other."""
+"""From an ONNX file to a graph: its nodes one after the other, then its outputs as declared."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -9,40 +10,181 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-# Importing these modules registers their conversions and rewrites.
-import compiler.frontends.onnx.integer_ops
-import compiler.frontends.onnx.ops.cast
-import compiler.frontends.onnx.ops.control_flow
-import compiler.frontends.onnx.ops.conv
-import compiler.frontends.onnx.ops.elementwise
-import compiler.frontends.onnx.ops.gather
-import compiler.frontends.onnx.ops.group_norm
-import compiler.frontends.onnx.ops.lstm
-import compiler.frontends.onnx.ops.matmul
-import compiler.frontends.onnx.ops.pad
-import compiler.frontends.onnx.ops.pool
-import compiler.frontends.onnx.ops.quantize
-import compiler.frontends.onnx.ops.resize
-import compiler.frontends.onnx.ops.shape
-import compiler.frontends.onnx.ops.slice_concat  # noqa: F401
 from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
-from compiler.frontends.onnx.errors import DAMAGE, Refused, UnsupportedNodesError, listed, naming
 from compiler.frontends.onnx.file import parsed, read_proto
-from compiler.frontends.onnx.fuse import fuse
-from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.graph_builder import ONE, OnnxGraphBuilder
 from compiler.frontends.onnx.host import NO_WAY, on_host
-from compiler.frontends.onnx.node import Declared, FileNode, OnnxModel, taken
-from compiler.frontends.onnx.outputs import with_outputs
-from compiler.frontends.onnx.patterns import recognize
+from compiler.frontends.onnx.node import (
+    DAMAGE,
+    Declared,
+    FileNode,
+    OnnxModel,
+    Refused,
+    UnsupportedNodesError,
+    listed,
+    naming,
+    taken,
+)
+from compiler.frontends.onnx.patterns import fuse, recognize
 from compiler.frontends.onnx.qdq_analysis import meanings, targets
 from compiler.frontends.onnx.registry import CONVERSIONS, OnnxConversion, converts
 from compiler.frontends.onnx.rewrite import expand
-from compiler.frontends.onnx.sizes import with_sizes
-from compiler.frontends.onnx.values import ConstantValue, DynamicValue, UnsupportedNodeError, Value, plain
-from compiler.ir.graph import Graph
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    Kind,
+    UnsupportedNodeError,
+    Value,
+    plain,
+)
+from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError, shown
+
+
+def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declared]:
+    """Inputs with all their sizes.
+
+    Parameters
+    ----------
+    inputs : list of Declared
+        As the file has them.
+    sizes : dict
+        By the name of a dimension, or by input.number for one without a name. Others that come first are 1, and so
+        are those of the same name elsewhere: they are the batch.
+
+    Raises
+    ------
+    InputError
+        Sizes are missing, of which all are named, or nothing is called as one of them.
+    """
+    batches = {v.shape[0] for v in inputs if v.shape and isinstance(v.shape[0], str)}
+    used: set[str] = set()
+    missing: dict[str, str] = {}
+    made = [replace(v, shape=tuple(_sizes(v, batches, sizes, used, missing))) for v in inputs]
+    if missing:
+        dimensions, have = " and ".join(missing.values()), "has" if len(missing) == 1 else "have"
+        options, them = (
+            " ".join(f"--size {name}=N" for name in missing),
+            "it" if len(missing) == 1 else "them",
+        )
+        raise InputError(f"{dimensions} {have} no size; give {them} as {options}")
+    unused = [name for name in sizes if name not in used]
+    if unused:
+        raise InputError(f"no input has a dimension {shown(unused[0])} without a size")
+    return made
+
+
+def _sizes(
+    declared: Declared, batches: set, sizes: Mapping[str, int], used: set[str], missing: dict[str, str]
+) -> list[int]:
+    """Sizes of an input; `missing` gets dimensions in words by the name of a size that nobody gave."""
+    if declared.shape is None:
+        raise InputError(f"input {shown(declared.name)} must have a shape")
+    made: list[int] = []
+    for i, size in enumerate(declared.shape):
+        place = f"{declared.name}.{i}"
+        name = size if isinstance(size, str) else place
+        given = [key for key in (name, place) if key in sizes]
+        used.update(given)
+        if isinstance(size, int):
+            made.append(size)
+        elif given:
+            made.append(sizes[given[0]])
+        elif i == 0 or name in batches:
+            made.append(1)
+        else:
+            missing.setdefault(name, f"dimension {i} of input {shown(declared.name)}")
+            made.append(1)
+    return made
+
+
+_log = logging.getLogger(__name__)
+
+
+def with_outputs(emitter: OnnxGraphBuilder, outputs: list[Declared], values: dict[str, Value]) -> Graph:
+    """The graph with the outputs of the file, under their names and of their types; shapes are those that follow."""
+    names: dict[str, str] = {}
+    for declared in outputs:
+        try:
+            tensor = _output(emitter, declared, values[declared.name])
+        except ValueError as error:
+            raise InputError(f"output {declared.name!r}: {error}") from None
+        given = tensor.name in emitter.build.graph.inputs and tensor.name != declared.name
+        if tensor.constant or given or tensor.name in names:
+            copy = emitter.build.between(tensor, f"{tensor.name}:copy")
+            tensor = emitter.build.node(
+                f"{declared.name}:copy", "reshape", [tensor], copy, shape=tensor.shape
+            )
+        names[tensor.name] = declared.name
+    return _needed(emitter.build.graph, names)
+
+
+def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tensor:
+    """The tensor of an output."""
+    if declared.shape is not None and (
+        len(declared.shape) != len(value.shape)
+        or any(isinstance(n, int) and n != size for n, size in zip(declared.shape, value.shape, strict=True))
+    ):
+        sizes = ", ".join(str(size if size is not None else "?") for size in declared.shape)
+        _log.warning(
+            "output %r is declared as [%s], but has shape %s, which it keeps",
+            declared.name,
+            sizes,
+            list(value.shape),
+        )
+    flow = emitter.flow(value)
+    if declared.dtype in ("float16", "float32"):
+        real = emitter.operand(flow, plain(flow.rank), FLOAT)
+        if declared.dtype == "float32":
+            return real
+        half = Tensor(emitter.build.fresh(f"{declared.name}:half"), real.shape, "float16")
+        return emitter.build.node(f"{declared.name}:half", "dequantize", [real], half)
+    tensor = emitter.in_order(flow, plain(flow.rank)).tensor
+    if flow.real or tensor.dtype == "float32":  # integers that are computed as real numbers
+        tensor = emitter.operand(flow, plain(flow.rank), FLOAT)
+        return emitter.convert("quantize", tensor, Kind(declared.dtype, ONE))
+    if tensor.dtype != declared.dtype:
+        raise UnsupportedNodeError(
+            f"output {declared.name!r} must be of the type it is declared as, {declared.dtype}, not {tensor.dtype}"
+        )
+    return tensor
+
+
+def _needed(graph: Graph, names: dict[str, str]) -> Graph:
+    """What outputs need, with tensors under new names; inputs stay even if nothing reads them."""
+    needed, kept = set(names), list[Node]()
+    for node in reversed(list(graph)):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs, node.outputs)
+            kept.append(node)
+    wanted = set(names.values())
+    called = dict(names)
+    for name in graph.tensors:
+        if name not in called and name in wanted:
+            called[name] = _unused(name, graph, wanted)
+    made = Graph(graph.name)
+    for name in graph.inputs:
+        made.add_input(graph.tensors[name])
+    for name, tensor in graph.tensors.items():
+        if name in needed and name not in graph.inputs:
+            made.add_tensor(replace(tensor, name=called.get(name, name)))
+    for node in reversed(kept):
+        ins, outs = (tuple(called.get(name, name) for name in part) for part in (node.inputs, node.outputs))
+        made.add_node(replace(node, inputs=ins, outputs=outs))
+    return made.finish(list(names.values()))
+
+
+def _unused(name: str, graph: Graph, wanted: set[str]) -> str:
+    """A name for a tensor whose own an output has."""
+    number, wish = 1, f"{name}:inside"
+    while wish in graph.tensors or wish in wanted:
+        number += 1
+        wish = f"{name}:inside.{number}"
+    return wish
+
 
 #: Nodes of subgraphs are converted again where a loop is unrolled or a state gets another type; so many in all.
 _MOST_REPEATED = 1 << 14

@@ -1,11 +1,16 @@
-"""Contents of an ONNX file as plain data."""
+"""Contents of an ONNX file as plain data, models of one node, and errors with the node's name."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontends.onnx.values import ConstantValue
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
 from hw.errors import InputError, shown
 
 
@@ -123,3 +128,125 @@ class OnnxModel:
                 kept.append(node)
         captured = tuple(name for name in self.captured if name in needed)
         return replace(self, nodes=kept[::-1], captured=captured)
+
+
+#: What arithmetic on a damaged file's numbers may raise where no check has seen the damage.
+DAMAGE = (
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    ZeroDivisionError,
+    AttributeError,
+    MemoryError,
+)
+#: So many nodes are named in one message.
+_MOST_NAMED = 20
+
+#: Name, operator and reason of a node.
+Refused = tuple[str, str, str]
+
+
+class UnsupportedNodesError(InputError):
+    """Nodes that there is no conversion for.
+
+    Attributes
+    ----------
+    nodes : list of (str, str, str)
+        Name, operator and reason of each.
+    """
+
+    def __init__(self, nodes: list[Refused]):
+        self.nodes = nodes
+        named = listed(nodes)
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        super().__init__(f"there is no conversion for node {', '.join(named[:_MOST_NAMED])}{more}")
+
+
+def listed(nodes: Sequence[Refused]) -> list[str]:
+    """Each node with its operator and its reason, as text."""
+    return [f"{shown(name)} ({shown(op)[1:-1]}{': ' if why else ''}{why})" for name, op, why in nodes]
+
+
+def check_inputs(given: Sequence[object], least: int, most: int | None) -> None:
+    """InputError unless there are from `least` to `most` inputs, the first `least` of them not left out."""
+    if len(given) < least or (most is not None and len(given) > most):
+        raise InputError(f"must have {_counted(least, most)}, not {len(given)}")
+    for number, each in enumerate(given[:least], 1):
+        if not each:
+            raise InputError(f"input {number} must not be left out")
+
+
+def _counted(least: int, most: int | None) -> str:
+    """A number of inputs, in words that read on."""
+    if most is None:
+        return f"at least {least} input{'s' * (least != 1)}"
+    if least == most:
+        return f"{least} input{'s' * (least != 1)}"
+    return f"{least} {'or' if most == least + 1 else 'to'} {most} inputs"
+
+
+@contextmanager
+def naming(node: FileNode) -> Iterator[None]:
+    """Name the node in errors; an UnsupportedError goes through as it is."""
+    try:
+        yield
+    except UnsupportedNodeError:
+        raise
+    except InputError as error:
+        where = f"node {shown(node.name)}"
+        named = str(error).startswith(where)  # by the graph, which says more
+        raise InputError(f"{error}" if named else f"{where}: {error}") from None
+    except DAMAGE as error:
+        raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None
+
+
+def check_operator(node: NodeProto, opset: int) -> None:
+    """InputError if no operator set of ONNX's own up to this one has the node's operator."""
+    if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type, opset, ""):
+        raise InputError(
+            f"node {shown(node.name or node.op_type)}: ONNX's operator set {opset} has no operator "
+            f"{shown(node.op_type)}"
+        )
+
+
+def one_node(
+    node: NodeProto,
+    arrays: Mapping[str, NDArray],
+    inputs: Sequence[str],
+    opset: int,
+    outputs: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+) -> ModelProto:
+    """A model of one node; arrays that are not among the inputs are constants."""
+    made = {name: value for name, value in zip(node.output, outputs or (), strict=False) if name}
+    graph = helper.make_graph(
+        [node],
+        node.name or node.op_type,
+        [helper.make_tensor_value_info(name, _type_of(arrays[name]), arrays[name].shape) for name in inputs],
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(np.dtype(made[name][0])), made[name][1]
+            )
+            if name in made
+            else ValueInfoProto(name=name)
+            for name in node.output
+            if name
+        ],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items() if name not in inputs],
+    )
+    imports = [helper.make_opsetid("", opset)] + [helper.make_opsetid(node.domain, 1)] * bool(node.domain)
+    model = helper.make_model(graph, opset_imports=imports)
+    if not made:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    if any(value.type.WhichOneof("value") is None for value in model.graph.output):
+        title = shown(node.name or node.op_type)
+        raise InputError(f"node {title}: its outputs' types do not follow from its inputs: give outputs_info")
+    return model
+
+
+def _type_of(array: NDArray) -> int:
+    try:
+        return helper.np_dtype_to_tensor_dtype(array.dtype)
+    except (KeyError, ValueError):
+        raise InputError(f"an input must be an array of numbers, not of {array.dtype}") from None

@@ -5,8 +5,14 @@ from onnx import TensorProto
 
 from compiler.frontends.onnx.graph_builder import ONE
 from compiler.frontends.onnx.node import FileNode, OnnxModel
-from compiler.frontends.onnx.tensors import DTYPES, type_name
-from compiler.frontends.onnx.values import ConstantValue, Kind, UnsupportedNodeError, counted_from_front
+from compiler.frontends.onnx.values import (
+    DTYPES,
+    ConstantValue,
+    Kind,
+    UnsupportedNodeError,
+    counted_from_front,
+    type_name,
+)
 from compiler.ir.tensor import Quantization
 from hw.errors import InputError
 

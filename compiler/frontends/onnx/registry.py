@@ -1,16 +1,32 @@
-"""The registry of ONNX conversions, and the operator versions they are for."""
+"""The registry of ONNX conversions, the operator versions they are for, and the interface they see."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import onnx
 
-from compiler.frontends.onnx.errors import check_inputs
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
-from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.node import FileNode, OnnxModel, check_inputs
 from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value
 from hw.errors import InputError, shown
+
+
+class OnnxReader(Protocol):
+    """Who converts the nodes of a graph of the file, and of subgraphs (`convert.py`)."""
+
+    def inside(self, model: OnnxModel, constants: Mapping[str, ConstantValue]) -> "OnnxReader":
+        """The same for a subgraph, some of whose inputs and captured values are known."""
+        ...
+
+    def emitter(self, room: int) -> OnnxGraphBuilder:
+        """What builds a graph of its own for the nodes."""
+        ...
+
+    def convert(self, emitter: OnnxGraphBuilder, values: dict[str, Value]) -> None:
+        """Add what the nodes become; values get what they make. Raises UnsupportedError if that cannot be done."""
+        ...
+
 
 #: Domain of ONNX's own operators.
 DEFAULT = ""
@@ -37,6 +53,7 @@ def check_version(version: int) -> None:
         raise InputError(
             f"operator set must be {most} or earlier, the last that onnx {onnx.__version__} has, not {version}"
         )
+
 
 _Input = TypeVar("_Input")
 #: From the builder, the node and its inputs (as many as it can have, None where absent) to its outputs.

@@ -1,14 +1,36 @@
-"""ONNX nodes rewritten into others before their conversion, so that there is one conversion for each computation."""
+"""ONNX nodes rewritten into others before their conversion: integer and QLinear operators, synonyms."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from compiler.frontends.onnx.errors import check_inputs
-from compiler.frontends.onnx.node import FileNode, OnnxModel
+from compiler.frontends.onnx.node import FileNode, OnnxModel, check_inputs
+from compiler.frontends.onnx.ops.elementwise import finite
 from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
 from hw.errors import InputError
+
+
+def _reads(model: OnnxModel, node: FileNode, dynamic: tuple[str, ...]) -> bool:
+    """A node reads dynamically quantized integers together with their scale or zero point, and is rewritten."""
+    first, *more = (*node.inputs, "", "", "")
+    if first != dynamic[0] or dynamic[0] in more:
+        return False
+    if node.op == "DequantizeLinear":
+        return tuple(more[:2]) == dynamic[1:]
+    if node.op not in ("MatMulInteger", "ConvInteger") or more[1] != dynamic[2] or not more[1]:
+        return False
+    try:
+        _check_weights(Parts(model, node, 2, 4))
+    except InputError:
+        return False
+    return True
+
+
+def _images_only(node: FileNode) -> None:
+    if node.int("channels_last", 0):
+        raise UnsupportedNodeError("channels last")
+
 
 #: From a node to those that do the same, in order.
 Expansion = Callable[[OnnxModel, FileNode], list[FileNode]]
@@ -36,6 +58,117 @@ def expands(*ops: str) -> Callable[[Expansion], Expansion]:
         return function
 
     return enter
+
+
+@expands("DynamicQuantizeLinear")
+def _dynamic(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    """Nothing, if what reads it can compute with the real numbers, one step of which is one; else itself."""
+    parts = Parts(model, node, 1, 1)
+    outputs = (*node.outputs, "", "")[:3]
+    readers = [n for n in model.nodes if outputs[0] in n.inputs]
+    if any(output.name in outputs for output in model.outputs) or not all(
+        _reads(model, n, outputs) for n in readers
+    ):
+        return [node]
+    for name, number in ((outputs[1], np.float32(1)), (outputs[2], np.uint8(0))):
+        if name:
+            model.constants[name] = ConstantValue(name, np.array(number))
+    parts.add("Identity", node.inputs, "")
+    return [replace(parts.nodes[0], outputs=outputs[:1])]
+
+
+@expands("MatMulInteger", "ConvInteger")
+def _integer(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    """The same with real numbers, one step of which is one.
+
+    Sums of integers that were quantized at run time stay real numbers, for which the file scales them at once.
+    """
+    parts = Parts(model, node, 2, 4)
+    _check_weights(parts)
+    parts.whole(0, 2)
+    dynamic = any(n.op == "DynamicQuantizeLinear" and parts.inputs[0] in n.outputs for n in model.nodes)
+    one, operands = parts.constant("one", np.array(1, np.float32)), []
+    for at, part, axis in ((0, "a", -2), (1, "b", 0 if node.op == "ConvInteger" else -1)):
+        zero, scale = parts.inputs[at + 2], one
+        if zero and (size := parts.fixed(zero, "a zero point").data.size) > 1:
+            scale = parts.constant(f"ones_{part}", np.ones(size, np.float32))
+        operands.append(parts.add("DequantizeLinear", (parts.inputs[at], scale, zero), part, axis=axis))
+    parts.add(node.op[: -len("Integer")], tuple(operands), "")
+    if not dynamic:
+        real = f"{node.name}:real"
+        parts.nodes[-1] = replace(parts.nodes[-1], outputs=(real,))
+        parts.nodes.append(
+            FileNode(f"{node.name}:integers", ":integers", (real,), node.outputs, {}, node.opset)
+        )
+    return parts.nodes
+
+
+@expands("QLinearConv")
+def _conv(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 8, 9)
+    _images_only(node)
+    for at, what in ((3, "a kernel"), (8, "a bias")):
+        if parts.inputs[at]:
+            given = parts.fixed(parts.inputs[at], what)
+            if len(given.shape) > 4:
+                raise UnsupportedNodeError(f"a convolution over {len(given.shape) - 2} dimensions")
+    operands = (parts.real(0, "x"), parts.real(3, "w", axis=0))
+    return parts.finish("Conv", operands + _bias(parts, parts.inputs[8], parts.inputs[1], parts.inputs[4]), 6)
+
+
+@expands("QLinearMatMul")
+def _matmul(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 8, 8)
+    parts.whole(0, 1, 2)
+    parts.whole(3, 4, 5)
+    return parts.finish("MatMul", (parts.real(0, "a", axis=-2), parts.real(3, "b", axis=-1)), 6)
+
+
+@expands("QGemm")
+def _gemm(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 6, 9)
+    if not parts.inputs[7]:
+        raise UnsupportedNodeError("a real output")
+    axis = 0 if node.int("transB", 0) else 1
+    operands = (parts.real(0, "a"), parts.real(3, "b", axis=axis))
+    factor = finite(node.float("alpha", 1.0))
+    bias = _bias(parts, parts.inputs[6], parts.inputs[1], parts.inputs[4], factor)
+    return parts.finish("Gemm", operands + bias, 7)
+
+
+@expands("QLinearAdd", "QLinearMul")
+def _binary(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 7, 8)
+    return parts.finish(node.op[len("QLinear") :], (parts.real(0, "a"), parts.real(3, "b")), 6)
+
+
+@expands(
+    "QLinearSigmoid",
+    "QLinearLeakyRelu",
+    "QLinearAveragePool",
+    "QLinearGlobalAveragePool",
+    "QLinearReduceMean",
+)
+def _unary(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 4, 5)
+    _images_only(node)
+    return parts.finish(node.op[len("QLinear") :], (parts.real(0, "x"),), 3)
+
+
+@expands("QLinearSoftmax")
+def _softmax(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 4, 5)
+    made = parts.finish("Softmax", (parts.real(0, "x"),), 3)
+    return [replace(n, opset=node.int("opset", node.opset)) if n.op == "Softmax" else n for n in made]
+
+
+@expands("QLinearConcat")
+def _concat(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 5, max(5, len(node.inputs)))
+    if len(parts.inputs) % 3 != 2:
+        raise InputError(f"must have two inputs and three for each part, not {len(parts.inputs)} in all")
+    operands = tuple(parts.real(at, f"x{at // 3}") for at in range(2, len(parts.inputs), 3))
+    return parts.finish("Concat", operands, 0)
 
 
 class Parts:
@@ -109,3 +242,25 @@ class Parts:
         if value is None:
             raise UnsupportedNodeError(f"{what} that is not constant")
         return value
+
+
+def _check_weights(parts: Parts) -> None:
+    """Refuse weights that no real operator takes."""
+    if parts.inputs[3]:
+        parts.fixed(parts.inputs[3], "a zero point")
+    if parts.node.op == "ConvInteger":
+        parts.fixed(parts.inputs[1], "a kernel")
+    parts.whole(1, 3)
+
+
+def _bias(parts: Parts, name: str, x_scale: str, w_scale: str, factor: float = 1.0) -> tuple[str, ...]:
+    """An int32 bias has the scale of the products, with the factor that they are multiplied by."""
+    if not name:
+        return ()
+    scales = parts.fixed(x_scale, "a scale").real() * parts.fixed(w_scale, "a scale").real()
+    if not factor > 0:  # which is no scale
+        numbers = parts.fixed(name, "a bias").real() * scales * np.float32(factor)
+        return (parts.constant("bias", numbers),)
+    scales = scales * np.float32(factor)
+    scale = parts.constant("bias_scale", scales.reshape(-1) if scales.size > 1 else scales.reshape(()))
+    return (parts.add("DequantizeLinear", (name, scale), "bias", axis=0),)

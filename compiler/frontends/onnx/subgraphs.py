@@ -1,13 +1,20 @@
-"""Conversion of subgraphs of ONNX nodes, inlined or as separate graphs."""
+"""Functions and subgraphs of ONNX nodes: inlined, unrolled, or as separate graphs."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import networkx as nx
 import numpy as np
+import onnx
+from onnx import AttributeProto, defs, inliner
 
 from compiler.frontends.onnx.graph_builder import ONE, OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.ops.quantize import quantized
+from compiler.frontends.onnx.ops.shape import renamed
+from compiler.frontends.onnx.registry import CONVERSIONS, DEFAULT, check_version, versions_of
 from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
@@ -17,11 +24,13 @@ from compiler.frontends.onnx.values import (
     UnsupportedNodeError,
     Value,
     check_size,
+    counted_from_front,
     plain,
 )
+from compiler.ir.control import truth
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 #: What a value is like in the graph: its type, and the order of its dimensions.
 Form = tuple[Kind, Order]
@@ -204,3 +213,223 @@ def outside(
     check_size(shape or tensor.shape)
     made = Tensor(emitter.build.fresh(name or "unused"), shape or tensor.shape, tensor.dtype, q)
     return DynamicValue(name, made, order, kind.real)
+
+
+@dataclass(frozen=True)
+class ScanAxis:
+    """Along which dimension of a value slices are taken or put together, and whether from its end."""
+
+    axis: int
+    sign: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A Loop or Scan.
+
+    Parameters
+    ----------
+    node : FileNode
+        It.
+    body : Model
+        Its subgraph.
+    trips, condition : Value
+        Most iterations, and whether there is a first one.
+    states, scanned : list of Value
+        What goes in.
+    values : dict
+        What the subgraph reads from outside.
+    ins : int
+        The subgraph's inputs in front of its states: number of the iteration and condition, or none.
+    axes, stacks : list of Axis
+        Of what is scanned, and of what is stacked.
+    """
+
+    node: FileNode
+    body: OnnxModel
+    trips: Value
+    condition: Value
+    states: list[Value]
+    scanned: list[Value]
+    values: dict[str, Value]
+    ins: int
+    axes: list[ScanAxis]
+    stacks: list[ScanAxis]
+
+    @property
+    def names(self) -> list[str]:
+        """Inputs of the subgraph."""
+        return [each.name for each in self.body.inputs]
+
+    def made(self, values: Mapping[str, Value]) -> tuple[Value, list[Value], list[Value]]:
+        """The next condition, the next states and slices to be stacked."""
+        ends = [values[each.name] for each in self.body.outputs]
+        going = ends.pop(0) if self.ins else true()
+        return going, ends[: len(self.states)], ends[len(self.states) :]
+
+
+def true() -> ConstantValue:
+    """The condition of a loop that has none."""
+    return ConstantValue("true", np.array(True))
+
+
+def unrolled(
+    emitter: OnnxGraphBuilder, loop: Loop, trips: int, error: UnsupportedNodeError
+) -> Sequence[Value]:
+    """All iterations one after the other; the error is raised if their number depends on the data after all."""
+    going, states, count = loop.condition, loop.states, 0
+    stacks: list[list[Value]] = [[] for _ in loop.stacks]
+    while count < trips and isinstance(going, ConstantValue) and truth(going.data):
+        values, names = dict(loop.values), loop.names
+        if loop.ins:
+            values[names[0]] = ConstantValue(names[0], np.array(count, np.int64))
+            values[names[1]] = replace(true(), name=names[1])
+        slices = [
+            _slice(emitter, loop.node, value, each, count)
+            for value, each in zip(loop.scanned, loop.axes, strict=True)
+        ]
+        values |= zip(names[loop.ins :], [*states, *slices], strict=True)
+        made = inline(emitter, loop.body, values)
+        going, states, parts = loop.made(dict(zip((o.name for o in loop.body.outputs), made, strict=True)))
+        for stack, part in zip(stacks, parts, strict=True):
+            stack.append(part)
+        count += 1
+    if count < trips and not isinstance(going, ConstantValue):
+        raise error
+    made = [renamed(value, name) for value, name in zip(states, loop.node.outputs, strict=False)]
+    names = loop.node.outputs[len(states) :]
+    for name, parts, each in zip(names, stacks, loop.stacks, strict=False):
+        made.append(_joined(emitter, loop.node, name, parts, each))
+    return made
+
+
+def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: ScanAxis, count: int) -> Value:
+    """A slice of what is scanned."""
+    index = count if each.sign > 0 else value.shape[each.axis] - 1 - count
+    if isinstance(value, ConstantValue):
+        return ConstantValue(f"{value.name}:{count}", value.numbers().take(index, each.axis))
+    where = ConstantValue("index", np.array(index, np.int64))
+    wanted = replace(
+        node, op="Gather", inputs=("", ""), outputs=(f"{value.name}:{count}",), attributes={"axis": each.axis}
+    )
+    return CONVERSIONS["Gather"](emitter, wanted, [value, where])[0]
+
+
+def _joined(
+    emitter: OnnxGraphBuilder, node: FileNode, name: str, parts: list[Value], each: ScanAxis
+) -> Value:
+    """Slices put together."""
+    if not parts:
+        raise UnsupportedNodeError("outputs with a slice from each of no iterations")
+    axis = counted_from_front(each.axis, len(parts[0].shape) + 1)
+    axes = ConstantValue("axes", np.array([axis], np.int64))
+    rows: list[Value | None] = []
+    for number, part in enumerate(parts[:: each.sign]):
+        row = replace(
+            node, op="Unsqueeze", inputs=("", ""), outputs=(f"{name}:{number}",), attributes={}, opset=13
+        )
+        rows.append(CONVERSIONS["Unsqueeze"](emitter, row, [part, axes])[0])
+    whole_node = replace(
+        node, op="Concat", inputs=("",) * len(rows), outputs=(name,), attributes={"axis": axis}
+    )
+    return CONVERSIONS["Concat"](emitter, whole_node, rows)[0]
+
+
+#: Nodes that a file may have after that; functions that use others twice, those again, and so on make many of few.
+_MOST = 1 << 18
+Key = tuple[str, str]
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without functions of its own.
+
+    Raises
+    ------
+    InputError
+        They use themselves, would make too many nodes, are of operator sets that do not go with the model's, or are
+        damaged.
+    """
+    if not model.functions:
+        return model
+    _check(model)
+    model = _of_one_version(model)
+    try:
+        return inliner.inline_local_functions(model)
+    except (RuntimeError, ValueError, TypeError, onnx.checker.ValidationError) as error:
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"its functions cannot be inlined: {text[:200]}") from None
+
+
+def _check(model: onnx.ModelProto) -> None:
+    """The inliner looks for neither cycles nor size."""
+    functions = {(f.domain, f.name): f for f in model.functions}
+    if len(functions) != len(model.functions):
+        raise InputError("defines a function twice")
+    uses = nx.DiGraph()
+    uses.add_nodes_from(functions)
+    sizes: dict[Key, Counter[Key]] = {}
+    for key, function in functions.items():
+        sizes[key] = Counter(_keys(function.node))
+        uses.add_edges_from((key, used) for used in sizes[key] if used in functions)
+    try:
+        order = list(nx.topological_sort(uses))
+    except nx.NetworkXUnfeasible:
+        (first, _), *_ = nx.find_cycle(uses)
+        raise InputError(f"function {shown(first[1])} uses itself") from None
+    total: dict[Key, int] = {}
+    for key in reversed(order):
+        total[key] = sum(count * total.get(used, 1) for used, count in sizes[key].items())
+    made = sum(total.get(key, 1) for key in _keys(model.graph.node))
+    if made > _MOST:
+        raise InputError(f"its functions make {made:,} nodes, more than {_MOST:,}")
+
+
+def _keys(nodes: Iterable[Any]) -> Iterator[Key]:
+    """Domain and operator of nodes, those of subgraphs among them."""
+    for node in nodes:
+        yield node.domain, node.op_type
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _keys(attribute.g.node)
+
+
+def _of_one_version(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with functions of its own operator sets; the inliner leaves others where they are."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    versions = versions_of(model.opset_import)
+    for function in made.functions:
+        try:
+            _check_versions(function, versions)
+        except InputError as error:
+            raise InputError(f"function {shown(function.name)}: {error}") from None
+        for each in function.opset_import:
+            each.version = versions.get(_called(each.domain), each.version)
+    return made
+
+
+def _check_versions(function: onnx.FunctionProto, versions: dict[str, int]) -> None:
+    """Refuse a function whose operators are not those of the model's operator sets."""
+    own, used = versions_of(function.opset_import), {(_called(d), op) for d, op in _keys(function.node)}
+    if DEFAULT in own:
+        check_version(own[DEFAULT])
+    for domain, op in sorted(used):
+        if domain not in own:
+            raise InputError(f"uses {shown(op)} of domain {shown(domain)} and imports no operator set of it")
+        version, wanted = own[domain], versions.get(domain, own[domain])
+        if version != wanted and not _same(op, domain, version, wanted):
+            raise InputError(
+                f"{shown(op)} of its operator set {version} is not that of {wanted}, which the model imports"
+            )
+
+
+def _same(op: str, domain: str, version: int, wanted: int) -> bool:
+    """Whether an operator is the same in two versions of its operator set."""
+    if not all(defs.has(op, each, domain) for each in (version, wanted)):
+        return False
+    first, second = (defs.get_schema(op, each, domain).since_version for each in (version, wanted))
+    return first == second
+
+
+def _called(domain: str) -> str:
+    return DEFAULT if domain == "ai.onnx" else domain

@@ -1,14 +1,15 @@
-"""Representation of ONNX values during import.
-
-A value is known beforehand (`Fixed`) or flows at run time (`Flow`). The dimensions of a flowing value may lie in
-another order in the graph than in the file: transposing it costs nothing until something needs a certain order.
-"""
+"""ONNX values during import: contents of tensors, external data included."""
 
 import math
+import stat
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
 
 from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
 from hw.errors import InputError, shown
@@ -198,3 +199,158 @@ def check_size(shape: tuple[int, ...], most: int = MOST_ELEMENTS) -> None:
         raise InputError(f"its output would have shape {shown(list(shape))}")
     if math.prod(shape) > most:
         raise InputError(f"its output would have shape {shown(list(shape))}, more than {most:,} elements")
+
+
+#: Types that the graph has, by the format's number; what it does not have becomes the nearest that it has.
+DTYPES: dict[int, str] = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT8: "uint8",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.BOOL: "bool",
+}
+#: Types of inputs and outputs: those of float16 are converted at once.
+INTERFACE: dict[int, str] = DTYPES | {TensorProto.FLOAT16: "float16"}
+#: Types of constants that another type holds exactly, or nearly (double).
+_WIDENED: dict[int, str] = {
+    TensorProto.FLOAT16: "float32",
+    TensorProto.BFLOAT16: "float32",
+    TensorProto.DOUBLE: "float32",
+    TensorProto.INT4: "int8",
+    TensorProto.UINT4: "uint8",
+    TensorProto.UINT16: "int32",
+    TensorProto.UINT32: "int64",
+}
+_BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.BOOL: 8}
+#: What decoding a tensor that passed the checks may still raise.
+_DAMAGE = (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError)
+
+
+def type_name(number: int) -> str:
+    """The format's name of a type."""
+    names = TensorProto.DataType
+    return names.Name(number).lower() if number in names.values() else f"number {number}"
+
+
+def widened(number: int) -> str | None:
+    """Name of the numpy type that constants of a type get; None if there is none."""
+    return DTYPES.get(number) or _WIDENED.get(number)
+
+
+#: Types whose integers are not all those of the type that holds them.
+NARROW = frozenset((TensorProto.INT4, TensorProto.UINT4, TensorProto.UINT16))
+
+
+def read_tensor(tensor: Any, folder: Path | None) -> NDArray:
+    """Contents of a constant.
+
+    Parameters
+    ----------
+    tensor : onnx.TensorProto
+        The constant.
+    folder : Path or None
+        Of the model; external data must lie below it. None: there can be none.
+
+    Raises
+    ------
+    InputError
+        Its type is not supported, or shape and contents do not fit; names the tensor.
+    """
+    try:
+        return _decoded(tensor, folder)
+    except InputError as error:
+        raise InputError(f"tensor {shown(tensor.name)}: {error}") from None
+    except _DAMAGE as error:
+        raise InputError(f"tensor {shown(tensor.name)}: damaged: {error}") from None
+
+
+def _decoded(tensor: Any, folder: Path | None) -> NDArray:
+    number = tensor.data_type
+    dtype = widened(number)
+    if dtype is None:
+        raise InputError(f"type {type_name(number)} is not supported")
+    shape = tuple(tensor.dims)
+    if any(size < 0 for size in shape) or math.prod(shape) > MOST_ELEMENTS:
+        raise InputError(
+            f"shape {shown(list(shape))} must be of at most {MOST_ELEMENTS:,} elements, none negative"
+        )
+    elements, bits = (
+        math.prod(shape),
+        _BITS.get(number) or onnx.helper.tensor_dtype_to_np_dtype(number).itemsize * 8,
+    )
+    size = -(-elements * bits // 8)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        inner = TensorProto()
+        inner.CopyFrom(tensor)
+        inner.ClearField("external_data")
+        inner.data_location = TensorProto.DEFAULT
+        inner.raw_data = _external(tensor, size, folder)
+        tensor = inner
+    if tensor.HasField("raw_data"):
+        held, wanted = len(tensor.raw_data), size
+    else:
+        held, wanted = len(_typed(tensor, number)), -(-elements // 2) if bits == 4 else elements
+    if held != wanted:
+        unit = "bytes" if tensor.HasField("raw_data") else "numbers"
+        raise InputError(f"{type_name(number)}{list(shape)} takes {wanted:,} {unit}, but there are {held:,}")
+    data = np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
+    return data.astype(dtype)
+
+
+def _typed(tensor: Any, number: int) -> Any:
+    """The field that holds the numbers of a tensor without raw data."""
+    if number == TensorProto.FLOAT:
+        return tensor.float_data
+    if number == TensorProto.INT64:
+        return tensor.int64_data
+    if number == TensorProto.DOUBLE:
+        return tensor.double_data
+    return tensor.uint64_data if number == TensorProto.UINT32 else tensor.int32_data
+
+
+def _external(tensor: Any, size: int, folder: Path | None) -> bytes:
+    """Bytes of a tensor from a file below the model's folder."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = _inside(entries.get("location", ""), folder)
+    offset, length = (_number(entries, key, default) for key, default in (("offset", 0), ("length", size)))
+    if length != size:
+        raise InputError(f"takes {size:,} bytes, but its external data is {length:,} bytes long")
+    try:
+        information = path.stat()
+        if not stat.S_ISREG(information.st_mode):
+            raise InputError(f"external data {shown(path.name)} must be a file")
+        if offset + size > information.st_size:
+            raise InputError(
+                f"external data {shown(path.name)} must hold bytes {offset:,}..{offset + size:,}, "
+                f"but has {information.st_size:,}"
+            )
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+    except OSError as error:
+        raise InputError(f"external data {shown(path.name)} cannot be read: {error.strerror}") from None
+
+
+def _inside(location: str, folder: Path | None) -> Path:
+    """The file of a location, which no name and no link may lead out of the folder."""
+    if folder is None:
+        raise InputError("external data needs a model that is a file")
+    if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:
+        raise InputError(f"external data must be in a file below the model's folder, not {shown(location)}")
+    try:
+        path = (folder / location).resolve()
+        home = folder.resolve()
+    except (OSError, RuntimeError):
+        raise InputError(f"external data {shown(location)} cannot be found") from None
+    if not path.is_relative_to(home):
+        raise InputError(f"external data {shown(location)} is a link that leads out of the model's folder")
+    return path
+
+
+def _number(entries: dict[str, str], key: str, default: int) -> int:
+    text = entries.get(key, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InputError(f"{key} of external data must be a number, not {shown(text)}")
+    return int(text)

@@ -1,17 +1,8 @@
 """TFLite front end: file, graphs, and operator conversions with one module per family."""
 
-from compiler.frontends.tflite import (
-    control,
-    convolution,
-    elementwise,
-    fallback,
-    padding,
-    pooling,
-    reshape,
-    slice,
-)
+from compiler.frontends.tflite import control, convolution, elementwise, fallback, pooling, reshape
 from compiler.frontends.tflite.constant_folding import KNOWN
-from compiler.frontends.tflite.file import read_tflite
+from compiler.frontends.tflite.reader import read_tflite
 from compiler.frontends.tflite.registry import CONVERTERS
 
 #: Modules whose import registers all conversions.
@@ -21,11 +12,11 @@ FAMILIES = (
     elementwise,
     fallback,
     elementwise,
-    padding,
+    reshape,
     pooling,
     reshape,
     pooling,
-    slice,
+    reshape,
     reshape,
 )
 

@@ -215,6 +215,7 @@ def _model(op: str, *constants: float) -> str:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
     return base64.b64encode(model.SerializeToString(deterministic=True)).decode()
 
+
 #: Most elements of a constant that is spread.
 _MOST = 1 << 26
 

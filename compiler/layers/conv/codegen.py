@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
-from compiler.layers.conv.im2col import Im2colLayout, layout_of
+from compiler.layers.conv.input_layout import Im2colLayout, can_pack_pixels, layout_of, pack_pixels
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.pixel_packing import can_pack_pixels, pack_pixels
 from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, ramped, tapered
 from compiler.layers.epilogue import Epilogue, parameters
 from compiler.util.tiles import ceil_div

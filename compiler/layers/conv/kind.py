@@ -2,8 +2,7 @@
 
 from compiler.layers.conv.codegen import conv_steps
 from compiler.layers.conv.layer import ConvLayer, lower_conv, lower_dense
-from compiler.layers.conv.tile_model import conv_tile_model
-from compiler.layers.conv.tilings import conv_tilings
+from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 
 KIND = LayerKind(

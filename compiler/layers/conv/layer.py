@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from numpy.typing import NDArray
 
+from compiler.ir.graph import times_over
 from compiler.ir.identity import identity
-from compiler.ir.rebuild import times_over
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.lowering_context import LoweringContext, affine

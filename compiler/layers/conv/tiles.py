@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import CodegenContext, TileBuffers, image_rows, pieces
-from compiler.layers.conv.im2col import Im2colLayout
+from compiler.layers.conv.input_layout import Im2colLayout
 from compiler.layers.conv.layer import ConvLayer
 from compiler.util.tiles import ceil_div
 from hw.isa.commands import LOAD_WORD
@@ -85,6 +85,7 @@ def _halves(rows: int, few: int) -> list[int]:
         out.append(rows if rows < 2 * few else ceil_div(rows, 2))
         rows -= out[-1]
     return out
+
 
 #: More pieces than any image has.
 _ALL = 1 << 24

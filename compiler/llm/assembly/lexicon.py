@@ -37,6 +37,7 @@ class TokenChoice(NamedTuple):
         """Return whether a byte is among the choices."""
         return isinstance(self.what, tuple) and self.what[0] <= value <= self.what[1]
 
+
 #: End of a program, and of a loop body.
 STOP, END = "stop", "end"
 #: Loop without a body; the distance to its end follows.

@@ -4,8 +4,7 @@ from collections.abc import Hashable, Sequence
 
 from compiler.llm.assembly.completion import FENCE
 from compiler.llm.assembly.decoder_state import AssemblyGrammar
-from compiler.llm.assembly.equivalence_automaton import EquivalenceAutomaton
-from compiler.llm.assembly.equivalence_decoder import EquivalenceDecoder, given
+from compiler.llm.assembly.equivalence import EquivalenceAutomaton, EquivalenceDecoder, given
 from compiler.llm.assembly.lexicon import STOP
 from compiler.llm.assembly.replacement_limits import limits_in_place
 from compiler.llm.assembly.tokenizer import program_of, straight
@@ -19,7 +18,7 @@ from compiler.runtime.stages import Stage
 from compiler.runtime.validation import stage_calls
 from compiler.tuning.edits.editable_programs import EditableProgram
 from compiler.tuning.edits.unroll import Unrolled, unrolled
-from compiler.tuning.generators.task import Candidate
+from compiler.tuning.generators.generator import Candidate
 from compiler.validate.errors import ValidationError
 from hw.isa.program import Program
 

@@ -1,29 +1,126 @@
-"""Measures small networks for the training data: each along a trajectory of improving schedules."""
+"""Measures small networks along trajectories of schedules and of edits, for the training data."""
 
 import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from compiler.llm.data.edit_trajectories import edit_walk
-from compiler.llm.data.held_out import is_held_out
-from compiler.llm.data.machines import MACHINES, TRAINING
+from compiler.llm.data.held_out import MACHINES, TRAINING, is_held_out
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
-from compiler.llm.data.trajectories import Trajectory, different, unusual
+from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, different, unusual
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.calibration.collect import point_of
+from compiler.tuning.edits.edit import Edit, EditError, applied, draw_edits
+from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
+from compiler.tuning.search.layer_space import LayerSpace, spaces_of
 from compiler.tuning.search.method import with_layer
-from compiler.tuning.space.layer_space import LayerSpace, spaces_of
 from hw.errors import InputError
+from hw.isa.counters import CAUSES
+
+#: Number of variants per program besides the compiled one, and attempts for each.
+_VARIANTS, _PATIENCE = 24, 10
+#: Fraction of trajectories that edit the program of a schedule other than the best one.
+_ANY = 0.25
+#: Fraction of variants that start from an arbitrary variant instead of the best one so far.
+_ASTRAY = 0.15
+#: Maximum number of commands; building variants of longer programs takes too long.
+_LONGEST = 400
+
+
+def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWalk | None:
+    """Measure edits of a program under one of the schedules of a trajectory; None if no program can be edited.
+
+    Parameters
+    ----------
+    devices : Devices
+        Simulated devices.
+    walk : Trajectory
+        Network and its schedules.
+    rng : random.Random
+        Random generator for the edits.
+
+    Raises
+    ------
+    WorkError
+        A simulator process died.
+    """
+    costs = [step.cycles for step in walk.steps]
+    step = rng.randrange(len(costs)) if rng.random() < _ANY else costs.index(min(costs))
+    try:
+        rig = MeasureHarness(devices, walk.machine, walk.point)
+        layers = dict(zip(rig.names, walk.schedules(step), strict=True))
+        network = rig.prepared.network(replace(rig.first.schedule, layers=layers))
+    except InputError:  # of another version of the compiler
+        return None
+    workshop = EditablePrograms(network)
+    pieces = [piece for piece in workshop.pieces if 0 < len(piece.unrolled.commands) <= _LONGEST]
+    measured = rig.measured(network) if pieces else None
+    if measured is None:
+        return None
+    piece = rng.choices(pieces, [max(each.cycles(measured), 1) for each in pieces])[0]
+    return _Editing(rig, workshop, piece, rng).walk(step, measured)
+
+
+class _Editing:
+    """Builds and measures variants of one program."""
+
+    def __init__(
+        self, rig: MeasureHarness, workshop: EditablePrograms, piece: EditableProgram, rng: random.Random
+    ):
+        self.rig, self.workshop, self.piece, self.rng = rig, workshop, piece, rng
+        self._seen = {_text(workshop.schedule)}
+
+    def walk(self, step: int, measured: Measurement) -> EditWalk:
+        """Measure the variants; fewer if few edits have an effect."""
+        made = EditWalk(step, self.piece.name, [self._variant(-1, None, measured)])
+        edits: list[tuple[Edit, ...]] = [()]
+        for _ in range(_VARIANTS):
+            costs = [variant.cycles for variant in made.variants]
+            best = costs.index(min(costs))
+            base = self.rng.randrange(len(costs)) if self.rng.random() < _ASTRAY else best
+            found = self._next(edits[base])
+            if found is not None:
+                made.variants.append(self._variant(base, *found))
+                edits.append((*edits[base], found[0]))
+        return made
+
+    def _next(self, edits: tuple[Edit, ...]) -> tuple[Edit, Measurement] | None:
+        """Measure one more edit."""
+        commands = applied(self.workshop.config, self.piece.unrolled.commands, edits)
+        for _ in range(_PATIENCE):
+            found = draw_edits(self.workshop.config, commands, self.rng)
+            if found is None:
+                return None
+            try:
+                schedule = self.workshop.with_edits({self.piece.name: (*edits, found[0])})
+                if (text := _text(schedule)) in self._seen:
+                    continue
+                self._seen.add(text)
+                network = self.rig.prepared.network(schedule)
+            except (EditError, InputError):  # too long for the instruction store
+                continue
+            if (measured := self.rig.measured(network)) is not None:
+                return found[0], measured
+        return None
+
+    def _variant(self, base: int, edit: Edit | None, measured: Measurement) -> EditVariant:
+        entries = [entry for entry in measured.layers if set(self.piece.layers) & set(entry.names)]
+        where = [sum(entry.where[cause] for entry in entries) for cause in CAUSES]
+        return EditVariant(base, edit, self.piece.cycles(measured), where)
+
+
+def _text(schedule: Schedule) -> str:
+    return "".join(each.text for each in schedule.programs.values())
+
 
 #: Number of schedules per network besides the first, and extra ones per layer that follows another.
 _STEPS, _MORE = 14, 6
 #: Fraction of steps with freshly sampled tilings, and maximum number of single-field changes otherwise.
 _DRAWN, _CHANGES = 0.4, 2
 #: Fraction of steps that start from an arbitrary schedule instead of the best one so far.
-_ASTRAY = 0.15
-_PATIENCE = 20
+_COLLECT_ASTRAY = 0.15
+_COLLECT_PATIENCE = 20
 
 
 def places(seed: int, lane: int, lanes: int) -> Iterator[tuple[str, int]]:
@@ -99,7 +196,7 @@ class _Walker:
         seen = {first.to_json()}
         for _ in range(_STEPS + _MORE * (len(self.names) - 1)):
             best = costs.index(min(costs))
-            base = self.rng.randrange(len(costs)) if self.rng.random() < _ASTRAY else best
+            base = self.rng.randrange(len(costs)) if self.rng.random() < _COLLECT_ASTRAY else best
             found = self._next(schedules[base], seen)
             if found is None:
                 continue
@@ -112,7 +209,7 @@ class _Walker:
 
     def _next(self, base: Schedule, seen: set[str]) -> tuple[str, Schedule, Measurement] | None:
         """Measure a new schedule that differs from `base` in one layer."""
-        for _ in range(_PATIENCE):
+        for _ in range(_COLLECT_PATIENCE):
             layer = self.rng.choice(self.names)
             schedule = with_layer(base, layer, self._changed(self.spaces[layer], base.layers[layer]))
             text = schedule.to_json()

@@ -1,15 +1,92 @@
-"""Derives training examples from measured trajectories."""
+"""Training examples: prompts with measured answers, derived from trajectories and edits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-from compiler.llm.data.edit_examples import edit_examples
+from compiler.codegen.semaphores import Issued
+from compiler.layers.base import Layer
+from compiler.llm.assembly.program_request import ROOM
+from compiler.llm.assembly.tokenizer import straight, words_of
 from compiler.llm.data.example import Example
+from compiler.llm.data.held_out import MACHINES
 from compiler.llm.data.journal import read
-from compiler.llm.data.prompts import TrajectoryPrompts
-from compiler.llm.data.trajectories import Trajectory
-from compiler.llm.tokens.layer_prompt import PromptSubject
+from compiler.llm.data.trajectories import EditWalk, Trajectory
+from compiler.llm.tokens.layer_prompt import BEST, PromptSubject
+from compiler.llm.tokens.program_edits import MOST, edits_words, plain
+from compiler.llm.tokens.program_summary import outline_words
+from compiler.llm.tokens.prompt_tokens import Ask, chief
 from compiler.llm.tokens.schedule_delta import changes_words
+from compiler.pipeline import ModelCompiler
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.scheduler.initial import tiling_contexts
+from compiler.tuning.edits.edit import Edit, applied
+from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
+from hw.errors import InputError
+from hw.isa.counters import CAUSES
+
+
+class TrajectoryPrompts:
+    """Builds prompts for layers under the schedules of a trajectory.
+
+    Parameters
+    ----------
+    walk : Trajectory
+        Trajectory with the network.
+    """
+
+    def __init__(self, walk: Trajectory):
+        machine = MACHINES[walk.machine]
+        self._prepared = ModelCompiler(walk.point.graph(), machine.conditions.config, machine.options)
+        (stage,) = self._prepared.lowered(self._prepared.fusions)
+        self.walk, self.layers = walk, stage.layers
+        self._spots = tiling_contexts(self._prepared.config, stage, machine.conditions.dram)
+        self._schedules: dict[int, list[LayerSchedule]] = {}
+
+    def schedules(self, number: int) -> list[LayerSchedule]:
+        """Return the schedules of all layers in a step."""
+        if number not in self._schedules:
+            self._schedules[number] = self.walk.schedules(number)
+        return self._schedules[number]
+
+    def network(self, number: int) -> CompiledNetwork:
+        """Return the network compiled with the schedule of a step.
+
+        Raises
+        ------
+        InputError
+            The schedule is not legal for this compiler version.
+        """
+        named = {layer.name: each for layer, each in zip(self.layers, self.schedules(number), strict=True)}
+        return self._prepared.network(Schedule(self._prepared.fusions, named))
+
+    def of(self, number: int, layer: int) -> PromptSubject | None:
+        """Return the prompt of a layer in a step; None if it has no own counter there or a size without tokens."""
+        step = self.walk.steps[number]
+        if not step.layers.get(layer):
+            return None
+        return self._subject(number, layer, dict(zip(CAUSES, step.where[layer], strict=True)))
+
+    def of_program(self, number: int, piece: EditableProgram) -> PromptSubject | None:
+        """Return the prompt of a program of a step, without its cost; None as in `of`."""
+        named: Mapping[str, Layer] = {layer.name: layer for layer in self.layers}
+        layer = chief([named[name] for name in piece.layers])
+        return self._subject(number, self.layers.index(layer), {})
+
+    def _subject(self, number: int, layer: int, where: dict[str, int]) -> PromptSubject | None:
+        subject = PromptSubject(self.layers[layer], self._spots[layer], self.schedules(number)[layer], where)
+        try:
+            subject.words(BEST)
+        except ValueError:
+            return None
+        return subject
+
+
+def costing(subject: PromptSubject, where: list[int]) -> PromptSubject:
+    """Return a prompt subject with the given cycles by cause."""
+    return replace(subject, where=dict(zip(CAUSES, where, strict=True)))
 
 
 def texts(count: int) -> list[list[str]]:
@@ -68,3 +145,94 @@ def _example(
         return None
     ratio = 1 + (other.cycles - now.cycles) / now.layers[layer]
     return Example(subject, tuple(answer), ratio, other.cycles == least) if ratio > 0 else None
+
+
+def edit_examples(edited: EditWalk, subjects: TrajectoryPrompts) -> Iterator[Example]:
+    """Yield examples from each variant to those reached by at most `MOST` edits, and of whole programs."""
+    try:
+        workshop = EditablePrograms(subjects.network(edited.step))
+        piece = next((each for each in workshop.pieces if each.name == edited.program), None)
+        subject = None if piece is None else subjects.of_program(edited.step, piece)
+        if piece is None or subject is None:
+            return
+        variants = _Variants(edited, workshop, piece.unrolled.commands)
+        for number in range(len(edited.variants)):
+            yield from _from(edited, variants, subject, number)
+    except (InputError, ValueError):  # of another version of the compiler, which edited other programs
+        return
+
+
+def _from(edited: EditWalk, variants: "_Variants", subject: PromptSubject, number: int) -> Iterator[Example]:
+    now = edited.variants[number]
+    subject, outline = costing(subject, now.where), tuple(variants.outline(number))
+    paths = {other: variants.path(number, other) for other in range(number + 1, len(edited.variants))}
+    costs = [variant.cycles for variant in edited.variants]
+    least = min((costs[other] for other, path in paths.items() if path), default=0)
+    for other, path in paths.items():
+        if path:
+            best = costs[other] == least <= costs[number]
+            edits = Example(
+                subject, tuple(edits_words(path)), costs[other] / now.cycles, best, Ask.EDITS, outline
+            )
+            yield edits
+            if not number:  # a program that was only just compiled is asked about before it is measured
+                yield replace(edits, known=False)
+    # A whole program may be anything: the same, a variant after one more edit, or the best one.
+    wholes = [number, *(other for other, path in paths.items() if len(path) == 1), costs.index(min(costs))]
+    for other in dict.fromkeys(wholes):
+        if program := variants.program(other):
+            best = costs[other] == min(costs)
+            yield Example(subject, program, costs[other] / now.cycles, best, Ask.PROGRAM, outline)
+
+
+@dataclass(eq=False)
+class _Variants:
+    """Variants of a program after edits."""
+
+    edited: EditWalk
+    workshop: EditablePrograms
+    compiled: Sequence[Issued]
+    _programs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def commands(self) -> list[list[Issued]]:
+        """Commands of each variant."""
+        out: list[list[Issued]] = []
+        for each in self.edited.variants:
+            before = out[each.base] if each.edit else list(self.compiled)
+            out.append(applied(self.workshop.config, before, [each.edit] if each.edit else []))
+        return out
+
+    @cached_property
+    def edits(self) -> list[tuple[Edit, ...]]:
+        """Edits that lead from the compiled program to each variant, in canonical form."""
+        out: list[tuple[Edit, ...]] = []
+        for each in self.edited.variants:
+            if each.edit is None:
+                out.append(())
+            else:
+                edit = plain(each.edit, self.commands[each.base], self.workshop.config.n)
+                out.append((*out[each.base], edit))
+        return out
+
+    def program(self, number: int) -> tuple[str, ...]:
+        """Return the tokens of a variant without loops; empty if they or those of the compiled program are too many."""
+        if number and not self.program(0):
+            return ()
+        if number not in self._programs:
+            program = straight(self.workshop.program(self.edited.program, self.edits[number]))
+            words = [] if program is None else words_of(program)
+            self._programs[number] = tuple(words) if len(words) <= ROOM else ()
+        return self._programs[number]
+
+    def outline(self, number: int) -> list[str]:
+        """Return the summary tokens of a variant."""
+        return outline_words(self.commands[number], self.workshop.config.n)
+
+    def path(self, number: int, other: int) -> tuple[Edit, ...]:
+        """Return the edits from one variant to another; empty if there is no path or it is too long."""
+        at = other
+        while at > number:
+            at = self.edited.variants[at].base
+        first = len(self.edits[number])
+        return self.edits[other][first:] if at == number and len(self.edits[other]) <= first + MOST else ()

@@ -4,15 +4,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from compiler.cost.roofline import bus_rate
-from compiler.llm.data.machines import MACHINES, CorpusMachine
+from compiler.llm.data.held_out import MACHINES, CorpusMachine
 from compiler.llm.data.trajectories import TrajectoryStep
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
-from compiler.tuning.measure.golden_io import GoldenModelReference
-from compiler.tuning.measure.latency import measure_network
+from compiler.tuning.measure.equivalence import GoldenModelReference
+from compiler.tuning.measure.throughput import measure_network
 from compiler.util.progress import building
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
@@ -57,7 +57,7 @@ class MeasureHarness:
     devices : Devices
         Simulated devices to measure on.
     name : str
-        Name of the configuration, a key of compiler.llm.data.machines.MACHINES.
+        Name of the configuration, a key of compiler.llm.data.held_out.MACHINES.
     point : CalibrationNetwork
         Network to measure.
 

@@ -112,7 +112,7 @@ class Trajectory:
     Parameters
     ----------
     machine : str
-        Name of the configuration, a key of compiler.llm.data.machines.MACHINES.
+        Name of the configuration, a key of compiler.llm.data.held_out.MACHINES.
     index : int
         Number of the network among those sampled for the configuration.
     point : CalibrationNetwork

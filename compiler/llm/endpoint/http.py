@@ -135,6 +135,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             yield from _causes(each)
     yield error
 
+
 _MOST_TOKENS = 1 << 40
 _MOST_WORDS = 200
 

@@ -1,20 +1,65 @@
-"""Candidate generator that asks a language model behind an endpoint."""
+"""Candidate generator that asks a language model behind an endpoint, and its chat history."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.llm.endpoint.answers import read_answer
-from compiler.llm.endpoint.chat import Chat
-from compiler.llm.endpoint.client import EndpointClient, LimitError
-from compiler.llm.endpoint.grammar import request_fields
+from compiler.llm.endpoint.answers import read_answer, request_fields
+from compiler.llm.endpoint.client import EndpointClient, LimitError, Message, estimated_tokens
 from compiler.llm.endpoint.http import ChatCompletion
 from compiler.llm.endpoint.prompt import MeasuredExample, Prompt, chosen, prompt_for, verdict
 from compiler.llm.endpoint.settings import Endpoint
 from compiler.llm.generate.author import LanguageModelGenerator
 from compiler.profile.measurement import Rejected, Result
-from compiler.tuning.generators.task import Candidate, GeneratorTask
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import MlaError
+
+#: Tokens that a server may add per message.
+_AROUND = 8
+
+
+class Chat:
+    """Chat history.
+
+    Parameters
+    ----------
+    beginning : list of Message
+        Initial messages, which are never dropped.
+    room : int
+        Maximum number of tokens of all messages.
+    """
+
+    def __init__(self, beginning: list[Message], room: int):
+        self.beginning, self.room = beginning, room
+        self._turns: list[list[Message]] = []
+
+    @property
+    def messages(self) -> list[Message]:
+        """Return the messages that fit: the beginning and the latest turns."""
+        room = self.room - _size(self.beginning)
+        kept: list[Message] = []
+        for turn in reversed(self._turns):
+            room -= _size(turn)
+            if room < 0:
+                break
+            kept = turn + kept
+        return self.beginning + kept
+
+    def add(self, answer: str, reply: str) -> None:
+        """Add a turn: the answer of the model and the reply to it; long texts are truncated."""
+        most = max(self.room - _size(self.beginning), 0)
+        shortened = answer[: max(most - estimated_tokens(reply), 0)]
+        self._turns.append(
+            [
+                {"role": "assistant", "content": shortened or "..."},
+                {"role": "user", "content": reply[:most]},
+            ]
+        )
+
+
+def _size(messages: list[Message]) -> int:
+    return sum(estimated_tokens(message["content"]) + _AROUND for message in messages)
+
 
 #: Maximum number of consecutive failed requests.
 _FAILURES = 3

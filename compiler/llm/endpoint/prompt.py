@@ -10,13 +10,12 @@ from functools import cache
 from typing import Any
 
 from compiler.layers.base import Image, Layer
-from compiler.llm.endpoint.budget import estimated_tokens
-from compiler.llm.endpoint.client import Message
-from compiler.llm.endpoint.grammar import AnswerGrammar, gbnf
+from compiler.llm.endpoint.answers import AnswerGrammar, gbnf
+from compiler.llm.endpoint.client import Message, estimated_tokens
 from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.generators.task import Candidate, GeneratorTask
-from compiler.tuning.space.objectives import Objective
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
+from compiler.tuning.search.constraints import Objective
 from hw.isa import reference
 from hw.isa.micro_instruction import FORMS, MicroOp
 
@@ -266,6 +265,7 @@ def _by_layer(task: GeneratorTask, result: Measurement) -> str:
 
 def _moved(was: LayerCycles, now: LayerCycles) -> int:
     return abs(now.cycles - was.cycles)
+
 
 #: Fraction of the prompt budget for the first message; the rest is for the following chat.
 _FIRST = 0.75

@@ -57,6 +57,7 @@ class ApiKey:
         """Remove the key from a text, since servers may repeat it in messages."""
         return text.replace(self._text, _HIDDEN) if self._text else text
 
+
 #: Default environment variable of the API key.
 KEY_VARIABLE = "MLA_ENDPOINT_KEY"
 #: Request fields by which servers accept an answer grammar.

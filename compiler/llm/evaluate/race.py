@@ -7,18 +7,17 @@ from math import exp, log
 
 import numpy as np
 
-from compiler.llm.data.held_out import is_held_out
-from compiler.llm.data.machines import CorpusMachine
-from compiler.llm.generate.bandit import BanditTally, CandidateKind
+from compiler.llm.data.held_out import CorpusMachine, is_held_out
+from compiler.llm.generate.candidate_pool import BanditTally, CandidateKind
 from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, singles
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.layer_space import spaces_of
 from compiler.tuning.search.methods import LLM
 from compiler.tuning.search.tuner import tune
-from compiler.tuning.space.layer_space import spaces_of
 from hw.errors import InputError
 
 #: Minimum number of tilings of a layer; with fewer there is little to choose.

@@ -1,13 +1,165 @@
-"""Queue of sampled schedules of a layer."""
+"""Queue of sampled schedules of a layer, ranked by the cost model, and the bandit that chooses the next kind."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from math import inf
 
+import numpy as np
+
+from compiler.cost.learned.model import find_model
+from compiler.cost.learned.online_model import OnlineCostModel
 from compiler.llm.generate.requests import Schedules
-from compiler.llm.generate.reranker import CostReranker
+from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule
+from compiler.tuning.generators.generator import GeneratorTask
+
+
+class CandidateKind(StrEnum):
+    """Kinds of candidates that the language model can write."""
+
+    SCHEDULES = "schedules"
+    EDITS = "edits"
+    BOTH = "schedules with edits"
+    PROGRAMS = "programs"
+
+
+#: Prior counts of successes and failures for each kind.
+_PRIOR = {
+    CandidateKind.SCHEDULES: (2.0, 2.0),
+    CandidateKind.EDITS: (2.0, 2.0),
+    CandidateKind.BOTH: (1.0, 2.0),
+    CandidateKind.PROGRAMS: (1.0, 6.0),
+}
+#: Decay factor per trial of the observed counts, since success rates change during a search.
+_FADES = 0.9
+
+
+class CandidateBandit:
+    """Thompson sampling over candidate kinds with decaying success counts.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Random generator for the samples.
+    """
+
+    def __init__(self, rng: np.random.Generator):
+        self._rng, self._known = rng, dict(_PRIOR)
+
+    def choose(self, kinds: Collection[CandidateKind]) -> CandidateKind:
+        """Sample one of the given kinds."""
+        drawn = {kind: self._rng.beta(*self._known[kind]) for kind in CandidateKind if kind in kinds}
+        return max(drawn, key=lambda kind: drawn[kind])
+
+    def learn(self, kind: CandidateKind, *, helped: bool) -> None:
+        """Update the counts of a kind with the outcome of a trial."""
+        pair = zip(self._known[kind], _PRIOR[kind], strict=True)
+        better, worse = (_FADES * now + (1 - _FADES) * first for now, first in pair)
+        self._known[kind] = (better + helped, worse + (not helped))
+
+
+@dataclass
+class BanditTally:
+    """Statistics of the candidates of one kind.
+
+    Parameters
+    ----------
+    made : int
+        Number of complete answers.
+    valid : int
+        Number of candidates that compiled, passed the proof, ran and gave correct outputs.
+    better : int
+        Number of candidates that were faster than their starting point.
+    known : int
+        Number of candidates that duplicated an earlier measurement and were not measured again.
+    """
+
+    made: int = 0
+    valid: int = 0
+    better: int = 0
+    known: int = 0
+
+    def add(self, other: "BanditTally") -> None:
+        """Add the counts of another tally."""
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
 
 Answers = Iterator[Sequence[str]]
+
+#: Optimism in units of the expected prediction error, as in the model-guided search.
+_EXPLORE = 1.0
+
+Fusions = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class PredictedCost:
+    """Predicted effect of a layer schedule.
+
+    Parameters
+    ----------
+    gain : float
+        Optimistic saving as a fraction of the network's cycles.
+    cycles : float
+        Predicted cycles of the layer.
+    """
+
+    gain: float
+    cycles: float
+
+
+class CostReranker:
+    """Predicts the cost of layer schedules and learns from measured ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[Fusions, OnlineCostModel] = {}
+
+    def promises(
+        self, task: GeneratorTask, name: str, schedules: Sequence[LayerSchedule]
+    ) -> list[PredictedCost]:
+        """Predict the effect of schedules of a layer, with all other layers unchanged.
+
+        Parameters
+        ----------
+        task : GeneratorTask
+            Network, current schedule and measurement.
+        name : str
+            Name of the layer.
+        schedules : sequence of LayerSchedule
+            Alternative schedules of the layer, at least one.
+        """
+        foresight, layers = self._foresight(task), task.schedule.layers
+        now = _cycles(foresight, task.measured, name, layers)
+        guess = foresight.guess(name, schedules, layers)
+        hoped = guess.cycles * (1 - _EXPLORE * guess.spread)
+        whole = task.measured.cycles
+        pairs = zip(hoped, guess.cycles, strict=True)
+        return [PredictedCost((now - float(least)) / whole, float(cycles)) for least, cycles in pairs]
+
+    def learn(self, task: GeneratorTask, name: str, schedule: LayerSchedule, cycles: float) -> None:
+        """Learn from the measured cycles of a network with one changed layer, which gets the whole difference."""
+        foresight, layers = self._foresight(task), task.schedule.layers
+        (promise,) = self.promises(task, name, [schedule])
+        now, before = _cycles(foresight, task.measured, name, layers), task.measured.cycles
+        foresight.learn(name, schedule, layers, now + cycles - before)
+        foresight.trial(max(before - now + promise.cycles, 1.0), float(cycles))
+
+    def _foresight(self, task: GeneratorTask) -> OnlineCostModel:
+        """Return the online cost model of the network's layers, initialized with the current measurement."""
+        fusions = task.schedule.fusions
+        if fusions not in self._known:
+            stages = task.prepared.lowered(fusions)
+            foresight = OnlineCostModel(task.conditions, stages, find_model(task.conditions), task.seed)
+            layers = task.schedule.layers
+            if not task.schedule.programs:
+                for name in layers:
+                    foresight.learn(
+                        name, layers[name], layers, _cycles(foresight, task.measured, name, layers)
+                    )
+            self._known[fusions] = foresight
+        return self._known[fusions]
 
 
 class CandidatePool:
@@ -71,3 +223,12 @@ class CandidatePool:
         promises = self._ranking.promises(request.task, request.about, schedules)
         best = max(range(len(schedules)), key=lambda number: promises[number].gain)
         return schedules[best], promises[best].gain
+
+
+def _cycles(
+    foresight: OnlineCostModel, measured: Measurement, name: str, layers: dict[str, LayerSchedule]
+) -> float:
+    """Return the cycles of a layer; cycles counted for several layers are apportioned by prediction."""
+    entry = measured.of(name)
+    guesses = {each: float(foresight.guess(each, [layers[each]], layers).cycles[0]) for each in entry.names}
+    return entry.cycles * guesses[name] / sum(guesses.values())

@@ -10,17 +10,22 @@ import numpy as np
 from compiler.llm.assembly.program_request import ProgramRequest
 from compiler.llm.decode.sampler import SampledAnswer, draw
 from compiler.llm.generate.author import LanguageModelGenerator
-from compiler.llm.generate.bandit import BanditTally, CandidateBandit, CandidateKind
-from compiler.llm.generate.candidate_pool import Answers, CandidatePool
+from compiler.llm.generate.candidate_pool import (
+    Answers,
+    BanditTally,
+    CandidateBandit,
+    CandidateKind,
+    CandidatePool,
+    CostReranker,
+)
 from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules
-from compiler.llm.generate.reranker import CostReranker
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
 from compiler.llm.tokens.layer_prompt import Programs, PromptSubject, subjects_of
 from compiler.llm.tokens.prompt_tokens import CAUSES, refused, rejected
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
-from compiler.tuning.generators.task import Candidate, GeneratorTask
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import InputError
 
 #: Model file included in the compiler.

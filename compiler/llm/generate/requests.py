@@ -7,8 +7,7 @@ from functools import cached_property
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.llm.decode.edits_grammar import EditsGrammar
-from compiler.llm.decode.sampler import TokenGrammar
+from compiler.llm.decode.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Programs, PromptSubject
 from compiler.llm.tokens.program_edits import edits_of
 from compiler.llm.tokens.prompt_tokens import Ask
@@ -16,7 +15,7 @@ from compiler.llm.tokens.schedule_delta import SPANS, ChangesGrammar, with_chang
 from compiler.runtime.program_text import program_text
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.edits.editable_programs import EditableProgram
-from compiler.tuning.generators.task import Candidate, GeneratorTask
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import InputError
 
 #: Generator name in candidates.

@@ -18,7 +18,7 @@ from compiler.llm.tokens.schedule_delta import changes_words
 from compiler.schedule.schedule import LayerSchedule
 from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
-from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.generators.generator import GeneratorTask
 from hw.isa.counters import CAUSES
 from hw.isa.enums import DTYPE_BYTES
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from compiler.codegen.semaphores import Issued
 from compiler.llm.tokens.integer_tokens import number_words, take_number
 from compiler.llm.tokens.schedule_delta import END
-from compiler.tuning.edits.edit import MOST_DIMS, Edit, Move, Split, place_of
-from compiler.tuning.edits.split import dims_of
+from compiler.tuning.edits.edit import MOST_DIMS, Edit, Move, Split, dims_of, place_of
 
 SPLIT, MOVE = "split at", "move at"
 #: Edit tokens; the end token is shared with other answers.

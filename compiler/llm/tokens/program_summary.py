@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.semaphores import Issued
 from compiler.llm.tokens.integer_tokens import number_words
-from compiler.tuning.edits.edit import MOST_DIMS
-from compiler.tuning.edits.split import dims_of, get
+from compiler.tuning.edits.edit import MOST_DIMS, dims_of, get
 from hw.isa.enums import Unit
 
 OUTLINE, TIMES, MORE = "outline", "times", "more"

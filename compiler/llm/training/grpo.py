@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 import torch
 from torch.nn import functional
 
-from compiler.llm.data.rollouts import RolloutGroup
+from compiler.llm.data.self_training import RolloutGroup
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.dataset import TokenizedExample, batch_of, batches, parts

@@ -102,6 +102,7 @@ def resume(
         ) from None
     raise InputError(f"{path}: a checkpoint of another training; remove it to begin anew")
 
+
 _DECAY, _CLIP, _WARM = 0.1, 1.0, 100
 #: Steps between checkpoints and between progress messages.
 _KEEP, _SAY = 200, 50

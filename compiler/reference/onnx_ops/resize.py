@@ -127,6 +127,7 @@ def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
     found = _ROUNDINGS[rounding](coordinates(mode, axis), axis)
     return np.clip(found, 0, axis.size - 1).astype(np.int64)
 
+
 _RESIZE_F = np.float32
 
 
@@ -198,7 +199,9 @@ def _axes(asked: Asked, inputs: list[Any]) -> list[ResizeAxis]:
         part[chosen] = roi.reshape(2, -1).T
     counts, factors = list(x.shape), [1.0] * x.ndim
     if sizes is not None and sizes.size:
-        ratios = [float(_RESIZE_F(n) / _RESIZE_F(x.shape[axis])) for n, axis in zip(sizes, chosen, strict=True)]
+        ratios = [
+            float(_RESIZE_F(n) / _RESIZE_F(x.shape[axis])) for n, axis in zip(sizes, chosen, strict=True)
+        ]
         policy = asked.text("keep_aspect_ratio_policy", "stretch")
         one = {"not_larger": min, "not_smaller": max}.get(policy)
         for axis, ratio, size in zip(chosen, ratios, sizes, strict=True):

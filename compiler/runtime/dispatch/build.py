@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from compiler.codegen.command_stream import CommandStream
+from compiler.codegen.executable import CommandStream
 from compiler.options import CompileOptions
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import with_sizes

@@ -1,4 +1,4 @@
-"""Skips the part of a network behind a tensor that has one value everywhere."""
+"""Skips the part of a network behind a tensor that has one value everywhere; stages compiled as one program."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,24 +8,75 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.buffer_allocation import joint_peak
-from compiler.codegen.command_stream import CommandStream
 from compiler.codegen.dispatch_guard import Guard, GuardedProgram, equal
-from compiler.codegen.executable import StageExecutable
+from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.split_programs import ProgramPart
+from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
+from compiler.lowering.lower import LoweredNetwork
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import check_room
-from compiler.runtime.dispatch.single import tensor_named
 from compiler.runtime.dispatch.variant_memory import align_up, rebased, together
 from compiler.runtime.stages import Stage
+from compiler.schedule.schedule import Schedule
 from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
-from hw.errors import InputError
+from hw.errors import InputError, shown
 from hw.isa.assembler import assemble
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import MicroOp, Statistic, encode
 from hw.isa.program import Program
+
+
+def tensor_named(graph: Graph, name: str) -> str:
+    """Return the name of a tensor, given its name or the name of the node that computes it.
+
+    Raises
+    ------
+    InputError
+        There is no tensor or node of this name.
+    """
+    if name in graph.nodes:
+        return graph.nodes[name].outputs[0]
+    if name not in graph.tensors:
+        raise InputError(f"skip: there is no tensor and no node {shown(name)}")
+    return name
+
+
+def single(schedule: Schedule, lowered: LoweredNetwork, skip: str | None) -> Schedule:
+    """Merge all layers of a schedule into one program; each layer gets its own counter tag.
+
+    The last tile of the layer that computes `skip` is not split, because the guard reads one command's statistics.
+    """
+    last = {layer.name for layer in lowered.layers if layer.y == skip}
+    layers = {
+        name: replace(
+            layer,
+            same_program_as_previous=True,
+            own_counter_tag=True,
+            split_last_tile=layer.split_last_tile and name not in last,
+        )
+        for name, layer in schedule.layers.items()
+    }
+    return replace(schedule, layers=layers)
+
+
+def check_single(name: str, code: StageExecutable) -> None:
+    """Check that a stage has not been split into several programs.
+
+    Raises
+    ------
+    InputError
+        The program is longer than the instruction store.
+    """
+    if len(code.parts) > 1:
+        words = sum(len(program.words) for program in code.programs)
+        raise InputError(
+            f"{name} must be one program: its {words:,} instructions are more than the "
+            f"{code.config.wis_words:,} of the instruction store"
+        )
+
 
 _REST = "fence load, matrix, fuse, store"
 

@@ -21,7 +21,7 @@ from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.lowering.partition import HostNode
 from compiler.quantize.report import QuantizationReport
-from compiler.reference.host_node import check_node
+from compiler.reference.evaluate import check_node
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import BatchVariant, Body, Control, LayerInfo, Stage
 from compiler.schedule.schedule import Schedule
@@ -52,6 +52,7 @@ def by_name(tensors: Sequence[Tensor]) -> list[Tensor]:
 def tuples(value: Any) -> Any:
     """Convert nested JSON lists to tuples."""
     return tuple(tuples(each) for each in value) if isinstance(value, list) else value
+
 
 FORMAT, VERSION = "mla network", 4
 

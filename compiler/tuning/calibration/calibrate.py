@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from statistics import median
 
 from compiler import __version__
-from compiler.cost.learned.attribution import apportion
 from compiler.cost.learned.features import FeatureRow, rows_of
 from compiler.cost.learned.model import CycleModel, PredictionErrors, train
+from compiler.cost.learned.online_model import apportion
 from compiler.ir.identity import stored
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.tuning.calibration.collect import CalibrationCollector, Spaces
-from compiler.tuning.calibration.journal import CalibrationJournal, CalibrationSample
+from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.calibration.collect import (
+    CalibrationCollector,
+    CalibrationJournal,
+    CalibrationSample,
+    Spaces,
+)
 from hw.errors import WorkError
 
 #: Every so many-th point is kept out of training while the error is measured.

@@ -1,17 +1,55 @@
-"""Pairs of a convolution and a depthwise one behind it, with the result between them streamed in blocks of channels."""
+"""Results that stay in the scratchpad, made and read block by block of channels.
 
-from collections.abc import Iterator
+A convolution that makes one block of N channels after the other lets who reads them begin with the first, and one whose
+sums are cut begins before the last block that it reads is there: neither waits for the other's pipeline to run dry. A
+pool behind such a convolution has its share of FUSE while MATRIX makes the next block.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-from compiler.layers.conv.im2col import Im2colLayout, can_fold
+from compiler.ir.graph import Graph
+from compiler.layers.conv.input_layout import Im2colLayout, can_fold
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import ConvTiler
 from compiler.layers.depthwise import DepthwiseLayer, stream_passes, stream_pitch
+from compiler.layers.pool import PoolLayer
 from compiler.layers.tiling_context import CROWDED, PREFETCH, TilingContext, input_rows
+from compiler.lowering.fusion_groups import ANCHORS
 from compiler.lowering.lower import LoweredNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.search.layer_space import LayerSpace, Tiling
 from compiler.util.tiles import ceil_div, cuts
+
+#: Blocks of channels of a tile at most, and ways to cut a layer that are looked at.
+_BLOCKS, _WAYS = 2, 3
+
+
+def by_blocks(space: LayerSpace) -> list[Tiling]:
+    """Tilings of a convolution by blocks of channels, its sums cut and whole; those of most rows at once first."""
+    layer = space.layer
+    if (
+        not isinstance(layer, ConvLayer)
+        or layer.groups > 1
+        or not (space.spot.x_on_chip or space.spot.y_on_chip)
+    ):
+        return []
+    found = [t for t in space.tilings if t.schedule.order == "channels" and t.schedule.columns <= _BLOCKS]
+    found.sort(key=lambda tiling: (ceil_div(layer.shapes[layer.y].h, tiling.schedule.rows), tiling.estimate))
+    deep = ceil_div(layer.weights.shape[3], space.spot.config.n)
+    return [
+        replace(tiling, schedule=replace(tiling.schedule, depth=depth))
+        for tiling in found[:_WAYS]
+        for depth in _depths(deep, tiling.schedule, cut=space.spot.x_on_chip)
+    ]
+
+
+def _depths(deep: int, schedule: LayerSchedule, *, cut: bool) -> Iterator[int]:
+    """Blocks of input channels that are summed up by one command."""
+    whole = not cut or schedule.fold_kernel_width or schedule.im2col or deep == 1
+    yield from (deep,) if whole else dict.fromkeys((ceil_div(deep, 2), deep - 1, ceil_div(deep, 4), deep))
+
 
 #: Cycles of a command of FUSE beside its rows.
 _COMMAND = 60
@@ -73,6 +111,46 @@ class FusedPair:
     first: LayerSchedule
     second: LayerSchedule
     start: float = 0.0
+
+
+@dataclass(frozen=True)
+class PooledPair:
+    """A convolution and the pool that alone reads it.
+
+    Parameters
+    ----------
+    first, second : LayerSpace
+        Of both.
+    """
+
+    first: LayerSpace
+    second: LayerSpace
+
+    def candidates(self) -> list[FusedPair]:
+        """The convolution's ways by blocks, and the pool that takes turns with it."""
+        pools = [tiling for tiling in self.second.tilings if tiling.schedule.columns == 1][:1]
+        return [
+            FusedPair(
+                way.estimate,
+                replace(way.schedule, interleave=True),
+                replace(pool.schedule, columns=way.schedule.columns, interleave=True),
+            )
+            for way in by_blocks(self.first)
+            for pool in pools
+        ]
+
+
+def pooled_pairs(lowered: LoweredNetwork, spaces: Sequence[LayerSpace]) -> dict[int, PooledPair]:
+    """Pairs by the number of their first layer."""
+    out = {}
+    for number, (first, second) in enumerate(pairwise(spaces)):
+        conv, pool = first.layer, second.layer
+        if not isinstance(conv, ConvLayer) or not isinstance(pool, PoolLayer) or pool.x != conv.y:
+            continue
+        readers = [layer for layer in lowered.layers if conv.y in layer.inputs]
+        if len(readers) == 1 and first.spot.y_on_chip:
+            out[number] = PooledPair(first, second)
+    return out
 
 
 class PlanePair:
@@ -218,3 +296,45 @@ def apply(schedule: Schedule, pair: PlanePair, fused: FusedPair) -> Schedule:
         for name, layer in layers.items()
     }
     return replace(schedule, layers=schedule.layers | kept)
+
+
+Fusions = tuple[tuple[str, ...], ...]
+
+
+def carried(graph: Graph, fusions: Fusions) -> list[str]:
+    """Additions that another maker of their operands could carry."""
+    return [name for names in fusions for name in names[1:] if _other(graph, fusions, name)]
+
+
+def with_other_carrier(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
+    """Fusions in which an addition, and what goes with it, is carried by the other maker; the same if there is none.
+
+    The carrier is carried out last. Where it is the longer one, draining, and a pool behind, are hidden by its work.
+    """
+    other = _other(graph, fusions, addition)
+    if other is None:
+        return fusions
+    groups = {names[0]: names for names in fusions}
+    mine = next(names for names in fusions if addition in names)
+    at = mine.index(addition)
+    groups |= {mine[0]: mine[:at], other[0]: other + mine[at:]}
+    return tuple(group for group in groups.values() if len(group) > 1)
+
+
+def _other(graph: Graph, fusions: Fusions, addition: str) -> tuple[str, ...] | None:
+    """The group that could carry an addition and does not."""
+    node = graph.nodes.get(addition)
+    if node is None or node.op != "add":
+        return None
+    mine = next((names for names in fusions if addition in names), ())
+    heads = (_head(graph, operand, fusions) for operand in node.inputs)
+    return next((head for head in heads if head and mine and head[0] != mine[0]), None)
+
+
+def _head(graph: Graph, operand: str, fusions: Fusions) -> tuple[str, ...] | None:
+    """The group that ends in an operand that nobody else reads, if a convolution or the like begins it."""
+    maker = graph.producer(operand)
+    if maker is None or len(graph.consumers(operand)) > 1 or operand in graph.outputs:
+        return None
+    group = next((names for names in fusions if names[-1] == maker.name), (maker.name,))
+    return group if graph.nodes[group[0]].op in ANCHORS else None

@@ -7,7 +7,7 @@ from compiler.cost.learned.features import RowMaker
 from compiler.cost.learned.model import CycleModel
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.fusion.channel_streaming import FusedPair, PlanePair, pairs_of

@@ -6,10 +6,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from compiler.profile.measurement import Measurement, Rejected, Result
-from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.program_ir import Item, put_together, take_apart
-from compiler.tuning.generators.rewrites import Rewrite, eager, lazy, moved, peeled
-from compiler.tuning.generators.task import Candidate, GeneratorTask
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
+from compiler.tuning.generators.rewrites import (
+    Item,
+    Rewrite,
+    eager,
+    lazy,
+    moved,
+    peeled,
+    put_together,
+    take_apart,
+)
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
 from hw.isa.enums import Unit

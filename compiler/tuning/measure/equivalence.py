@@ -1,24 +1,22 @@
-"""Whether programs that somebody wrote do what those do that they stand for, on the golden model.
+"""What a model must answer: fresh inputs, and their outputs by a program that no candidate has a part in."""
 
-The outputs of a network say little about its programs: after a softmax that is sure of itself many of them look right.
-So what later programs read is compared after each program, for other inputs than those that were measured: random ones
-with the model's parameters, and extremes with random parameters, so that results are clipped at both ends.
-"""
-
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.command_stream import CommandStream
+from compiler.codegen.executable import CommandStream
 from compiler.codegen.split_programs import ProgramPart
 from compiler.commands.commands import BufferMemory, BufferRef
-from compiler.ir.random_inputs import random_input
+from compiler.ir.graph import random_input
 from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.passes.index_bounds import index_bounds
 from compiler.pipeline import ModelCompiler
+from compiler.quantize.ranges import random_samples
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import PlacedStage, Session, dram_bytes
 from compiler.trace import CompilationTrace
@@ -27,6 +25,55 @@ from cosim.golden import GoldenDevice
 from cosim.status import TrapError
 from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import DTYPE_BYTES, Space, Unit
+
+Arrays = dict[str, NDArray]
+#: So many questions are remembered: methods that are compared ask the same ones.
+_REMEMBERED = 64
+
+
+@dataclass(frozen=True)
+class GoldenIO:
+    """Inputs of a model and the outputs they must give."""
+
+    inputs: Arrays
+    outputs: Arrays
+
+    def answered_by(self, outputs: Arrays) -> bool:
+        """Whether these are the outputs, bit by bit."""
+        return all(np.array_equal(outputs[name], array) for name, array in self.outputs.items())
+
+
+class GoldenModelReference:
+    """Questions by number, answered on the golden model by the first program of a model.
+
+    Parameters
+    ----------
+    network : Network
+        As the static compiler makes it.
+    seed : int
+        Of the random inputs.
+    """
+
+    def __init__(self, network: CompiledNetwork, seed: int = 0):
+        self.network, self.seed = network, seed
+        self._known: OrderedDict[int, GoldenIO] = OrderedDict()
+        self._lock = Lock()
+
+    def question(self, number: int) -> GoldenIO:
+        """The same for the same number."""
+        with self._lock:
+            if number not in self._known:
+                self._known[number] = self._make(number)
+                while len(self._known) > _REMEMBERED:
+                    self._known.popitem(last=False)
+            return self._known[number]
+
+    def _make(self, number: int) -> GoldenIO:
+        assert self.network.graph is not None
+        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
+        inputs = random_samples(self.network.graph, seed, 1)[0]
+        return GoldenIO(inputs, self.network(**inputs))
+
 
 #: Elements of an input that have the same extreme value, on the average.
 _RUN = 16

@@ -8,8 +8,7 @@ from typing import Protocol, Self
 from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.runner import MeasureOrder, MeasureSubject
 from compiler.tuning.measure.worker_pool import LocalWorker, WorkerGroup, WorkerPool

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cost.roofline import bus_rate
 from compiler.pipeline import ModelCompiler
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.measure.equivalence import EquivalenceChecker
-from compiler.tuning.measure.golden_io import GoldenModelReference
-from compiler.tuning.measure.latency import measure_network
-from compiler.tuning.measure.throughput import measure_stream, stream_bytes
+from compiler.tuning.measure.equivalence import EquivalenceChecker, GoldenModelReference
+from compiler.tuning.measure.throughput import measure_network, measure_stream, stream_bytes
 from compiler.util.progress import building
 from cosim.device import SimulatorDiedError
 from hw.errors import InputError

@@ -6,6 +6,7 @@ from compiler.codegen.buffer_allocation import MemoryFullError
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.search_units import (
     Choice,
@@ -15,8 +16,6 @@ from compiler.tuning.search.search_units import (
     units_of,
     with_choices,
 )
-from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
-from compiler.tuning.space.objectives import Objective
 from hw.errors import InputError
 
 #: Each so many trials the best choices of all units are tried together.

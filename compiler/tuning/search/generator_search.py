@@ -5,13 +5,11 @@ from collections.abc import Iterator, Sequence
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.generators.generator import Generator
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.generators.library import GENERATORS
-from compiler.tuning.generators.task import Candidate, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
-from compiler.tuning.space.objectives import Objective
 from hw.errors import InputError
 
 #: So many candidates of a generator in a row may be of no use before the next one has its turn.

@@ -8,9 +8,8 @@ from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
-from compiler.tuning.space.layer_space import LayerSpace, spaces_of
-from compiler.tuning.space.objectives import Objective
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.search.layer_space import LayerSpace, spaces_of
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def check_schedule(schedule: object, rule: str) -> None:
     if not same:
         raise InputError(f"{rule} of the types that Schedule documents: it does not read back as it was")
 
+
 METHODS: "Registry[SearchMethod]" = Registry(
     "search method",
     group="mla.search_methods",

@@ -3,16 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compiler.cost.learned.attribution import attribution_groups
-from compiler.cost.learned.model import PredictionErrors
-from compiler.cost.learned.model_lookup import find_model
-from compiler.cost.learned.online_model import OnlineCostModel
+from compiler.cost.learned.model import PredictionErrors, find_model
+from compiler.cost.learned.online_model import OnlineCostModel, attribution_groups
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
-from compiler.tuning.space.objectives import Objective
 from hw.errors import InputError
 
 #: Layers that change in a trial, at most; groups of layers from one that changes to the next.

@@ -8,11 +8,10 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.edits.edit import Edit, EditError, applied, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.coordinate import CoordinateSearch
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.search_units import neighbour_loss
-from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
-from compiler.tuning.space.objectives import Objective
 from hw.errors import InputError
 
 #: Schedules have their turn until so many trials in a row have not helped by this part.

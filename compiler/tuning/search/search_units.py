@@ -12,10 +12,16 @@ from compiler.options import DramTiming
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.scheduler.initial import tiling_contexts
-from compiler.tuning.fusion.channel_blocks import PooledPair, by_blocks, pooled_pairs
-from compiler.tuning.fusion.channel_streaming import PlanePair, pairs_of
-from compiler.tuning.fusion.residual_add import carried, with_other_carrier
-from compiler.tuning.space.layer_space import LayerSpace
+from compiler.tuning.fusion.channel_streaming import (
+    PlanePair,
+    PooledPair,
+    by_blocks,
+    carried,
+    pairs_of,
+    pooled_pairs,
+    with_other_carrier,
+)
+from compiler.tuning.search.layer_space import LayerSpace
 from hw.config import MlaConfig
 
 #: Ways to carry a pair out together that are tried before anything else, and tilings of each kind of a layer.
@@ -141,6 +147,7 @@ def with_choices(schedule: Schedule, choices: list[Choice]) -> Schedule:
     for choice in choices:
         layers |= choice
     return replace(schedule, layers=layers)
+
 
 #: Layers of fewer cycles may count with the one before: a change of tag may hold them up by more than a tenth.
 _SMALL = 1000

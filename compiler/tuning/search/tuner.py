@@ -10,11 +10,10 @@ from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.library import Given, generators_of
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.methods import GENERATORS_METHOD, LLM, METHODS
-from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
-from compiler.tuning.space.objectives import Objective
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:

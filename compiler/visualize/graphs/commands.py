@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from compiler.codegen.command_stream import CommandStream
 from compiler.codegen.command_traffic import AGAIN, traffic
+from compiler.codegen.executable import CommandStream
 from compiler.codegen.semaphores import Issued
 from compiler.commands.command_cycles import cycles
 from compiler.commands.commands import READS, WRITES, BufferMemory, BufferRef, CircularBuffer, Command
@@ -18,9 +18,8 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.lowering.partition import GraphPart
 from compiler.trace import Dram
-from compiler.visualize.graphs.event_timeline import timeline
 from compiler.visualize.graphs.operators import title
-from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, size, start
+from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, size, start, timeline
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compiler.codegen.command_stream import CommandStream
+from compiler.codegen.executable import CommandStream
 from compiler.cost.energy import MAC_PJ
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS

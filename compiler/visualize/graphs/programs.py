@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compiler.codegen.command_stream import CommandStream
-from compiler.codegen.executable import StageExecutable
+from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.ir.ops import OPS
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import Control, Stage

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from compiler.visualize.graphs.stages import to_svg
 from compiler.visualize.graphs.view import View
-from compiler.visualize.svg.picture import to_svg
 from compiler.visualize.svg.text_formats import to_dot, to_json, to_text
 
 #: Writers by the name used in `mla graph --format`.

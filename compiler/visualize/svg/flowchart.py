@@ -7,8 +7,20 @@ import networkx as nx
 
 from compiler.visualize.graphs.view import View, size
 from compiler.visualize.svg.layered_layout import Key, Layered, cut, folded, layered
-from compiler.visualize.svg.style import INK, LINE, QUIET, SOFT, colours, shortened, text_width
-from compiler.visualize.svg.svg import PAGE, SMALL, Point, Svg, point
+from compiler.visualize.svg.svg import (
+    INK,
+    LINE,
+    PAGE,
+    QUIET,
+    SMALL,
+    SOFT,
+    Point,
+    Svg,
+    colours,
+    point,
+    shortened,
+    text_width,
+)
 
 _TITLE, _LINE = 11.5, 9.5
 _PAD, _STEP, _MOST = 9.0, 12.5, 230.0

@@ -157,6 +157,7 @@ def cut(heights: list[float], passing: list[int], count: int) -> list[range]:
         end = start
     return pieces
 
+
 #: Minimum number of nodes, and of repetitions, to collapse.
 _LEAST_BOXES, _LEAST_TIMES = 4, 5
 #: Maximum number of nodes compared as one repetition.

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.visualize.graphs.view import View
-from compiler.visualize.svg.style import COLOURS, INK, SOFT, shortened, text_width
-from compiler.visualize.svg.svg import SMALL, Point, Svg, point
+from compiler.visualize.svg.svg import COLOURS, INK, SMALL, SOFT, Point, Svg, point, shortened, text_width
 
 #: Lanes from left to right: contents and widths, which together fit a page.
 _LANES = (

@@ -7,7 +7,7 @@ from typing import Any
 import networkx as nx
 
 from compiler.visualize.graphs.view import View, size
-from compiler.visualize.svg.style import COLOURS, FONT, colours
+from compiler.visualize.svg.svg import COLOURS, FONT, colours
 
 
 def to_text(view: View) -> str:
@@ -45,6 +45,7 @@ def _cost(edge: dict[str, Any]) -> str:
 def to_json(view: View) -> str:
     """Return the node-link JSON of networkx."""
     return json.dumps({"schema_version": 1} | nx.node_link_data(view, edges="edges"), indent=1)
+
 
 _SHAPES = {"input": "cds", "output": "cds", "constant": "note", "buffer": "cylinder", "program": "component"}
 

@@ -6,10 +6,9 @@ import pytest
 
 from compiler.llm.endpoint.settings import KEY_VARIABLE, Patience, SpendingLimits
 from compiler.options import CompileOptions
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 

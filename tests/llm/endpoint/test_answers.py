@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.llm.endpoint.answers import EndpointAnswer, read_answer
-from compiler.llm.endpoint.grammar import AnswerGrammar
+from compiler.llm.endpoint.answers import AnswerGrammar, EndpointAnswer, read_answer
 from compiler.schedule.schedule import LayerSchedule
-from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.generators.generator import GeneratorTask
 
 CHANGES = {"rows": 3, "order": "channels"}
 

@@ -3,10 +3,10 @@
 import json
 from dataclasses import asdict
 
-from compiler.llm.endpoint.grammar import AnswerGrammar, gbnf, request_fields, schema
+from compiler.llm.endpoint.answers import AnswerGrammar, gbnf, request_fields, schema
 from compiler.llm.endpoint.prompt import short_text
 from compiler.schedule.schedule import LayerSchedule
-from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.generators.generator import GeneratorTask
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
 from hw.isa.micro_instruction import FORMS

@@ -11,11 +11,11 @@ from compiler.llm.endpoint.settings import Endpoint, SpendingLimits
 from compiler.llm.generate.choice import language_model
 from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.profile.measurement import Measurement
-from compiler.tuning.generators.task import GeneratorTask
+from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Constraints
 from compiler.tuning.search.methods import LLM
 from compiler.tuning.search.tuner import TuningResult, tune
-from compiler.tuning.space.constraints import Constraints
 from hw.errors import InputError
 from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
 from tests.support.chat_server import MODEL, Asked, ChatServer, Reply, refused, said

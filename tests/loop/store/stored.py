@@ -10,12 +10,10 @@ import numpy as np
 from compiler.api import compile
 from compiler.cache.digest import name
 from compiler.options import DramTiming
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Result
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement, Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning_db.entries import Entry, Execution, Profile, TrialEntry
-from compiler.tuning_db.keys import EntryKey
+from compiler.tuning_db.entries import Entry, EntryKey, Execution, Profile, TrialEntry
 from hw.config import MlaConfig, load_target
 from tests.compiler.graphs import Draft
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from compiler.codegen.split_programs import ProgramPart
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import Rejected
+from compiler.profile.measurement import HardwareProfile, Rejected
 from compiler.tuning_db import json_codec, program_codec, trials
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry, Execution, Profile, TrialEntry

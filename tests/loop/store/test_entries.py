@@ -11,8 +11,7 @@ from sqlalchemy import event
 
 from compiler.api import compile
 from compiler.cache.content_store import ContentStore
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.profile.measurement import LayerCycles, Measurement
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import METADATA, PROGRAMS
@@ -327,7 +326,7 @@ def test_every_table_and_query_is_plain_sql():
     from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.schema import CreateTable
 
-    from compiler.tuning_db.sealed_rows import entries
+    from compiler.tuning_db.connection import entries
 
     for dialect in (postgresql.dialect(), sqlite.dialect()):
         for table in METADATA.sorted_tables:

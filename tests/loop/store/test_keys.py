@@ -11,9 +11,9 @@ from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.layers.base import Layer
 from compiler.options import DramTiming
-from compiler.profile.hardware_profile import HardwareProfile
-from compiler.tuning_db import keys
-from compiler.tuning_db.keys import EntryKey, options_of, shape_of, subgraph_of
+from compiler.profile.measurement import HardwareProfile
+from compiler.tuning_db import entries
+from compiler.tuning_db.entries import EntryKey, options_of, shape_of, subgraph_of
 from compiler.tuning_db.machines import distance
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError
@@ -88,7 +88,7 @@ def test_layers_of_networks_have_keys(name):
 def test_options_count(monkeypatch):
     found = {options_of(), options_of(batch=1), options_of(batch=2), options_of(rounding="xnnpack", batch=1)}
     found |= {options_of(batch=1.0), options_of(batch=True), options_of(batch="1")}
-    monkeypatch.setattr(keys, "KEY_VERSION", "another")
+    monkeypatch.setattr(entries, "KEY_VERSION", "another")
     assert len(found | {options_of(batch=1)}) == 8
     assert options_of(a=1, b=2) == options_of(b=2, a=1)
 

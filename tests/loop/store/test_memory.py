@@ -11,8 +11,7 @@ from compiler.cache.content_store import ContentStore
 from compiler.runtime.session import Session, dram_bytes
 from compiler.tuning_db import program_cache
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry
-from compiler.tuning_db.keys import EntryKey
+from compiler.tuning_db.entries import Entry, EntryKey
 from compiler.tuning_db.program_cache import Placement, ProgramCache
 from cosim.golden import GoldenDevice
 from tests.loop.store import stored

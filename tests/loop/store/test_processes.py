@@ -9,7 +9,7 @@ import pytest
 from compiler.cache import content_store
 from compiler.cache.content_store import ContentStore
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.keys import EntryKey
+from compiler.tuning_db.entries import EntryKey
 from hw.config import load_target
 from tests.loop.store import stored
 from tests.loop.store.stored import SECRET

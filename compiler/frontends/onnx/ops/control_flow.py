@@ -12,6 +12,8 @@ from compiler.frontends.onnx.ops.shape import renamed
 from compiler.frontends.onnx.registry import converts, integers
 from compiler.frontends.onnx.subgraphs import (
     Form,
+    Loop,
+    ScanAxis,
     Subgraph,
     apart,
     body_of,
@@ -23,8 +25,9 @@ from compiler.frontends.onnx.subgraphs import (
     operand,
     outside,
     subgraph,
+    true,
+    unrolled,
 )
-from compiler.frontends.onnx.unroll import Loop, ScanAxis, true, unrolled
 from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
@@ -81,6 +84,7 @@ def _if(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequenc
         tuple(part.graph() for part in parts),
     )
     return outputs
+
 
 _INTEGER = Kind("int64")
 #: The subgraph is converted so often until the types of its states are found.

@@ -9,7 +9,7 @@ import numpy as np
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import function
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.ops.gather import spread
+from compiler.frontends.onnx.ops.indexing import spread
 from compiler.frontends.onnx.ops.quantize import quantized
 from compiler.frontends.onnx.ops.shape import renamed, with_ones
 from compiler.frontends.onnx.registry import choice, converts, known
@@ -360,6 +360,7 @@ def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
     most = np.finfo(np.float32).max
     stored = quantized(np.clip(numbers, -most, most), kind.quantization, kind.dtype)
     return ConstantValue(value.name, stored, kind.quantization)
+
 
 _BOOL = Kind("bool")
 #: Operators of the graph, and whether the operands change places.

@@ -7,9 +7,9 @@ from typing import Any
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.elementwise import binary
+from compiler.frontends.onnx.ops.indexing import part_of
 from compiler.frontends.onnx.ops.matmul import dense
 from compiler.frontends.onnx.ops.shape import with_ones
-from compiler.frontends.onnx.ops.slice_concat import part_of
 from compiler.frontends.onnx.registry import choice, converts, known
 from compiler.frontends.onnx.values import (
     FLOAT,

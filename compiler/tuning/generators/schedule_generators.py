@@ -1,0 +1,65 @@
+"""Generators of schedules: other tilings, loop orders and layouts of a layer; layers joined, split, streamed."""
+
+from collections.abc import Iterator
+
+from compiler.cost.learned.model import find_model
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.fusion.engine import FusionEngine
+from compiler.tuning.fusion.network_model import NetworkCostModel
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
+from compiler.tuning.search.layer_space import spaces_of
+
+#: Tilings of a layer that are looked at, by the static compiler's estimate, and that are proposed.
+_LOOKED, _PROPOSED = 64, 4
+
+
+class TilingGenerator(Generator):
+    """Cuts one layer at a time in another way; what neighbours gain or lose by that is predicted too."""
+
+    name = "tiling"
+
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
+        """The most promising tilings of each layer, the greatest gains first."""
+        forecaster = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
+        base = Schedule(task.schedule.fusions, task.schedule.layers)
+        now = forecaster.of(base).cycles
+        found: list[tuple[float, Candidate]] = []
+        stages = task.prepared.lowered(base.fusions)
+        for name, space in spaces_of(task.prepared.config, stages, task.conditions.dram).items():
+            if name in task.layers:
+                mine = base.layers[name]
+                tilings = [space.beside(each.schedule, mine) for each in space.tilings[:_LOOKED]]
+                ways = [
+                    task.with_layers({name: each}, self.name, f"tiling of {name}")
+                    for each in tilings
+                    if each != mine
+                ]
+                costs = sorted(
+                    ((forecaster.of(way.schedule), way) for way in ways), key=lambda each: each[0].cycles
+                )
+                found += [
+                    (cost.cycles, Candidate(way.schedule, self.name, way.why, cost.cycles))
+                    for cost, way in costs[:_PROPOSED]
+                    if cost.cycles < now
+                ]
+        found.sort(key=lambda each: each[0])
+        yield from (candidate for _, candidate in found)
+
+
+class FusionGenerator(Generator):
+    """Proposes what promises a gain, or would if the prediction is off by as much as is to be expected."""
+
+    name = "fusion"
+
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
+        """All promising changes together, then each by itself."""
+        engine = FusionEngine(task.prepared, task.conditions, find_model(task.conditions))
+        sites = [site for site in engine.sites(task.schedule) if set(site.layers) <= set(task.layers)]
+        options = [option for option in engine.options(task.schedule, sites) if option.hoped > 0]
+        whole = engine.together(task.schedule, options)
+        if whole is not None:
+            predicted = engine.forecaster.of(whole).cycles
+            yield Candidate(whole, self.name, "all that promise something", predicted)
+        for option in options:
+            why = f"{option.site.kind} {' + '.join(option.site.layers)}: {option.what}"
+            yield Candidate(option.schedule, self.name, why, option.forecast.cycles)

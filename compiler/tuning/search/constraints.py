@@ -1,0 +1,91 @@
+"""What a search makes small."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compiler.profile.measurement import Measurement
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from hw.errors import InputError, shown
+
+
+class Objective(StrEnum):
+    """What counts."""
+
+    LATENCY = "latency"
+    ENERGY = "energy"
+    THROUGHPUT = "throughput"
+
+    def cost(self, measured: Measurement) -> float:
+        """The less the better: cycles of a sample, or microjoules."""
+        return measured.energy_uj if self is Objective.ENERGY else float(measured.cycles)
+
+
+#: Transformations by name, and the fields of a layer's schedule that each changes.
+TRANSFORMATIONS: dict[str, frozenset[str]] = {
+    "tiling": frozenset({"rows", "rows_per_load", "width", "columns", "depth", "param_blocks"}),
+    "order": frozenset({"order"}),
+    "layout": frozenset({"fold_kernel_width", "im2col", "pixels_per_pass"}),
+    "buffers": frozenset({"x_buffers", "w_buffers", "y_buffers", "acc_buffers", "param_buffers"}),
+    "prefetch": frozenset({"prefetch"}),
+    "ramp": frozenset({"split_first_tile", "split_last_tile"}),
+    "scale": frozenset({"common_scale"}),
+    "on_chip": frozenset({"on_chip"}),
+    "planes": frozenset({"stream_channel_blocks"}),
+    "turns": frozenset({"interleave"}),
+    "program": frozenset({"same_program_as_previous"}),
+    "tag": frozenset({"own_counter_tag"}),
+    "chain": frozenset(),  # which nodes are one layer
+    "micro-program": frozenset(),  # texts in place of the code generator's programs
+}
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Which transformations are not to be used.
+
+    Parameters
+    ----------
+    forbidden : frozenset of str
+        Keys of TRANSFORMATIONS.
+
+    Raises
+    ------
+    InputError
+        There is no such transformation.
+    """
+
+    forbidden: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for name in sorted(self.forbidden):
+            if name not in TRANSFORMATIONS:
+                raise InputError(
+                    f"a transformation is one of {', '.join(TRANSFORMATIONS)}, not {shown(name)}"
+                )
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Fields of layers' schedules that must stay as they are."""
+        return frozenset(name for each in self.forbidden for name in TRANSFORMATIONS[each])
+
+    def broken(self, schedule: Schedule, first: Schedule) -> str | None:
+        """A forbidden transformation by which a schedule differs from the first one; None: there is none."""
+        if "chain" in self.forbidden and set(schedule.fusions) != set(first.fusions):
+            return "chain"
+        if "micro-program" in self.forbidden and schedule.programs:
+            return "micro-program"
+        kept = self.kept
+        for name in schedule.layers.keys() & first.layers.keys():
+            changed = _changed(schedule.layers[name], first.layers[name], kept)
+            if changed is not None:
+                return next(each for each in self.forbidden if changed in TRANSFORMATIONS[each])
+        return None
+
+
+def _changed(schedule: LayerSchedule, first: LayerSchedule, names: Iterable[str]) -> str | None:
+    return next((name for name in names if getattr(schedule, name) != getattr(first, name)), None)
+
+
+#: Everything may be changed.
+UNCONSTRAINED = Constraints()

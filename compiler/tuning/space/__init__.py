@@ -1,1 +1,0 @@
-"""The search space: schedules of a layer, constraints, objectives."""
