@@ -63,7 +63,6 @@ _RING_SLOTS = 256
 #: Cycles after which progress is told.
 _LOOK = 1_000_000
 
-Arrays = Mapping[str, NDArray]
 
 
 def dram_bytes(network: StagedNetwork, samples: int = 1) -> int:

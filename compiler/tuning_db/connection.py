@@ -259,7 +259,6 @@ _BUSY_TIMEOUT_S = 60
 #: Attempts to create the tables: of concurrent processes one succeeds, the others find the tables on a retry.
 _MAX_ATTEMPTS = 8
 
-T = TypeVar("T")
 
 
 def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:

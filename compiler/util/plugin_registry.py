@@ -199,7 +199,6 @@ def _object(reference: str) -> Any:
 
 
 _log = logging.getLogger(__name__)
-_UserCodeErrorsResult = TypeVar("_Result")
 _OURS = Path(__file__).resolve().parents[1]
 _PYTHON = Path(sysconfig.get_paths()["stdlib"]).resolve()
 #: Stack frames in messages of PyTorch.
@@ -211,8 +210,8 @@ _EXPORTERS = ("torch", "torchao", "onnxscript", "onnx_ir")
 
 
 def guarded(
-    work: Callable[[], _UserCodeErrorsResult], doing: str, *, right: Callable[[str], str] | None = None
-) -> _UserCodeErrorsResult:
+    work: Callable[[], _Result], doing: str, *, right: Callable[[str], str] | None = None
+) -> _Result:
     """Run user code; any failure becomes an InputError.
 
     Parameters

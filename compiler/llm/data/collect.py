@@ -118,8 +118,6 @@ def _text(schedule: Schedule) -> str:
 _STEPS, _MORE = 14, 6
 #: Fraction of steps with freshly sampled tilings, and maximum number of single-field changes otherwise.
 _DRAWN, _CHANGES = 0.4, 2
-#: Fraction of steps that start from an arbitrary schedule instead of the best one so far.
-_COLLECT_ASTRAY = 0.15
 _COLLECT_PATIENCE = 20
 
 
@@ -196,7 +194,7 @@ class _Walker:
         seen = {first.to_json()}
         for _ in range(_STEPS + _MORE * (len(self.names) - 1)):
             best = costs.index(min(costs))
-            base = self.rng.randrange(len(costs)) if self.rng.random() < _COLLECT_ASTRAY else best
+            base = self.rng.randrange(len(costs)) if self.rng.random() < _ASTRAY else best
             found = self._next(schedules[base], seen)
             if found is None:
                 continue

@@ -105,12 +105,11 @@ def _bins(first: int, last: int, count: int, size: int) -> list[tuple[int, int]]
     return [(min(max(a, 0), size), min(max(b, 0), size)) for a, b in zip(starts, ends, strict=True)]
 
 
-_GRID_SAMPLE_F = np.float32
 Places = NDArray[np.float32]
 #: Number of coordinates processed at once, which bounds the memory use.
 _PART = 1 << 16
 #: The constant of cubic interpolation.
-_A = _GRID_SAMPLE_F(-0.75)
+_A = _F(-0.75)
 
 
 @computes("GridSample")
@@ -125,7 +124,7 @@ def _grid_sample(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
     made = np.empty((*x.shape[:2], math.prod(grid.shape[1:-1])), x.dtype)
     for image, places in enumerate(grid.reshape(len(grid), -1, grid.shape[-1])):
         for first in range(0, len(places), _PART):
-            part = places[first : first + _PART].astype(_GRID_SAMPLE_F)
+            part = places[first : first + _PART].astype(_F)
             made[image, :, first : first + _PART] = _sampled(x[image], part, mode, padding, corners)
     return (made.reshape(*x.shape[:2], *grid.shape[1:-1]),)
 
@@ -137,16 +136,16 @@ def _sampled(image: Array, grid: Places, mode: str, padding: str, corners: bool)
     if mode == "nearest":
         places = [np.rint(place) for place in places]
     ends = [
-        (_GRID_SAMPLE_F(0), _GRID_SAMPLE_F(n - 1))
+        (_F(0), _F(n - 1))
         if corners
-        else (_GRID_SAMPLE_F(-0.5), _GRID_SAMPLE_F(n - 0.5))
+        else (_F(-0.5), _F(n - 0.5))
         for n in sizes
     ]
     if padding == "reflection" or (padding == "border" and "cubic" not in mode):
         places = _brought_in(places, ends, sizes, padding)
-    total = np.zeros((image.shape[0], len(grid)), _GRID_SAMPLE_F)
+    total = np.zeros((image.shape[0], len(grid)), _F)
     for chosen in itertools.product(*(_taps(place, mode) for place in places)):
-        weight, where = np.ones(len(grid), _GRID_SAMPLE_F), list[Array]()
+        weight, where = np.ones(len(grid), _F), list[Array]()
         for (place, factor), size, end in zip(chosen, sizes, ends, strict=True):
             place, inside = _pixel(place, size, end, padding)
             weight = weight * factor * inside
@@ -158,9 +157,9 @@ def _sampled(image: Array, grid: Places, mode: str, padding: str, corners: bool)
 def _place(normal: Places, size: int, corners: bool) -> Places:
     """Convert coordinates in -1..1 to pixel coordinates."""
     return (
-        (normal + _GRID_SAMPLE_F(1)) / _GRID_SAMPLE_F(2) * _GRID_SAMPLE_F(size - 1)
+        (normal + _F(1)) / _F(2) * _F(size - 1)
         if corners
-        else ((normal + _GRID_SAMPLE_F(1)) * _GRID_SAMPLE_F(size) - _GRID_SAMPLE_F(1)) / _GRID_SAMPLE_F(2)
+        else ((normal + _F(1)) * _F(size) - _F(1)) / _F(2)
     )
 
 
@@ -186,7 +185,7 @@ def _reflected(place: Places, low: np.float32, high: np.float32) -> Places:
     times = np.trunc(beyond / span)
     rest, even, below = beyond - times * span, times % 2 == 0, place < low
     moved = np.where(even == below, low + rest, high - rest)
-    return np.where(beyond > 0, moved, place).astype(_GRID_SAMPLE_F)
+    return np.where(beyond > 0, moved, place).astype(_F)
 
 
 def _taps(place: Places, mode: str) -> list[tuple[Places, Places]]:
@@ -197,13 +196,13 @@ def _taps(place: Places, mode: str) -> list[tuple[Places, Places]]:
     part = place - first
     if mode in ("linear", "bilinear"):
         return [(first, 1 - part), (first + 1, part)]
-    return [(first + i, _cubic(part - _GRID_SAMPLE_F(i))) for i in range(-1, 3)]
+    return [(first + i, _cubic(part - _F(i))) for i in range(-1, 3)]
 
 
 def _cubic(distance: Places) -> Places:
     d = np.abs(distance)
     near = ((_A + 2) * d - (_A + 3)) * d * d + 1
-    return np.where(d <= 1, near, ((_A * d - 5 * _A) * d + 8 * _A) * d - 4 * _A).astype(_GRID_SAMPLE_F)
+    return np.where(d <= 1, near, ((_A * d - 5 * _A) * d + 8 * _A) * d - 4 * _A).astype(_F)
 
 
 def _pixel(

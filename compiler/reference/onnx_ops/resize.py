@@ -128,7 +128,6 @@ def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
     return np.clip(found, 0, axis.size - 1).astype(np.int64)
 
 
-_RESIZE_F = np.float32
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def resize(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
     if mode != "nearest":
         axes = _with_fractions(axes)
     taps = {"nearest": _nearest, "linear": _linear, "cubic": _cubic}[mode]
-    made = x if mode == "nearest" else x.astype(_RESIZE_F)
+    made = x if mode == "nearest" else x.astype(_F)
     outside = np.zeros((1,) * x.ndim, bool)
     for number, axis in enumerate(axes):
         if axis.count == axis.size and axis.scale == 1 and not _crops(asked):
@@ -159,13 +158,13 @@ def resize(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
         made = _combined(made, each, number)
         outside = outside | each.outside.reshape(-1, *(1,) * (x.ndim - number - 1))
     if _crops(asked):
-        made = np.where(outside, _RESIZE_F(asked.get("extrapolation_value", 0.0)), made)
+        made = np.where(outside, _F(asked.get("extrapolation_value", 0.0)), made)
     return (_stored(made, x.dtype),)
 
 
 def _with_fractions(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
     """Between corners ONNX's node tests measure to sizes with their fraction, which onnxruntime leaves out."""
-    return [replace(axis, length=float(_RESIZE_F(axis.size) * _RESIZE_F(axis.scale))) for axis in axes]
+    return [replace(axis, length=float(_F(axis.size) * _F(axis.scale))) for axis in axes]
 
 
 def _stored(made: Array, dtype: np.dtype) -> Array:
@@ -200,7 +199,7 @@ def _axes(asked: Asked, inputs: list[Any]) -> list[ResizeAxis]:
     counts, factors = list(x.shape), [1.0] * x.ndim
     if sizes is not None and sizes.size:
         ratios = [
-            float(_RESIZE_F(n) / _RESIZE_F(x.shape[axis])) for n, axis in zip(sizes, chosen, strict=True)
+            float(_F(n) / _F(x.shape[axis])) for n, axis in zip(sizes, chosen, strict=True)
         ]
         policy = asked.text("keep_aspect_ratio_policy", "stretch")
         one = {"not_larger": min, "not_smaller": max}.get(policy)
@@ -222,7 +221,7 @@ def _combined(x: Array, taps: _Taps, axis: int) -> Array:
     if taps.places.shape[1] == 1:
         return np.take(x, taps.places[:, 0], axis)
     shape = (-1, *(1,) * (x.ndim - axis - 1))
-    total = np.zeros((), _RESIZE_F)
+    total = np.zeros((), _F)
     for places, weights in zip(taps.places.T, taps.weights.T, strict=True):
         total = total + np.take(x, places, axis) * weights.reshape(shape)
     return total
@@ -232,7 +231,7 @@ def _nearest(asked: Asked, axis: ResizeAxis) -> _Taps:
     old = asked.op == "Upsample" or asked.version < 11
     rounding = "simple" if old else asked.text("nearest_mode", "round_prefer_floor")
     places = nearest(_mode(asked), rounding, axis)[:, None]
-    return _Taps(places, np.ones(places.shape, _RESIZE_F), _outside(coordinates(_mode(asked), axis), axis))
+    return _Taps(places, np.ones(places.shape, _F), _outside(coordinates(_mode(asked), axis), axis))
 
 
 def _outside(places: Array, axis: ResizeAxis) -> NDArray[np.bool_]:
@@ -247,7 +246,7 @@ def _linear(asked: Asked, axis: ResizeAxis) -> _Taps:
     places = np.clip(places, 0, axis.size - 1)
     first = np.minimum(places.astype(np.int64), axis.size - 1)
     second = np.minimum(first + 1, axis.size - 1)
-    weight = (places - first).astype(_RESIZE_F)
+    weight = (places - first).astype(_F)
     return _Taps(np.stack([first, second], 1), np.stack([1 - weight, weight], 1), outside)
 
 
@@ -293,4 +292,4 @@ def _limited(
     if asked.get("exclude_outside", 0):
         weights = np.where((found >= 0) & (found < axis.size), weights, 0)
         weights = weights / weights.sum(1, keepdims=True)
-    return _Taps(np.clip(found, 0, axis.size - 1), weights.astype(_RESIZE_F), outside)
+    return _Taps(np.clip(found, 0, axis.size - 1), weights.astype(_F), outside)

@@ -78,7 +78,6 @@ class GoldenModelReference:
 #: Elements of an input that have the same extreme value, on the average.
 _RUN = 16
 
-Arrays = dict[str, NDArray]
 
 
 @dataclass(frozen=True)
