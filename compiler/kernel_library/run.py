@@ -268,7 +268,7 @@ class Operators(ProgramLibrary):
         table: np.ndarray | None = None,
         dtype: Dtype = Dtype.I8,
     ) -> np.ndarray:
-        """Return the result of the operation `how`, from compiler.kernel_library.elementwise, mul, table or requantize."""
+        """Return the result of an operation made by `compiler.kernel_library.elementwise`."""
         put = self.driver.put
         return self._run(
             operation,

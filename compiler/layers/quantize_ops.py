@@ -180,7 +180,7 @@ _SCALE = 8  # the pattern of the scale
 _UNFIX, _ALONE = 9, 10  # the pair that makes the scale's significand; its exponent in lane 0
 _SIGNIFICAND, _INVERSE = 11, 12  # of the scale; its reciprocal, a pair
 _BYTE = 13  # the pair that makes bytes
-_DYNAMIC_QUANTIZE_ZERO, _ONES = 14, 15  # the zero point in lane 0; ones
+_DYNAMIC_ZERO, _ONES = 14, 15  # the zero point in lane 0; ones
 
 _Fields = dict[str, int | BufferRef]
 
@@ -312,7 +312,7 @@ class DynamicSteps:
                 "clip_lo": -128,
                 "clip_hi": 127,
             },
-            self._one(_ENDS, _DYNAMIC_QUANTIZE_ZERO, a_float=1)
+            self._one(_ENDS, _DYNAMIC_ZERO, a_float=1)
             | self._by_row(_BYTE)
             | {"clip_lo": 0, "clip_hi": _STEPS},
         ]
@@ -339,7 +339,7 @@ class DynamicSteps:
             | {"zp": 1},
             {
                 "a_base": self.rows.plus(_ONES),
-                "b_base": self.rows.plus(_DYNAMIC_QUANTIZE_ZERO),
+                "b_base": self.rows.plus(_DYNAMIC_ZERO),
                 "d_base": self.zero,
                 "src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, op=Op.MUL),
                 "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I16),
@@ -394,7 +394,7 @@ class DynamicSteps:
         size, dtype = (_BYTES, Dtype.I32) if scale else (1, Dtype.U8)
         place = BufferRef(self.y.ring, 0, self.y.offset) if self.y.on_chip else self.out.next()
         command: _Fields = {
-            "a_base": self.rows.plus(_SCALE if scale else _DYNAMIC_QUANTIZE_ZERO),
+            "a_base": self.rows.plus(_SCALE if scale else _DYNAMIC_ZERO),
             "lanes": 1,
             "d_base": place,
             "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=dtype),

@@ -476,7 +476,7 @@ KIND = LayerKind(
 #: Sums that are tried, from the least on.
 _TRIED = 1 << 20
 #: Greatest change of a zero point, and pairs of zero points that are tried.
-_XNNPACK_SCALE_FAR, _PAIRS = 256, 8
+_XNNPACK_FAR, _PAIRS = 256, 8
 #: Changes of the multiplier that are tried: a product that is a hair beside a half becomes one, or the other way.
 _NUDGES = (0, *(sign << bit for bit in range(9) for sign in (1, -1)))
 
@@ -533,7 +533,7 @@ def float32_scale(
 
 def _zero_points(x: Affine, y: Affine, change: float) -> Iterator[tuple[int, int]]:
     """Pairs of zero points that mean the same; `change` is that of a result when every element is one greater."""
-    for more in range(_XNNPACK_SCALE_FAR):
+    for more in range(_XNNPACK_FAR):
         less = round(more * change)
         if abs(more * change - less) <= less / (1 << 22):
             yield x.zero_point - more, y.zero_point - less

@@ -214,7 +214,7 @@ def split_zeros(graph: Graph) -> Graph:
     Such weights are sums of two, or three, that are near enough: x is put beside itself as often, so that the array
     goes over it with each of them.
     """
-    wanting = {node.name for node in graph if _weight_zero_points_wanting(graph, node)}
+    wanting = {node.name for node in graph if _wide_zero_points(graph, node)}
     if not wanting:
         return graph
     made: dict[str, Tensor] = {}
@@ -224,7 +224,7 @@ def split_zeros(graph: Graph) -> Graph:
     return rebuild(graph, nodes, changed=made)
 
 
-def _weight_zero_points_wanting(graph: Graph, node: Node) -> bool:
+def _wide_zero_points(graph: Graph, node: Node) -> bool:
     if node.op not in ("conv2d", "dense", "depthwise_conv2d"):
         return False
     x, weights = graph.ins(node)[:2]

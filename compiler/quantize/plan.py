@@ -127,7 +127,7 @@ NORMS = frozenset(name for name, spec in OPS.items() if spec.quantized == Quanti
 #: Outputs of these have the quantization that TFLite demands.
 FIXED = {name: spec.output for name, spec in OPS.items() if spec.output is not None}
 #: Operators that do nothing but lay out a float input, or output, of the model.
-_PLAN_LAYOUT = ("transpose", "reshape")
+_LAYOUT_OPERATORS = ("transpose", "reshape")
 
 
 def quantizable(op: str) -> bool:
@@ -175,14 +175,14 @@ def _edges(graph: Graph) -> set[str]:
     """Nodes that lay out float inputs before anything is computed of them, or outputs after that."""
     fresh, first = {name for name in graph.inputs if graph.tensors[name].dtype == "float32"}, set()
     for node in graph:
-        if node.op in _PLAN_LAYOUT and node.inputs[0] in fresh:
+        if node.op in _LAYOUT_OPERATORS and node.inputs[0] in fresh:
             first.add(node.name)
             fresh |= set(node.outputs)
     last: set[str] = set()
     for node in reversed(list(graph)):
         consumers = graph.consumers(node.outputs[0])
         floats = graph.tensors[node.outputs[0]].dtype == "float32"
-        if floats and node.op in _PLAN_LAYOUT and all(user.name in last for user in consumers):
+        if floats and node.op in _LAYOUT_OPERATORS and all(user.name in last for user in consumers):
             last.add(node.name)
     return first | last
 

@@ -64,7 +64,6 @@ _RING_SLOTS = 256
 _LOOK = 1_000_000
 
 
-
 def dram_bytes(network: StagedNetwork, samples: int = 1) -> int:
     """DRAM that a session needs for as many samples at once."""
     total = _RING_SLOTS * SLOT_BYTES + 2 * _PAGE

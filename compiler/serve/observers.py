@@ -380,7 +380,7 @@ class VersionStats:
 
 
 #: Minimum requests between two entries.
-_EXECUTION_LOG_MIN_INTERVAL_REQUESTS = 64
+_LOG_INTERVAL_REQUESTS = 64
 
 
 class ExecutionLog:
@@ -408,7 +408,7 @@ class ExecutionLog:
 
     def look(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
         """Store an execution if all layers have new samples; arguments as for `SamplingProfiler.look`."""
-        if self.database is None or completed < self._last + _EXECUTION_LOG_MIN_INTERVAL_REQUESTS:
+        if self.database is None or completed < self._last + _LOG_INTERVAL_REQUESTS:
             return
         samples = [
             each[-1]

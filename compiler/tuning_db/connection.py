@@ -260,7 +260,6 @@ _BUSY_TIMEOUT_S = 60
 _MAX_ATTEMPTS = 8
 
 
-
 def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
     """Open a database by URL or file and create its tables; None: `profile.db` in the cache.
 

@@ -209,9 +209,7 @@ _MOST = 400
 _EXPORTERS = ("torch", "torchao", "onnxscript", "onnx_ir")
 
 
-def guarded(
-    work: Callable[[], _Result], doing: str, *, right: Callable[[str], str] | None = None
-) -> _Result:
+def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], str] | None = None) -> _Result:
     """Run user code; any failure becomes an InputError.
 
     Parameters

@@ -28,7 +28,7 @@ from compiler.tuning_db.entries import options_of, shape_of, subgraph_of
 from hw.config import load_target
 from hw.isa.enums import Dtype, Unit
 from tests.cache.test_digest import graph
-from tests.loop.store.test_keys import layers
+from tests.tuning_db.test_keys_and_distances import layers
 
 #: Stable names: none of them may ever change. A new type or part is added here; a new part of a type that has digests
 #: changes the digests of all its values.

@@ -10,7 +10,7 @@ from ai_edge_litert import schema_py_generated as schema
 from onnx import TensorProto, helper, numpy_helper
 
 from scripts.networks.digits import MODEL
-from tests.library.models import weighted
+from tests.kernel_library.models import weighted
 from tests.numerics.litert import Tensor
 
 HUGE = 1 << 40

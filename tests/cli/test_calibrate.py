@@ -6,7 +6,7 @@ import pytest
 
 from compiler.cost.learned.model import CycleModel
 from compiler.tuning.calibration.calibrate import learn
-from tests.loop.test_hpm import N4, samples
+from tests.cost.test_learned_model import N4, samples
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from compiler.runtime.package.writer import read_package, to_bytes
 from compiler.runtime.program_text import listing, programs_of, readable, with_programs
 from hw.isa.program import Program
-from tests.compiler.control_models import early_exit
-from tests.compiler.networks import NETWORKS, model
-from tests.compiler.test_stages import compiled
+from tests.lowering.test_partition import compiled
+from tests.support.control_models import early_exit
+from tests.support.trained_networks import NETWORKS, model
 
 KWS = model("kws_ref_model")
 

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, numbers
-from tests.compiler.networks import model as trained
-from tests.compiler.onnx_models import model
+from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, numbers
+from tests.support.onnx_models import model
+from tests.support.trained_networks import model as trained
 
 
 @pytest.fixture

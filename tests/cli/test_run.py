@@ -8,12 +8,12 @@ import pytest
 from compiler.api import compile as compile_graph
 from compiler.runtime.package.writer import to_bytes
 from hw.isa.counters import CAUSES
-from tests.compiler.float_graphs import numbers
-from tests.compiler.networks import Reference, model
-from tests.compiler.onnx_models import model as onnx_model
-from tests.compiler.onnx_models import node
-from tests.compiler.test_stages import compiled
-from tests.compiler.test_strict import model as edge_model
+from tests.lowering.test_partition import compiled
+from tests.lowering.test_strict import model as edge_model
+from tests.support.float_graphs import numbers
+from tests.support.onnx_models import model as onnx_model
+from tests.support.onnx_models import node
+from tests.support.trained_networks import Reference, model
 
 KWS = model("kws_ref_model")
 INPUT = "input_1"

@@ -14,8 +14,8 @@ from compiler.api import compile
 from compiler.cli.inputs import read_samples
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
-from tests.compiler.float_graphs import numbers
-from tests.compiler.onnx_models import model, node
+from tests.support.float_graphs import numbers
+from tests.support.onnx_models import model, node
 
 DIGITS = Path(__file__).parents[2] / "scripts/networks/digits_int8.onnx"
 #: Of the digits' input, as its file has them.

@@ -9,7 +9,7 @@ import pytest
 from compiler.cli.run_report import show_outputs, top_classes
 from compiler.cost.energy import at_clock
 from compiler.ir.tensor import Quantization, Tensor
-from tests.compiler.onnx_models import model, node
+from tests.support.onnx_models import model, node
 
 DIGITS = Path(__file__).parents[2] / "scripts/networks/digits_int8.onnx"
 #: Of the digits' output, as its file has them.

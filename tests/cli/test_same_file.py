@@ -11,8 +11,8 @@ import pytest
 
 from compiler.api import compile
 from scripts.networks.digits import MODEL
-from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, numbers
-from tests.compiler.onnx_models import model, node
+from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, numbers
+from tests.support.onnx_models import model, node
 
 #: Nodes on the host between such on the accelerator, several inputs and outputs that are converted and laid out.
 HOSTED = [

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.compiler.onnx_models import model as onnx_model
-from tests.compiler.onnx_models import node, small
+from tests.support.onnx_models import model as onnx_model
+from tests.support.onnx_models import node, small
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from compiler.runtime.package.writer import to_bytes
 from hw.isa.program import Program
-from tests.compiler.test_stages import compiled
+from tests.lowering.test_partition import compiled
 
 SOURCE = """\
 .name demo

@@ -13,7 +13,7 @@ from ai_edge_litert.schema_py_generated import (
 )
 
 from compiler.util.scaling import float32_ratio
-from tests.library.models import weighted
+from tests.kernel_library.models import weighted
 from tests.numerics import kernels
 from tests.numerics.litert import DEFAULT, REFERENCE, Tensor, model, run
 from tests.numerics.reference import AWAY, DOUBLE, EVEN

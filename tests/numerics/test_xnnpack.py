@@ -15,9 +15,9 @@ from compiler.ir.tensor import Quantization
 from compiler.util.scaling import float32_multiplier, float32_ratio
 from cosim.semantics.fixed_point import half_even, scale
 from hw.isa.enums import Rounding
-from tests.compiler.networks import model as model_file
-from tests.library.models import weighted
+from tests.kernel_library.models import weighted
 from tests.numerics.litert import DEFAULT, Tensor, run
+from tests.support.trained_networks import model as model_file
 
 OPERATOR, OPTIONS = schema.BuiltinOperator, schema.BuiltinOptions
 #: Random inputs of each network.

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from tests.compiler.growing.examples import GOLDEN, RTL, TENTH, any_seed, try_out
-from tests.compiler.growing.graphs import graphs
-from tests.dispatch.random_graphs import Dispatched
+from tests.runtime.dispatch.random_graphs import Dispatched
+from tests.support.strategies.examples import GOLDEN, RTL, TENTH, any_seed, try_out
+from tests.support.strategies.graphs import graphs
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from compiler.llm.assembly.decoder_state import AssemblyGrammar
 from compiler.llm.assembly.tokenizer import program_of, words_of
 from compiler.validate import MacroCall, validate
 from hw.config import load_target
-from tests.llm.sampling import VOCABULARY, drawn, equally
-from tests.llm.test_assembly_machine import OPERANDS, WINDOWS, busily, limits
+from tests.llm.assembly.test_abstract_machine import OPERANDS, WINDOWS, busily, limits
+from tests.llm.program_sampling import VOCABULARY, drawn, equally
 
 GRAMMARS, PROGRAMS = 60, 4
 

@@ -11,8 +11,8 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
-from tests.compiler.growing.examples import any_seed
-from tests.compiler.networks import NETWORKS, Reference, model, random_inputs
+from tests.support.strategies.examples import any_seed
+from tests.support.trained_networks import NETWORKS, Reference, model, random_inputs
 
 Say = Callable[[str], None]
 GOLDEN, RTL = 1000, 20

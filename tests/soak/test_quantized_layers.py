@@ -10,7 +10,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from compiler.bench.architectures import model_file
-from tests.compiler.onnx_layers import cut, differing
+from tests.support.onnx_layers import cut, differing
 
 SAMPLES = 2
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "bert_layer")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiler.growing.examples import GOLDEN, ONNX, RTL, any_seed, try_out
-from tests.compiler.growing.graphs import Tally, check, graphs
-from tests.compiler.growing.onnx_floats import models
-from tests.compiler.growing.onnx_quantized import Layers
+from tests.support.strategies.examples import GOLDEN, ONNX, RTL, any_seed, try_out
+from tests.support.strategies.graphs import Tally, check, graphs
+from tests.support.strategies.onnx_floats import models
+from tests.support.strategies.onnx_quantized import Layers
 
 
 @pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])

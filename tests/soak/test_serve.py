@@ -5,8 +5,8 @@ import random
 from compiler.server.server import Server, serving_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.loop.serving import Model
-from tests.loop.test_serve_reloads import check, stream
+from tests.serve.small_servers import Model
+from tests.server.test_versions import check, stream
 from tests.support.small_network import two_convolutions
 
 REQUESTS, RELOADS, SEED = 10_000, 60, 31

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.loop.store.writer import check_killed_writers
+from tests.tuning_db.killed_writer import check_killed_writers
 
 KILLS = 100
 

@@ -14,7 +14,7 @@ from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
-from tests.compiler.graphs import Draft
+from tests.support.graphs import Draft
 
 OPTIONS = CompileOptions(rounding="reference")
 EVEN = Quantization.of(0.05, 0)

@@ -7,8 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
-
 SOURCE = """
 import torch
 from torch import nn

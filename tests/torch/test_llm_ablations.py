@@ -16,8 +16,6 @@ from compiler.llm.model.weights import load
 from compiler.llm.training.pretrain import plan_of
 from scripts import llm_ablations
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
-
 
 def test_a_variant_has_one_thing_less() -> None:
     whole = plan_of(30, 10)

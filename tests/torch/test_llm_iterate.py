@@ -15,8 +15,6 @@ from compiler.llm.training.pretrain import further_of, improve
 from hw.errors import InputError
 from scripts import llm_iterate
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
-
 
 def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     folder, out = tmp_path / "rounds", tmp_path / "own.xz"

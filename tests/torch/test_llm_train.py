@@ -3,14 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.journal import read
 from compiler.llm.training.pretrain import plan_of, train
-from tests.llm.answering import ignorant
-
-pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
+from tests.llm.lm_fixtures import ignorant
 
 
 def test_a_first_step_is_a_small_one_from_where_it_starts(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch  # pyright: ignore[reportMissingImports]  an extra
 
 from compiler.api import compile
 from compiler.frontends.model import read_model
@@ -15,8 +16,6 @@ from tests.torch.running import (
     arrays,
     samples_like,
 )
-
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 #: What the accelerator has no operator for: an address that depends on data. A batch is the host's.
 ON_HOST = {"embedding": {"gather"}, "batch": {"conv2d"}}

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch  # pyright: ignore[reportMissingImports]  an extra
 
 from compiler.api import compile
 from compiler.frontends.model import read_model
@@ -17,7 +18,7 @@ from tests.torch.running import (
 )
 
 MISSING = "torchao is not installed: make setup EXTRAS=torch"
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
+
 pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e", reason=MISSING)
 xnnpack = pytest.importorskip("torchao.testing.pt2e._xnnpack_quantizer", reason=MISSING)
 x86 = pytest.importorskip("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", reason=MISSING)

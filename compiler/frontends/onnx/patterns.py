@@ -212,10 +212,10 @@ def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) ->
         before = _quantized_again(model) if through else {}
         seen = [replace(n, inputs=tuple(before.get(name, name) for name in n.inputs)) for n in model.nodes]
         view, nodes, after = DefUse(replace(model, nodes=seen)), list[FileNode](), dict[str, str]()
-        for node, shown in zip(model.nodes, seen, strict=True):
+        for node, now in zip(model.nodes, seen, strict=True):
             if node.outputs[0] in before:
                 after.setdefault(before[node.outputs[0]], node.outputs[0])
-            found = change(view, shown)
+            found = change(view, now)
             if found is not None:
                 found = replace(found, inputs=tuple(after.get(name, name) for name in found.inputs))
             nodes.append(found or node)

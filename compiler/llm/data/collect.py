@@ -118,7 +118,7 @@ def _text(schedule: Schedule) -> str:
 _STEPS, _MORE = 14, 6
 #: Fraction of steps with freshly sampled tilings, and maximum number of single-field changes otherwise.
 _DRAWN, _CHANGES = 0.4, 2
-_COLLECT_PATIENCE = 20
+_TRAJECTORY_PATIENCE = 20
 
 
 def places(seed: int, lane: int, lanes: int) -> Iterator[tuple[str, int]]:
@@ -207,7 +207,7 @@ class _Walker:
 
     def _next(self, base: Schedule, seen: set[str]) -> tuple[str, Schedule, Measurement] | None:
         """Measure a new schedule that differs from `base` in one layer."""
-        for _ in range(_COLLECT_PATIENCE):
+        for _ in range(_TRAJECTORY_PATIENCE):
             layer = self.rng.choice(self.names)
             schedule = with_layer(base, layer, self._changed(self.spaces[layer], base.layers[layer]))
             text = schedule.to_json()

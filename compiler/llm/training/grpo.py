@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import log
 from statistics import fmean, pstdev
 
-import torch
-from torch.nn import functional
+import torch  # pyright: ignore[reportMissingImports]  an extra
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.llm.data.self_training import RolloutGroup
 from compiler.llm.model.numpy_transformer import Gpt

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch.nn import functional
+import torch  # pyright: ignore[reportMissingImports]  an extra
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.cache.digest import name
 from compiler.llm.training.dataset import Batch, TokenizedExample, batch_of, batches, parts

@@ -1,9 +1,9 @@
 """PyTorch twin of `compiler.llm.model.numpy_transformer`, for training."""
 
 import numpy as np
-import torch
+import torch  # pyright: ignore[reportMissingImports]  an extra
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape, turns
 

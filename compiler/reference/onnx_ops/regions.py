@@ -135,12 +135,7 @@ def _sampled(image: Array, grid: Places, mode: str, padding: str, corners: bool)
     places = [_place(grid[:, -1 - i], size, corners) for i, size in enumerate(sizes)]
     if mode == "nearest":
         places = [np.rint(place) for place in places]
-    ends = [
-        (_F(0), _F(n - 1))
-        if corners
-        else (_F(-0.5), _F(n - 0.5))
-        for n in sizes
-    ]
+    ends = [(_F(0), _F(n - 1)) if corners else (_F(-0.5), _F(n - 0.5)) for n in sizes]
     if padding == "reflection" or (padding == "border" and "cubic" not in mode):
         places = _brought_in(places, ends, sizes, padding)
     total = np.zeros((image.shape[0], len(grid)), _F)
@@ -157,9 +152,7 @@ def _sampled(image: Array, grid: Places, mode: str, padding: str, corners: bool)
 def _place(normal: Places, size: int, corners: bool) -> Places:
     """Convert coordinates in -1..1 to pixel coordinates."""
     return (
-        (normal + _F(1)) / _F(2) * _F(size - 1)
-        if corners
-        else ((normal + _F(1)) * _F(size) - _F(1)) / _F(2)
+        (normal + _F(1)) / _F(2) * _F(size - 1) if corners else ((normal + _F(1)) * _F(size) - _F(1)) / _F(2)
     )
 
 

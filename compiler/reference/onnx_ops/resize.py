@@ -128,8 +128,6 @@ def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
     return np.clip(found, 0, axis.size - 1).astype(np.int64)
 
 
-
-
 @dataclass(frozen=True)
 class _Taps:
     """For each output along an axis the inputs that make it, their weights, and whether it lies outside."""
@@ -198,9 +196,7 @@ def _axes(asked: Asked, inputs: list[Any]) -> list[ResizeAxis]:
         part[chosen] = roi.reshape(2, -1).T
     counts, factors = list(x.shape), [1.0] * x.ndim
     if sizes is not None and sizes.size:
-        ratios = [
-            float(_F(n) / _F(x.shape[axis])) for n, axis in zip(sizes, chosen, strict=True)
-        ]
+        ratios = [float(_F(n) / _F(x.shape[axis])) for n, axis in zip(sizes, chosen, strict=True)]
         policy = asked.text("keep_aspect_ratio_policy", "stretch")
         one = {"not_larger": min, "not_smaller": max}.get(policy)
         for axis, ratio, size in zip(chosen, ratios, sizes, strict=True):

@@ -79,7 +79,6 @@ class GoldenModelReference:
 _RUN = 16
 
 
-
 @dataclass(frozen=True)
 class CheckedTensor:
     """A tensor that later programs read: where its bytes are after the program that completes it."""
