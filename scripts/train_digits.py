@@ -17,16 +17,7 @@ import onnx
 
 from hw.errors import MlaError, WorkError
 from scripts.networks.digits import MODEL, Digits, load_digits_split
-from scripts.networks.layers import (
-    Adam,
-    Conv3x3,
-    Dense,
-    Layer,
-    MaxPool2x2,
-    Relu,
-    Residual,
-    cross_entropy,
-)
+from scripts.networks.layers import Adam, Conv3x3, Dense, Layer, MaxPool2x2, Relu, Residual, cross_entropy
 from scripts.networks.qdq import QdqBuilder
 from scripts.networks.quantize import Affine
 

@@ -7,10 +7,7 @@ import pytest
 
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.held_out import is_judged
-from compiler.llm.data.journal import (
-    pack,
-    read,
-)
+from compiler.llm.data.journal import pack, read
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
 from compiler.llm.training.pretrain import plan_of

@@ -6,10 +6,7 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  an extra
 
 from compiler.llm.model.numpy_transformer import TransformerShape
-from compiler.llm.model.weights import (
-    load,
-    save,
-)
+from compiler.llm.model.weights import load, save
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.torch_transformer import TorchTransformer
 

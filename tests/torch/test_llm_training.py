@@ -10,22 +10,13 @@ import pytest
 import torch  # pyright: ignore[reportMissingImports]  an extra
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
-from compiler.llm.data.examples import (
-    CORPUS,
-    examples,
-)
+from compiler.llm.data.examples import CORPUS, examples
 from compiler.llm.data.held_out import is_judged
 from compiler.llm.data.journal import read
 from compiler.llm.model.numpy_transformer import TransformerShape
-from compiler.llm.model.weights import (
-    load,
-    save,
-)
+from compiler.llm.model.weights import load, save
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from compiler.llm.training import (
-    dataset,
-    loop,
-)
+from compiler.llm.training import dataset, loop
 from compiler.llm.training.dataset import (
     Style,
     TokenizedExample,
@@ -35,16 +26,8 @@ from compiler.llm.training.dataset import (
     read_examples,
     shown,
 )
-from compiler.llm.training.loop import (
-    Recipe,
-    fit,
-    judge,
-    loss_of,
-)
-from compiler.llm.training.pretrain import (
-    Plan,
-    train,
-)
+from compiler.llm.training.loop import Recipe, fit, judge, loss_of
+from compiler.llm.training.pretrain import Plan, train
 from compiler.llm.training.torch_transformer import TorchTransformer
 from hw.errors import InputError
 

@@ -11,11 +11,7 @@ from compiler.frontends.model import read_model
 from compiler.quantize.plan import EDGE
 from compiler.reference import evaluate
 from tests.torch.networks import NETWORKS
-from tests.torch.running import (
-    answers,
-    arrays,
-    samples_like,
-)
+from tests.torch.running import answers, arrays, samples_like
 
 #: What the accelerator has no operator for: an address that depends on data. A batch is the host's.
 ON_HOST = {"embedding": {"gather"}, "batch": {"conv2d"}}

@@ -11,11 +11,7 @@ from compiler.frontends.model import read_model
 from compiler.reference import evaluate
 from hw.errors import InputError
 from tests.torch.networks import NETWORKS
-from tests.torch.running import (
-    answers,
-    arrays,
-    samples_like,
-)
+from tests.torch.running import answers, arrays, samples_like
 
 MISSING = "torchao is not installed: make setup EXTRAS=torch"
 
