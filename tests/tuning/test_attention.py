@@ -72,6 +72,6 @@ def test_a_measurement_by_other_names_is_made_anew(attending: Measurer, tmp_path
         database.add_measurement(
             TrialEntry(key=recall.key, schedule=schedule, result=replace(result, layers=layers))
         )
-        assert recall.known(schedule) is None
-        recall.keep(schedule, result)
-        assert recall.known(schedule) == result
+        assert recall.lookup(schedule) is None
+        recall.put(schedule, result)
+        assert recall.lookup(schedule) == result

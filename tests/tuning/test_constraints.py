@@ -34,16 +34,16 @@ def test_every_field_of_a_schedule_belongs_to_one_transformation() -> None:
 
 def test_what_is_broken_is_named() -> None:
     first = Schedule((("a", "b"),), {"a": LayerSchedule()})
-    assert Constraints().broken(Schedule(), first) is None
+    assert Constraints().violation(Schedule(), first) is None
     everything = Constraints(frozenset(TRANSFORMATIONS))
-    assert everything.broken(first, first) is None
-    assert everything.broken(Schedule((), first.layers), first) == "chain"
+    assert everything.violation(first, first) is None
+    assert everything.violation(Schedule((), first.layers), first) == "chain"
     text = {"a": ProgramText("", "")}
-    assert everything.broken(replace(first, programs=text), first) == "micro-program"
+    assert everything.violation(replace(first, programs=text), first) == "micro-program"
     for name, value in (("rows", 3), ("interleave", True), ("prefetch", 9), ("fold_kernel_width", True)):
         other = replace(first, layers={"a": replace(LayerSchedule(), **{name: value})})
-        broken = everything.broken(other, first)
-        assert broken is not None and name in TRANSFORMATIONS[broken]
+        violation = everything.violation(other, first)
+        assert violation is not None and name in TRANSFORMATIONS[violation]
     with pytest.raises(InputError, match=r"a transformation is one of tiling, order, .* not 'luck'"):
         Constraints(frozenset({"luck"}))
 
@@ -51,7 +51,7 @@ def test_what_is_broken_is_named() -> None:
 def test_spaces_keep_what_must_not_change() -> None:
     prepared = ModelCompiler(GRAPH, N16, CompileOptions(rounding="reference"))
     first = prepared.network().schedule
-    kept = Constraints(frozenset({"tiling", "buffers", "on_chip"})).kept
+    kept = Constraints(frozenset({"tiling", "buffers", "on_chip"})).frozen_fields
     seed = 11
     print(f"seed {seed}")
     rng, changed = random.Random(seed), set()
@@ -71,7 +71,7 @@ def test_every_method_obeys(measurer: Measurer, method: str) -> None:
     constraints = Constraints(frozenset({"tiling", "program", "turns", "micro-program", "chain"}))
     found = tune(measurer, method, 6, seed=3, constraints=constraints)
     first = measurer.first.schedule
-    assert all(constraints.broken(trial.schedule, first) is None for trial in found.trials)
+    assert all(constraints.violation(trial.schedule, first) is None for trial in found.trials)
 
 
 def test_time_is_a_limit_too(measurer: Measurer) -> None:

@@ -18,8 +18,8 @@ from compiler.tuning.calibration.calibration_networks import (
     chains,
     singles,
 )
-from compiler.tuning.edits.edit import Edit, EditError, Move, Split, applied, dims_of, freedom
-from compiler.tuning.edits.editable_programs import edited, taken_apart
+from compiler.tuning.edits.edit import Edit, EditError, Move, Split, apply_edits, dims_of, freedom
+from compiler.tuning.edits.editable_programs import apply_program_edits, unroll_all
 from compiler.tuning.measure.equivalence import EquivalenceChecker
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Constraints
@@ -81,10 +81,10 @@ def drawn(rng: random.Random, config: MlaConfig, commands: list) -> Edit:
         if rng.random() < 0.7:
             edit: Edit = Split(at, rng.randint(1, 6), rng.randrange(3), rng.randint(1, 7))
         else:
-            steps = [step for step in freedom(config, commands, at % len(commands)) if step]
+            steps = [step for step in move_range(config, commands, at % len(commands)) if step]
             edit = Move(at, rng.choice(steps or [1]))
         try:
-            applied(config, commands, [edit])
+            apply_edits(config, commands, [edit])
         except EditError:
             continue
         return edit
@@ -100,9 +100,9 @@ def test_programs_taken_apart_are_the_same_put_together(target: str, seed: int) 
             except InputError:  # no operator for this machine
                 continue
             programs = own_programs(network)
-            known = taken_apart(programs)
+            known = unroll_all(programs)
             assert known is not None
-            made = edited(network.config, known, {})
+            made = apply_program_edits(network.config, known, {})
             assert [each.words for each in made] == [each.words for each in programs]
             found += 1
     assert found >= 20
@@ -114,16 +114,16 @@ def test_edited_programs_do_the_same(name: str, seed: int) -> None:
     made = prepared(POINTS[name])
     network = made.network()
     sameness = EquivalenceChecker(made)
-    known = taken_apart(own_programs(network))
+    known = unroll_all(own_programs(network))
     assert known is not None
     for number in range(3):
         edits: dict[str, list[Edit]] = {}
         for each in known:
             mine = edits[each.name] = []
             for _ in range(rng.randint(1, 6)):
-                mine.append(drawn(rng, network.config, applied(network.config, each.commands, mine)))
-        changed = with_programs(made, network, edited(network.config, known, edits))
-        assert sameness.difference(changed, number) is None, edits
+                mine.append(drawn(rng, network.config, apply_edits(network.config, each.commands, mine)))
+        changed = with_programs(made, network, apply_program_edits(network.config, known, edits))
+        assert sameness.first_difference(changed, number) is None, edits
 
 
 def test_every_dimension_can_be_split(seed: int) -> None:
@@ -132,7 +132,7 @@ def test_every_dimension_can_be_split(seed: int) -> None:
     for name, point in POINTS.items():
         made = prepared(point)
         network = made.network()
-        known = taken_apart(own_programs(network))
+        known = unroll_all(own_programs(network))
         assert known is not None
         ways: dict[tuple[Unit, str], tuple[str, int, int]] = {}
         for program in known:
@@ -144,9 +144,9 @@ def test_every_dimension_can_be_split(seed: int) -> None:
                 continue
             seen.add(key)
             for eighths in (1, 4, 7):
-                changed = edited(network.config, known, {program: [Split(at, 1, number, eighths)]})
+                changed = apply_program_edits(network.config, known, {program: [Split(at, 1, number, eighths)]})
                 assert (
-                    EquivalenceChecker(made).difference(with_programs(made, network, changed), 0) is None
+                    EquivalenceChecker(made).first_difference(with_programs(made, network, changed), 0) is None
                 ), (
                     name,
                     key,
@@ -169,7 +169,7 @@ def test_every_dimension_can_be_split(seed: int) -> None:
 def test_what_is_no_edit_is_refused() -> None:
     made = prepared(POINTS["chain"])
     config = made.config
-    known = taken_apart(own_programs(made.network()))
+    known = unroll_all(own_programs(made.network()))
     assert known is not None
     commands = known[0].commands
     count = len(commands)
@@ -183,11 +183,11 @@ def test_what_is_no_edit_is_refused() -> None:
         (Move(0, 99), "the command at 0 cannot move by 99"),
     ):
         with pytest.raises(EditError, match=words):
-            applied(config, commands, [edit])
+            apply_edits(config, commands, [edit])
     matrix = next(at for at, command in enumerate(commands) if command.unit == Unit.MATRIX)
     drain = next(at for at, command in enumerate(commands) if command.unit == Unit.FUSE)
     with pytest.raises(EditError, match="cannot move"):  # what it adds up would be drained before
-        applied(config, commands, [Move(matrix, drain - matrix)])
+        apply_edits(config, commands, [Move(matrix, drain - matrix)])
 
 
 @pytest.mark.parametrize(
@@ -202,16 +202,16 @@ def test_what_is_no_edit_is_refused() -> None:
 )
 def test_programs_that_do_something_else_are_left_alone(line: str) -> None:
     plain = "set store.dram, op0\nissue store\nhalt"
-    assert taken_apart([assemble(plain, "plain")]) is not None
-    assert taken_apart([assemble(plain.replace("issue", f"{line}\nissue"), "other")]) is None
-    assert taken_apart([assemble("set store.len, 16\nissue store\nhalt", "absolute")]) is None
+    assert unroll_all([assemble(plain, "plain")]) is not None
+    assert unroll_all([assemble(plain.replace("issue", f"{line}\nissue"), "other")]) is None
+    assert unroll_all([assemble("set store.len, 16\nissue store\nhalt", "absolute")]) is None
 
 
 def test_fences_between_commands_are_told_but_not_kept() -> None:
     """Semaphores that are made anew order what must be."""
     plain = "set store.dram, op0\nissue store\nissue store\nhalt"
     fenced = plain.replace("issue store\nissue", "issue store\nfence load\nissue")
-    (one,), (other,) = (taken_apart([assemble(text, "plain")]) or [] for text in (plain, fenced))
+    (one,), (other,) = (unroll_all([assemble(text, "plain")]) or [] for text in (plain, fenced))
     assert (one.fenced, other.fenced) == (False, True)
     assert [each.values for each in one.commands] == [each.values for each in other.commands]
 

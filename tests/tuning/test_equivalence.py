@@ -35,7 +35,7 @@ def test_every_stage_is_looked_at(prepared: ModelCompiler) -> None:
 
     def difference(changed: dict[str, str]) -> str | None:
         texts = {p.name: ProgramText(digest_of(p), changed.get(p.name, program_text(p))) for p in own}
-        return EquivalenceChecker(prepared).difference(
+        return EquivalenceChecker(prepared).first_difference(
             prepared.network(replace(first.schedule, programs=texts)), 1
         )
 

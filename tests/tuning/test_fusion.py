@@ -148,8 +148,8 @@ def test_chains_that_cannot_be_are_refused(names: tuple[str, ...], words: str) -
 
 def test_a_forecast_is_the_sum_of_its_layers() -> None:
     engine, schedule = engine_of(CHAINS["planes"])
-    layers = engine.forecaster.layers(schedule)
-    whole = engine.forecaster.of(schedule)
+    layers = engine.cost_model.predict_layers(schedule)
+    whole = engine.cost_model.predict(schedule)
     assert whole.cycles == pytest.approx(sum(each.cycles for each in layers.values()))
     assert 0 < whole.error < sum(each.error for each in layers.values())
     again = NetworkCostModel(engine.prepared, N16, find_model(N16)).of(schedule)  # nothing kept from before
@@ -157,7 +157,7 @@ def test_a_forecast_is_the_sum_of_its_layers() -> None:
     option = next(
         o for o in engine.options(schedule, engine.sites(schedule)) if o.site.kind is FusionKind.PLANES
     )
-    handed = engine.forecaster.layers(option.schedule)
+    handed = engine.cost_model.predict_layers(option.schedule)
     first, second = option.site.layers
     assert handed[second].cycles == 0 < handed[first].cycles
 
@@ -165,7 +165,7 @@ def test_a_forecast_is_the_sum_of_its_layers() -> None:
 def test_what_gains_too_little_is_not_chosen() -> None:
     engine, schedule = engine_of(CHAINS["pool"])
     options = engine.options(schedule, engine.sites(schedule))
-    now = engine.forecaster.of(schedule).cycles
+    now = engine.cost_model.predict(schedule).cycles
     little, much = (replace(options[0], gain=part * now) for part in (0.004, 0.006))
     assert engine.choose(schedule, []) == engine.choose(schedule, [little]) == schedule
     assert engine.choose(schedule, [little, much]) == much.schedule
@@ -174,7 +174,7 @@ def test_what_gains_too_little_is_not_chosen() -> None:
 def test_promising_options_go_together_if_they_touch_nothing_alike() -> None:
     engine, schedule = engine_of(CHAINS["residual"])
     options = [replace(option, gain=1.0) for option in engine.options(schedule, engine.sites(schedule))]
-    whole = engine.together(schedule, [o for o in options if o.site.kind is not FusionKind.CHAIN])
-    assert engine.together(schedule, [replace(options[0], gain=-1.0)]) is None
+    whole = engine.combine(schedule, [o for o in options if o.site.kind is not FusionKind.CHAIN])
+    assert engine.combine(schedule, [replace(options[0], gain=-1.0)]) is None
     if whole is not None:
         assert whole.fusions == schedule.fusions and whole.layers != schedule.layers

@@ -19,7 +19,7 @@ from compiler.tuning.generators.schedule_generators import TilingGenerator
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import UNCONSTRAINED, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
-from compiler.tuning.search.tuner import why_not
+from compiler.tuning.search.tuner import rejection_reason
 from compiler.tuning_db.json_codec import read_schedule, schedule_values
 from hw.config import load_target
 from hw.errors import InputError
@@ -125,8 +125,8 @@ def test_polish_keeps_results(measurer: Measurer, task: GeneratorTask) -> None:
     polish, count = PeepholeGenerator(), 0
     for candidate in polish.propose(task):
         result = tried(measurer, candidate)
-        polish.tell(candidate, result)
-        assert not isinstance(result, Measurement) or result.believable, candidate.why
+        polish.observe(candidate, result)
+        assert not isinstance(result, Measurement) or result.believable, candidate.description
         count += isinstance(result, Measurement)
     assert count >= 2
 
@@ -139,7 +139,7 @@ def test_polish_leaves_out_what_the_validator_refused(task: GeneratorTask) -> No
     found = polish.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
     candidate = next(each for each in found if len(each.schedule.programs) > 1)
     bad = next(iter(candidate.schedule.programs))
-    polish.tell(candidate, Rejected("validate", f"call 0, program {bad!r}, instruction 3: deadlock: why"))
+    polish.observe(candidate, Rejected("validate", f"call 0, program {bad!r}, instruction 3: deadlock: why"))
     again = next(found)
     assert set(again.schedule.programs) == set(candidate.schedule.programs) - {bad}
 
@@ -158,7 +158,7 @@ class Scripted(Generator):
         for text in self.texts:
             yield task.with_texts({name: text or task.programs[name]}, self.name, "scripted")
 
-    def tell(self, candidate: Candidate, result: Result) -> None:
+    def observe(self, candidate: Candidate, result: Result) -> None:
         self.heard.append((candidate, result))
 
 
@@ -168,8 +168,8 @@ def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Mea
     for _ in range(4):
         schedule = method.propose()
         (result,) = measurer.measure([schedule])
-        trial = method.tell(schedule, result)
-        assert (why_not(trial) is None) == (trial.cost is not None)
+        trial = method.record(schedule, result)
+        assert (rejection_reason(trial) is None) == (trial.cost is not None)
     # Neither text took a trial: one does not assemble, the other is the program there is.
     (_, told), *_ = one.heard
     assert isinstance(told, Rejected) and told.stage == "compile" and "line 1" in told.reason
@@ -188,7 +188,7 @@ def test_who_ran_out_of_patience_is_asked_again(measurer: Measurer, baseline: Me
     for _ in range(41):
         schedule = method.propose()
         said.append(schedule.to_json())
-        method.tell(schedule, Rejected("time", "it takes too long"))
+        method.record(schedule, Rejected("time", "it takes too long"))
     assert len(set(said)) == 41
     assert [bool(Schedule.from_json(text).programs) for text in said] == [True] * 40 + [False]
 
@@ -214,7 +214,7 @@ def test_predictions_of_tilings_are_kept(
     assert [each.predicted for each in proposed] == sorted(each.predicted or 0 for each in proposed)
     method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [TilingGenerator()])
     schedule = method.propose()
-    method.tell(schedule, measurer.measure([schedule])[0])
+    method.record(schedule, measurer.measure([schedule])[0])
     assert method.predictor.count == min(len(proposed), 1)
 
 

@@ -22,7 +22,7 @@ from tests.support.small_network import OPTIONS
 
 def test_cycles_are_those_of_a_session(measurer: Measurer) -> None:
     found = measurer.baseline()
-    question = GoldenModelReference(measurer.first).question(0)
+    question = GoldenModelReference(measurer.first).golden_io(0)
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
         _, cycles = Session(device, measurer.first).measure(question.inputs)
     assert abs(found.cycles - cycles) <= 2  # where the doorbell falls among the memory's cycles
@@ -40,7 +40,7 @@ def test_the_same_schedule_takes_the_same_cycles(measurer: Measurer) -> None:
     assert isinstance(first, Measurement) and isinstance(second, Measurement)
     assert first.cycles == second.cycles
     reference = GoldenModelReference(measurer.first)
-    questions = [reference.question(number) for number in range(measurer.asked - 2, measurer.asked)]
+    questions = [reference.golden_io(number) for number in range(measurer.measurement_count - 2, measurer.measurement_count)]
     assert any(
         not np.array_equal(questions[0].inputs[name], questions[1].inputs[name])
         for name in questions[0].inputs
@@ -69,7 +69,7 @@ def test_what_is_not_legal_is_rejected_with_a_reason(measurer: Measurer) -> None
 
 
 def test_wrong_outputs_are_seen(measurer: Measurer) -> None:
-    question = GoldenModelReference(measurer.first).question(1)
+    question = GoldenModelReference(measurer.first).golden_io(1)
     wrong = GoldenIO(question.inputs, {name: array ^ 1 for name, array in question.outputs.items()})
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
         result = measure_network(device, measurer.first, wrong, 4.0)

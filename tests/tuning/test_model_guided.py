@@ -97,11 +97,11 @@ def test_what_helped_is_kept_and_what_did_not_is_not(measurer: Measurer) -> None
     first = dict(method.layers)
     worse = method.propose()
     (changed,) = [name for name in first if worse.layers[name] != first[name]]
-    method.tell(worse, measured(measurer, worse, [1100, 800]))
+    method.record(worse, measured(measurer, worse, [1100, 800]))
     assert method.layers == first and method.best.schedule == measurer.first.schedule
     better = method.propose()
     assert better != worse and better.layers != first
-    method.tell(better, measured(measurer, better, [900, 790]))
+    method.record(better, measured(measurer, better, [900, 790]))
     assert method.layers == better.layers and method.best.schedule == better
     assert sum(method.cycles.values()) == pytest.approx(1690)
     assert method.predictor.count == 2 and changed in first
@@ -113,7 +113,7 @@ def test_energy_keeps_only_what_is_better_as_a_whole(measurer: Measurer) -> None
     )
     first = dict(method.layers)
     trial = method.propose()
-    method.tell(trial, measured(measurer, trial, [10, 10]))  # fewer cycles for the same energy
+    method.record(trial, measured(measurer, trial, [10, 10]))  # fewer cycles for the same energy
     assert method.layers == first
 
 
@@ -136,6 +136,6 @@ def test_a_schedule_from_elsewhere_is_gone_on_from_if_it_is_better(measurer: Mea
     )
     for cycles, layers in ((1900, first.layers), (1700, other.layers)):
         entry = LayerCycles(tuple(names), cycles, {})
-        method.tell(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))
+        method.record(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))
         assert method.layers == dict(layers)
     assert sum(method.cycles.values()) == pytest.approx(1700)

@@ -100,7 +100,7 @@ def test_a_generator_hears_of_each_candidate(measurer: Measurer, made: Any) -> N
     told: list[Any] = []
 
     class Endless(made.Endless):
-        def tell(self, candidate: Any, result: Any) -> None:
+        def observe(self, candidate: Any, result: Any) -> None:
             told.append(result)
 
     found = tune(measurer, "generators", 1, generator=Endless)

@@ -31,7 +31,7 @@ def device(measurer: Measurer) -> Iterator[RtlDevice]:
 
 
 def test_cycles_are_those_of_serving(measurer: Measurer, device: RtlDevice) -> None:
-    question = GoldenModelReference(measurer.first).question(0)
+    question = GoldenModelReference(measurer.first).golden_io(0)
     found = measure_stream(device, measurer.first, question, RATE)
     device.reset()
     served = list(islice(Server(device, measurer.first).serve(repeat(question.inputs)), 6))
@@ -50,7 +50,7 @@ def test_cycles_are_those_of_serving(measurer: Measurer, device: RtlDevice) -> N
 
 
 def test_a_reset_in_the_midst_of_traffic_leaves_nothing_behind(measurer: Measurer, device: RtlDevice) -> None:
-    question = GoldenModelReference(measurer.first).question(0)
+    question = GoldenModelReference(measurer.first).golden_io(0)
     found = measure_stream(device, measurer.first, question, RATE)
     for cycles in range(150, 1500, 190):
         device.reset()
@@ -60,14 +60,14 @@ def test_a_reset_in_the_midst_of_traffic_leaves_nothing_behind(measurer: Measure
 
 
 def test_wrong_outputs_are_seen(measurer: Measurer, device: RtlDevice) -> None:
-    question = GoldenModelReference(measurer.first).question(1)
+    question = GoldenModelReference(measurer.first).golden_io(1)
     wrong = GoldenIO(question.inputs, {name: array ^ 1 for name, array in question.outputs.items()})
     result = measure_stream(device, measurer.first, wrong, RATE)
     assert isinstance(result, Measurement) and not result.exact and not result.believable
 
 
 def test_what_is_too_slow_is_given_up(measurer: Measurer, device: RtlDevice) -> None:
-    question = GoldenModelReference(measurer.first).question(0)
+    question = GoldenModelReference(measurer.first).golden_io(0)
     for limit in (100, 4000):  # before the first request is done, and after it
         result = measure_stream(device, measurer.first, question, RATE, limit)
         assert isinstance(result, Rejected) and result.stage == "time", (limit, result)
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_rejected(measurer: Measurer) -> None:
     code = replace(stage.code, memory=1 << 24, image=np.zeros(1 << 20, np.uint8))
     large = replace(measurer.first, stages=(replace(stage, code=code),))
     with RtlDevice(measurer.conditions.config, 1 << 16) as small:
-        result = measure_stream(small, large, GoldenModelReference(measurer.first).question(0), RATE)
+        result = measure_stream(small, large, GoldenModelReference(measurer.first).golden_io(0), RATE)
     assert isinstance(result, Rejected) and result.stage == "compile" and "no room" in result.reason
 
 

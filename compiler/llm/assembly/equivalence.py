@@ -11,7 +11,7 @@ from compiler.llm.assembly.completion import FENCE, HALT, Counts, index_of
 from compiler.llm.assembly.decoder_state import GrammarState
 from compiler.llm.assembly.lexicon import SIGNALS, STOP, WAITS
 from compiler.llm.assembly.tokenizer import words_of
-from compiler.tuning.edits.edit import MOST_DIMS, dims_of, ordered, reach_of, split
+from compiler.tuning.edits.edit import MAX_DIMS, dims_of, ordered, footprint_of, split
 from hw.config import MlaConfig
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, defaults, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
@@ -152,7 +152,7 @@ class WaitingCommands:
 def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
     """Return whether a command must wait for an earlier one; in the same unit only read-after-write conflicts count."""
     own = first.unit == second.unit
-    each = [reach_of(config, command) for command in (first, second)]
+    each = [footprint_of(config, command) for command in (first, second)]
     return any(
         (a.write and not b.write if own else a.write or b.write) and a.meets(b)
         for a in each[0]
@@ -162,7 +162,7 @@ def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
 
 def _parts(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued]]:
     """Yield pairs of commands that together are equivalent to one."""
-    for dim in dims_of(command, config.n)[:MOST_DIMS]:
+    for dim in dims_of(command, config.n)[:MAX_DIMS]:
         for eighths in range(1, 8):
             try:
                 first, second = split(command, dim, eighths)

@@ -17,7 +17,7 @@ from compiler.runtime.program_text import program_text
 from compiler.runtime.stages import Stage
 from compiler.runtime.validation import stage_calls
 from compiler.tuning.edits.editable_programs import EditableProgram
-from compiler.tuning.edits.unroll import Unrolled, unrolled
+from compiler.tuning.edits.unroll import UnrolledProgram, unroll
 from compiler.tuning.generators.generator import Candidate
 from compiler.validate.errors import ValidationError
 from hw.isa.program import Program
@@ -82,13 +82,13 @@ class ProgramGrammar:
     ----------
     grammar : AssemblyGrammar
         Grammar of safe programs over the model's vocabulary.
-    stands_for : Unrolled
-        Unrolled program whose work must be done.
+    stands_for : UnrolledProgram
+        UnrolledProgram program whose work must be done.
     tried : set
         Instruction sequences to exclude; may be extended between answers.
     """
 
-    def __init__(self, grammar: AssemblyGrammar, stands_for: Unrolled, tried: set[Hashable]):
+    def __init__(self, grammar: AssemblyGrammar, stands_for: UnrolledProgram, tried: set[Hashable]):
         assert grammar.endings and grammar.limits.config
         self.grammar, self.tried = grammar, tried
         self._work = EquivalenceAutomaton.of(grammar.limits.config, stands_for.commands)
@@ -145,7 +145,7 @@ def _in_place(
     """Return the grammar of replacements of a program of a stage."""
     assert stage.code
     program = stage.code.parts[index].program
-    found, plain = unrolled(program), straight(program)
+    found, plain = unroll(program), straight(program)
     if found is None:
         return None
     calls = stage_calls(network, stage, stage.code)

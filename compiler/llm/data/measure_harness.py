@@ -84,7 +84,7 @@ class MeasureHarness:
         if not whole or dram_bytes(self.first) > _DRAM_BYTES:
             raise InputError(f"{point.family}: not all of it runs on the machine in one go")
         self.names = [layer.name for layer in self.stages[0].layers]
-        self._question = GoldenModelReference(self.first).question(0)
+        self._question = GoldenModelReference(self.first).golden_io(0)
 
     def measured(self, network: CompiledNetwork) -> Measurement | None:
         """Measure a compiled network; None if its outputs are wrong or it takes too long."""

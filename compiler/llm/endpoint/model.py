@@ -140,7 +140,7 @@ class EndpointModel(LanguageModelGenerator):
                 "\n".join([*map(self._verdict, answer.candidates), *answer.complaints, _AGAIN]),
             )
 
-    def tell(self, candidate: Candidate, result: Result) -> None:
+    def observe(self, candidate: Candidate, result: Result) -> None:
         """Store the result for the next message; measured schedules become examples."""
         text = candidate.schedule.to_json()
         task = self._asked.pop(text, None)
@@ -157,7 +157,7 @@ class EndpointModel(LanguageModelGenerator):
 
     def _verdict(self, candidate: Candidate) -> str:
         """Describe the result of a candidate as text, as far as it is known."""
-        return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.why}: {_UNTOLD}")
+        return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.description}: {_UNTOLD}")
 
     def document(self) -> dict[str, Any]:
         """Return usage, results and cost as a JSON object."""

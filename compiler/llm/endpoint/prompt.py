@@ -237,7 +237,7 @@ _STAGES = {
 
 def verdict(task: GeneratorTask, candidate: Candidate, result: Result) -> str:
     """Describe the result of a candidate and the reason."""
-    return f"{candidate.why}: {_outcome(task, result)}"
+    return f"{candidate.description}: {_outcome(task, result)}"
 
 
 def _outcome(task: GeneratorTask, result: Result) -> str:

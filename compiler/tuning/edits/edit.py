@@ -11,9 +11,9 @@ from hw.isa.commands import FUSE_DIMS, FUSE_STAGE, LOAD_WORD, MATRIX_WORD, UNIT_
 from hw.isa.enums import Unit
 
 #: Commands that are split together, at most, and places that one moves, at most.
-MOST_RUN, MOST_STEPS = 8, 16
+MAX_RUN, MAX_STEPS = 8, 16
 #: Dimensions that one may be split along, at most.
-MOST_DIMS = 3
+MAX_DIMS = 3
 
 
 class EditError(ValueError):
@@ -29,7 +29,7 @@ class Split:
     at : int
         Place of the first of them; counted from the end if negative.
     run : int
-        How many, 1..MOST_RUN.
+        How many, 1..MAX_RUN.
     dim : int
         Which of the dimensions that a command goes along, from the outermost in; the innermost if it has fewer.
     eighths : int
@@ -51,7 +51,7 @@ class Move:
     at : int
         Its place; counted from the end if negative.
     steps : int
-        Not 0, -MOST_STEPS..MOST_STEPS.
+        Not 0, -MAX_STEPS..MAX_STEPS.
     """
 
     at: int
@@ -61,7 +61,7 @@ class Move:
 Edit = Split | Move
 
 
-def applied(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[Edit]) -> list[Issued]:
+def apply_edits(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[Edit]) -> list[Issued]:
     """The commands after some edits, one after the other.
 
     Raises
@@ -71,31 +71,31 @@ def applied(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[Edit]
     """
     out = list(commands)
     for edit in edits:
-        at = place_of(edit.at, len(out))
+        at = resolve_index(edit.at, len(out))
         out = (
             _split(config, out, at, edit) if isinstance(edit, Split) else _moved(config, out, at, edit.steps)
         )
     return out
 
 
-def place_of(at: int, count: int) -> int:
+def resolve_index(at: int, count: int) -> int:
     """A place counted from the front; EditError: there is none."""
     if not -count <= at < count:
         raise EditError(f"there are {count} commands, none at {at}")
     return at % count
 
 
-def freedom(config: MlaConfig, commands: Sequence[Issued], at: int) -> range:
+def move_range(config: MlaConfig, commands: Sequence[Issued], at: int) -> range:
     """How far a command may move: from that many steps earlier (not positive) up to that many later."""
     early = 0
     while (
-        at + early > 0 and early > -MOST_STEPS and not ordered(config, commands[at + early - 1], commands[at])
+        at + early > 0 and early > -MAX_STEPS and not ordered(config, commands[at + early - 1], commands[at])
     ):
         early -= 1
     late = 0
     while (
         at + late + 1 < len(commands)
-        and late < MOST_STEPS
+        and late < MAX_STEPS
         and not ordered(config, commands[at], commands[at + late + 1])
     ):
         late += 1
@@ -103,7 +103,7 @@ def freedom(config: MlaConfig, commands: Sequence[Issued], at: int) -> range:
 
 
 def _split(config: MlaConfig, commands: list[Issued], at: int, edit: Split) -> list[Issued]:
-    if not 1 <= edit.run <= MOST_RUN or not 0 <= edit.dim < MOST_DIMS or not 1 <= edit.eighths <= 7:
+    if not 1 <= edit.run <= MAX_RUN or not 0 <= edit.dim < MAX_DIMS or not 1 <= edit.eighths <= 7:
         raise EditError(f"{edit} is none that can be made")
     made: list[Issued] = []
     seconds: list[Issued] = []
@@ -125,7 +125,7 @@ def _split(config: MlaConfig, commands: list[Issued], at: int, edit: Split) -> l
 
 def _parts(config: MlaConfig, command: Issued, edit: Split) -> tuple[Issued, Issued] | None:
     """Of a command that has more than one step."""
-    dims = dims_of(command, config.n)[:MOST_DIMS]
+    dims = dims_of(command, config.n)[:MAX_DIMS]
     if not dims:
         return None
     try:
@@ -135,7 +135,7 @@ def _parts(config: MlaConfig, command: Issued, edit: Split) -> tuple[Issued, Iss
 
 
 def _moved(config: MlaConfig, commands: list[Issued], at: int, steps: int) -> list[Issued]:
-    if not steps or steps not in freedom(config, commands, at):
+    if not steps or steps not in move_range(config, commands, at):
         raise EditError(f"the command at {at} cannot move by {steps}")
     out = list(commands)
     out.insert(at + steps, out.pop(at))
@@ -148,7 +148,7 @@ def ordered(config: MlaConfig, first: Issued, second: Issued) -> bool:
         return True  # a change of tag is put away by the counters: that of a command stays where it is
     if first.unit == second.unit == Unit.MATRIX and (_streams(first) or _streams(second)):
         return True  # what line buffers hold goes on from one command to the next
-    each = [reach_of(config, command) for command in (first, second)]
+    each = [footprint_of(config, command) for command in (first, second)]
     return any((a.write or b.write) and a.meets(b) for a in each[0] for b in each[1])
 
 
@@ -156,7 +156,7 @@ def _streams(command: Issued) -> bool:
     return bool(MATRIX_WORD.unpack(get(command, "word"))["dw"])
 
 
-def reach_of(config: MlaConfig, command: Issued) -> list[BoundingBox]:
+def footprint_of(config: MlaConfig, command: Issued) -> list[BoundingBox]:
     """What a command touches; found out once."""
     if not command.reach:
         command.reach = reach(config, command)
@@ -168,7 +168,7 @@ _SPLITS, _NEAR = 0.7, 0.5
 #: How near, on the average.
 _DISTANCE = 4.0
 #: Commands split together, and eighths: the more often they stand here the likelier.
-_RUNS, _EIGHTHS, _DIMS = (1, 1, 2, 3, 4, 5, 6), (1, 2, 4, 4, 6, 7), (0, 0, 0, 1, MOST_DIMS - 1)
+_RUNS, _EIGHTHS, _DIMS = (1, 1, 2, 3, 4, 5, 6), (1, 2, 4, 4, 6, 7), (0, 0, 0, 1, MAX_DIMS - 1)
 _PATIENCE = 40
 
 
@@ -181,12 +181,12 @@ def draw_edits(
         if rng.random() < _SPLITS:
             edit: Edit = Split(at, rng.choice(_RUNS), rng.choice(_DIMS), rng.choice(_EIGHTHS))
         else:
-            free = [step for step in freedom(config, commands, at % len(commands)) if step]
+            free = [step for step in move_range(config, commands, at % len(commands)) if step]
             if not free:
                 continue
             edit = Move(at, rng.choice(free))
         try:
-            return edit, applied(config, commands, [edit])
+            return edit, apply_edits(config, commands, [edit])
         except EditError:
             continue
     return None

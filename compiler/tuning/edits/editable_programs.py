@@ -1,4 +1,4 @@
-"""The programs of a schedule with edits applied, as text overrides."""
+"""The programs of a schedule with edits apply_edits, as text overrides."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.edits.edit import Edit, applied
-from compiler.tuning.edits.unroll import Unrolled, unrolled
+from compiler.tuning.edits.edit import Edit, apply_edits
+from compiler.tuning.edits.unroll import UnrolledProgram, unroll
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.program import Program
@@ -20,15 +20,15 @@ from hw.isa.program import Program
 _TAGS = range(64)
 
 
-def taken_apart(programs: Sequence[Program]) -> list[Unrolled] | None:
+def unroll_all(programs: Sequence[Program]) -> list[UnrolledProgram] | None:
     """The commands of programs that run one after the other; None: not all of them are plain sequences."""
-    found = [unrolled(program) for program in programs]
+    found = [unroll(program) for program in programs]
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None
 
 
-def edited(
-    config: MlaConfig, programs: Sequence[Unrolled], edits: Mapping[str, Sequence[Edit]]
+def apply_program_edits(
+    config: MlaConfig, programs: Sequence[UnrolledProgram], edits: Mapping[str, Sequence[Edit]]
 ) -> list[Program]:
     """The programs after edits, by name of the program; semaphores are made anew for all of them.
 
@@ -36,7 +36,7 @@ def edited(
     ----------
     config : MlaConfig
         The machine.
-    programs : sequence of Unrolled
+    programs : sequence of UnrolledProgram
         All that run one after the other.
     edits : mapping
         For some of them what is done to their commands.
@@ -49,7 +49,7 @@ def edited(
         One becomes too long for the instruction store.
     """
     made = [
-        replace(each, commands=tuple(_fresh(applied(config, each.commands, edits.get(each.name, ())))))
+        replace(each, commands=tuple(_fresh(apply_edits(config, each.commands, edits.get(each.name, ())))))
         for each in programs
     ]
     synchronize(config, [command for each in made for command in each.commands])
@@ -61,7 +61,7 @@ def _fresh(commands: Sequence[Issued]) -> list[Issued]:
     return [Issued(each.unit, each.layer, each.values, each.region) for each in commands]
 
 
-def _written(config: MlaConfig, one: Unrolled) -> Program:
+def _written(config: MlaConfig, one: UnrolledProgram) -> Program:
     program = rolled(config, one.name, one.commands, _TAGS, alone=one.alone)
     if len(program.words) > config.wis_words:
         raise InputError(
@@ -76,13 +76,13 @@ class EditableProgram:
 
     Parameters
     ----------
-    unrolled : Unrolled
+    unrolled : UnrolledProgram
         Its commands.
     layers : tuple of str
         The layers that it has a part in.
     """
 
-    unrolled: Unrolled
+    unrolled: UnrolledProgram
     layers: tuple[str, ...]
 
     @property
@@ -112,10 +112,10 @@ class EditablePrograms:
     def __init__(self, network: CompiledNetwork):
         self.config, self.schedule = network.config, replace(network.schedule, programs={})
         self.pieces: list[EditableProgram] = []
-        self._stages: list[tuple[tuple[Program, ...], list[Unrolled]]] = []
+        self._stages: list[tuple[tuple[Program, ...], list[UnrolledProgram]]] = []
         layers = network.layers_of
         for code in network.codes:
-            known = taken_apart(code.programs)
+            known = unroll_all(code.programs)
             if known is None or code.programs != code.all_programs:
                 self.pieces, self._stages = [], []
                 return
@@ -140,11 +140,11 @@ class EditablePrograms:
         found: list[tuple[Program, Program]] = []
         for programs, known in self._stages:
             if any(edits.get(each.name) for each in known):
-                found += zip(programs, edited(self.config, known, edits), strict=True)
+                found += zip(programs, apply_program_edits(self.config, known, edits), strict=True)
         return [(old, new) for old, new in found if old.words != new.words]
 
     def program(self, name: str, edits: Sequence[Edit]) -> Program:
         """A program after edits of it alone, or as it is without; errors as in `with_edits`."""
         programs, known = next(each for each in self._stages if name in {one.name for one in each[0]})
-        made = edited(self.config, known, {name: edits}) if edits else programs
+        made = apply_program_edits(self.config, known, {name: edits}) if edits else programs
         return next(each for each in made if each.name == name)

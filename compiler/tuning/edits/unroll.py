@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from compiler.codegen.semaphores import Issued
-from compiler.tuning.generators.rewrites import Instruction, Item, ProgramLoop, take_apart
+from compiler.tuning.generators.rewrites import Instruction, Item, ProgramLoop, parse_items
 from hw.isa.commands import UNIT_FIELDS, defaults, field_of
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
 from hw.isa.program import Program
 
 #: Commands of a program at most: more are not looked through in any sensible time.
-MOST = 4096
+MAX_COMMANDS = 4096
 _WORD = (1 << 32) - 1
 #: Every unit, as FENCE takes them.
 _ALL = (1 << len(Unit)) - 1
 
 
 @dataclass(frozen=True)
-class Unrolled:
+class UnrolledProgram:
     """A program as a plain sequence.
 
     Parameters
@@ -39,9 +39,9 @@ class Unrolled:
     fenced: bool = False
 
 
-def unrolled(program: Program) -> Unrolled | None:
+def unroll(program: Program) -> UnrolledProgram | None:
     """What a program issues; None: it does something else than to issue commands one after the other, or too many."""
-    items = take_apart(program.words)
+    items = parse_items(program.words)
     if items is None or not items or not _plain(items[-1], MicroOp.HALT):
         return None
     alone = _plain(items[0], MicroOp.FENCE, _ALL)
@@ -50,7 +50,7 @@ def unrolled(program: Program) -> Unrolled | None:
         run.items(items[alone:-1])
     except _OtherError:
         return None
-    return Unrolled(program.name, tuple(run.commands), alone, run.fenced)
+    return UnrolledProgram(program.name, tuple(run.commands), alone, run.fenced)
 
 
 def _plain(item: Item, op: MicroOp, d: int = 0) -> bool:
@@ -125,7 +125,7 @@ class _Run:
     def _issue(self, one: Instruction) -> None:
         settings = self.fields[one.unit]
         _, operand = settings.get("dram", (0, OPERAND_BASE))
-        if len(self.commands) == MOST or ISSUE_D.unpack(one.d)["signal_seq"] or not operand:
+        if len(self.commands) == MAX_COMMANDS or ISSUE_D.unpack(one.d)["signal_seq"] or not operand:
             raise _OtherError
         values = tuple(settings[item.name][0] for item in UNIT_FIELDS[one.unit])
         tokens = ISSUE_IMM.unpack(one.imm & _WORD)

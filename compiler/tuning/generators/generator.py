@@ -161,5 +161,5 @@ class Generator(ABC):
         A candidate may be wrong in any way: it costs no more than a measurement.
         """
 
-    def tell(self, candidate: Candidate, result: Result) -> None:  # noqa: B027  most have no use for it
+    def observe(self, candidate: Candidate, result: Result) -> None:  # noqa: B027  most have no use for it
         """What came of a candidate: its cycles by layer and cause, or where and why it was refused."""

@@ -24,10 +24,10 @@ GENERATORS: "Registry[Generator]" = Registry(
 )
 
 #: A generator as a user names it.
-Given = "str | type[Generator] | Generator"
+GeneratorSpec = "str | type[Generator] | Generator"
 
 
-def generators_of(given: "Given | Sequence[Given]") -> "list[Generator]":
+def make_generators(given: "GeneratorSpec | Sequence[GeneratorSpec]") -> "list[Generator]":
     """The generators that a user asked for.
 
     Parameters
@@ -84,10 +84,10 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
                 return
             yield _checked(candidate, title)
 
-    def tell(self: Any, candidate: Candidate, result: Result) -> None:
+    def observe(self: Any, candidate: Candidate, result: Result) -> None:
         unmeasured = isinstance(result, Rejected) and result.stage in _UNMEASURED
         self._refused_in_a_row = self._refused_in_a_row + 1 if unmeasured else 0
-        blamed(lambda: kind.tell(self, candidate, result), title, "tell")
+        blamed(lambda: kind.observe(self, candidate, result), title, "observe")
 
     return type(
         kind.__name__,
@@ -95,7 +95,7 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
         {
             "__init__": __init__,
             "propose": propose,
-            "tell": tell,
+            "observe": observe,
             "__module__": kind.__module__,
             "__doc__": kind.__doc__,
         },

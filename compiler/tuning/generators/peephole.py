@@ -14,8 +14,8 @@ from compiler.tuning.generators.rewrites import (
     lazy,
     moved,
     peeled,
-    put_together,
-    take_apart,
+    encode_items,
+    parse_items,
 )
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
@@ -24,11 +24,11 @@ from hw.isa.program import Program
 
 
 def _peeled_lazy(items: Sequence[Item]) -> list[Item]:
-    return lazy(peeled(items))
+    return defer_fields(peel_loops(items))
 
 
 def _lazy_eager(items: Sequence[Item]) -> list[Item]:
-    return eager(lazy(items))
+    return advance_fields(defer_fields(items))
 
 
 #: What is done to a program, by a name for people.
@@ -46,7 +46,7 @@ REWRITES: dict[str, Rewrite] = {
 
 
 class PeepholeGenerator(Generator):
-    """Rewrites all programs in one way at a time; the cycles of each one's layers say which way is best for it."""
+    """Rewrites all programs in one way at a time; the cycles of each one's layers log which way is best for it."""
 
     name = "polish"
 
@@ -66,7 +66,7 @@ class PeepholeGenerator(Generator):
                 yield from self._candidate(task, again.way, again.texts)
         yield from self._mixed(task)
 
-    def tell(self, candidate: Candidate, result: Result) -> None:
+    def observe(self, candidate: Candidate, result: Result) -> None:
         """What each program gained; where the validator refused one of them, the others are tried without it."""
         asked = self._asked.pop(candidate.schedule.to_json(), None)
         if asked is None:
@@ -133,8 +133,8 @@ def _rewritten(task: GeneratorTask, rewrite: Rewrite) -> dict[str, str]:
     room = task.conditions.config.wis_words - sum(len(program.words) for program in everything)
     out: dict[str, str] = {}
     for name, program in zip(task.programs, programs, strict=True):
-        items = take_apart(program.words)
-        words = program.words if items is None else put_together(rewrite(items))
+        items = parse_items(program.words)
+        words = program.words if items is None else encode_items(rewrite(items))
         grown = len(words) - len(program.words)
         if words != program.words and grown <= max(room, 0):
             room -= max(grown, 0)

@@ -38,7 +38,7 @@ class Instruction:
     imm: int
 
     @staticmethod
-    def of(word: int) -> "Instruction | None":
+    def from_word(word: int) -> "Instruction | None":
         """A word taken apart; None: it is none of those that are known here."""
         values = decode(word)
         if values["opcode"] not in _KNOWN:
@@ -73,9 +73,9 @@ class ProgramLoop:
 Item = Instruction | ProgramLoop
 
 
-def take_apart(words: Sequence[int]) -> list[Item] | None:
+def parse_items(words: Sequence[int]) -> list[Item] | None:
     """Instructions and loops; None if something in the program is not known here."""
-    found = [Instruction.of(word) for word in words]
+    found = [Instruction.from_word(word) for word in words]
     plain = [each for each in found if each is not None]
     if len(plain) < len(found):
         return None
@@ -102,7 +102,7 @@ def _items(found: list[Instruction], start: int, stop: int) -> list[Item] | None
     return out
 
 
-def put_together(items: Sequence[Item]) -> tuple[int, ...]:
+def encode_items(items: Sequence[Item]) -> tuple[int, ...]:
     """The words of a program."""
     out: list[int] = []
     _append(out, items)
@@ -138,7 +138,7 @@ Values = dict[int, tuple[int, int, int] | None]
 Rewrite = Callable[[Sequence[Item]], list[Item]]
 
 
-def lazy(items: Sequence[Item]) -> list[Item]:
+def defer_fields(items: Sequence[Item]) -> list[Item]:
     """Fields are set right before the command that needs them, and only if they change: commands go out earlier."""
     values: Values = dict(DEFAULTS)
     return _Lazy(values).run(items, last=True)
@@ -210,12 +210,12 @@ def _counted(items: Sequence[Item]) -> set[int]:
     return out
 
 
-def eager(items: Sequence[Item]) -> list[Item]:
+def advance_fields(items: Sequence[Item]) -> list[Item]:
     """Fields are set right behind the command before: what waits for room in one queue holds up no other."""
     out: list[Item] = []
     for item in items:
         if isinstance(item, ProgramLoop):
-            out.append(ProgramLoop(item.count, tuple(eager(item.body))))
+            out.append(ProgramLoop(item.count, tuple(advance_fields(item.body))))
         elif item.op is MicroOp.SET:
             out.insert(_earliest(out, item), item)
         else:
@@ -238,7 +238,7 @@ def _earliest(before: Sequence[Item], item: Instruction) -> int:
     return 0
 
 
-def peeled(items: Sequence[Item]) -> list[Item]:
+def peel_loops(items: Sequence[Item]) -> list[Item]:
     """The first turn of each outermost loop by itself: its first command need not wait for all that others set."""
     out: list[Item] = []
     for item in items:
@@ -251,9 +251,9 @@ def peeled(items: Sequence[Item]) -> list[Item]:
     return out
 
 
-def moved(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:
+def move_commands(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:
     """Commands of a unit, with their settings, past so many commands of others: forward if that is positive."""
-    return _moved(lazy(items), unit, steps)
+    return _moved(defer_fields(items), unit, steps)
 
 
 def _moved(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:

@@ -20,25 +20,25 @@ class TilingGenerator(Generator):
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """The most promising tilings of each layer, the greatest gains first."""
-        forecaster = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
+        cost_model = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
         base = Schedule(task.schedule.fusions, task.schedule.layers)
-        now = forecaster.of(base).cycles
+        now = cost_model.predict(base).cycles
         found: list[tuple[float, Candidate]] = []
         stages = task.prepared.lowered(base.fusions)
         for name, space in spaces_of(task.prepared.config, stages, task.conditions.dram).items():
             if name in task.layers:
                 mine = base.layers[name]
-                tilings = [space.beside(each.schedule, mine) for each in space.tilings[:_LOOKED]]
+                tilings = [space.with_context(each.schedule, mine) for each in space.tilings[:_LOOKED]]
                 ways = [
                     task.with_layers({name: each}, self.name, f"tiling of {name}")
                     for each in tilings
                     if each != mine
                 ]
                 costs = sorted(
-                    ((forecaster.of(way.schedule), way) for way in ways), key=lambda each: each[0].cycles
+                    ((cost_model.predict(way.schedule), way) for way in ways), key=lambda each: each[0].cycles
                 )
                 found += [
-                    (cost.cycles, Candidate(way.schedule, self.name, way.why, cost.cycles))
+                    (cost.cycles, Candidate(way.schedule, self.name, way.description, cost.cycles))
                     for cost, way in costs[:_PROPOSED]
                     if cost.cycles < now
                 ]
@@ -55,10 +55,10 @@ class FusionGenerator(Generator):
         """All promising changes together, then each by itself."""
         engine = FusionEngine(task.prepared, task.conditions, find_model(task.conditions))
         sites = [site for site in engine.sites(task.schedule) if set(site.layers) <= set(task.layers)]
-        options = [option for option in engine.options(task.schedule, sites) if option.hoped > 0]
-        whole = engine.together(task.schedule, options)
+        options = [option for option in engine.options(task.schedule, sites) if option.optimistic_gain > 0]
+        whole = engine.combine(task.schedule, options)
         if whole is not None:
-            predicted = engine.forecaster.of(whole).cycles
+            predicted = engine.cost_model.predict(whole).cycles
             yield Candidate(whole, self.name, "all that promise something", predicted)
         for option in options:
             why = f"{option.site.kind} {' + '.join(option.site.layers)}: {option.what}"

@@ -38,7 +38,7 @@ class GoldenIO:
     inputs: Arrays
     outputs: Arrays
 
-    def answered_by(self, outputs: Arrays) -> bool:
+    def matches(self, outputs: Arrays) -> bool:
         """Whether these are the outputs, bit by bit."""
         return all(np.array_equal(outputs[name], array) for name, array in self.outputs.items())
 
@@ -59,7 +59,7 @@ class GoldenModelReference:
         self._known: OrderedDict[int, GoldenIO] = OrderedDict()
         self._lock = Lock()
 
-    def question(self, number: int) -> GoldenIO:
+    def golden_io(self, number: int) -> GoldenIO:
         """The same for the same number."""
         with self._lock:
             if number not in self._known:
@@ -119,7 +119,7 @@ class EquivalenceChecker:
     def __init__(self, prepared: ModelCompiler, seed: int = 0):
         self._prepared, self._seed = prepared, seed
 
-    def difference(self, network: CompiledNetwork, number: int) -> str | None:
+    def first_difference(self, network: CompiledNetwork, number: int) -> str | None:
         """What is other than it must be, in words; None: nothing.
 
         Parameters

@@ -18,14 +18,14 @@ from hw.errors import InputError, WorkError
 _PATIENCE = 3
 
 
-class MeasurementMemory(Protocol):
+class MeasurementCache(Protocol):
     """Remembers measurements of one model under some conditions."""
 
-    def known(self, schedule: Schedule) -> Result | None:
+    def lookup(self, schedule: Schedule) -> Result | None:
         """What measuring a schedule gave before; None if it has not been measured."""
         ...
 
-    def keep(self, schedule: Schedule, result: Result) -> None:
+    def put(self, schedule: Schedule, result: Result) -> None:
         """Remember a measurement, from when this returns."""
         ...
 
@@ -47,7 +47,7 @@ class Measurer:
         Simulators at work at the same time, if there are several each in a process of its own; None: one for each core.
     seed : int
         Of the inputs, which are fresh for each measurement.
-    say : callable
+    log : callable
         Hears of progress.
     workers : callable or None
         Makes who measures instead, from what is measured.
@@ -80,18 +80,18 @@ class Measurer:
         options: CompileOptions,
         devices: int | None = 1,
         seed: int = 0,
-        say: Callable[[str], None] = lambda _text: None,
+        log: Callable[[str], None] = lambda _text: None,
         workers: Callable[[MeasureSubject], WorkerGroup] | None = None,
         *,
         stream: bool = False,
     ):
-        self.conditions, self.say = conditions, say
+        self.conditions, self.log = conditions, log
         self.prepared = ModelCompiler(graph, conditions.config, replace(options, dram=conditions.dram))
         self.first = self.prepared.network()
         if not self.first.codes:
             raise InputError(f"{graph.name}: no operator of it runs on the accelerator: nothing to measure")
-        self.memory: MeasurementMemory | None = None
-        self.asked = self.remembered = 0
+        self.cache: MeasurementCache | None = None
+        self.measurement_count = self.cached_count = 0
         self._limit: int | None = None
         subject = MeasureSubject(self.prepared, self.first, conditions, seed, stream)
         self._workers = _local(subject, devices) if workers is None else workers(subject)
@@ -112,20 +112,20 @@ class Measurer:
         """
         orders = [
             MeasureOrder(number, schedule, self._limit)
-            for number, schedule in enumerate(schedules, self.asked)
+            for number, schedule in enumerate(schedules, self.measurement_count)
         ]
-        self.asked += len(schedules)
-        found = [None if self.memory is None else self.memory.known(schedule) for schedule in schedules]
+        self.measurement_count += len(schedules)
+        found = [None if self.cache is None else self.cache.lookup(schedule) for schedule in schedules]
         places = [place for place, result in enumerate(found) if result is None]
-        self.remembered += len(schedules) - len(places)
+        self.cached_count += len(schedules) - len(places)
         if places and not self._opened:
-            self.say("opening the machine")
+            self.log("opening the machine")
             self._workers.prepare()
             self._opened = True
         for place, result in self._workers.results([orders[place] for place in places]):
             found[places[place]] = result
-            if self.memory is not None:
-                self.memory.keep(schedules[places[place]], result)
+            if self.cache is not None:
+                self.cache.put(schedules[places[place]], result)
         return [result for result in found if result is not None]
 
     def baseline(self) -> Measurement:

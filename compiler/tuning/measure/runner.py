@@ -50,7 +50,7 @@ class MeasureSubject:
     seed: int
     stream: bool = False
 
-    def needs(self, network: CompiledNetwork) -> int:
+    def required_dram(self, network: CompiledNetwork) -> int:
         """DRAM for measuring a network."""
         return stream_bytes(network) if self.stream else dram_bytes(network)
 
@@ -62,7 +62,7 @@ class MeasureOrder:
     Parameters
     ----------
     number : int
-        Of the question that is asked: another one for each measurement.
+        Of the golden that is asked: another one for each measurement.
     schedule : Schedule
         What to measure.
     limit : int or None
@@ -90,7 +90,7 @@ class MeasureRunner:
         self.subject = subject
         self._reference = GoldenModelReference(subject.first, subject.seed)
         self._same = EquivalenceChecker(subject.prepared, subject.seed)
-        self._bytes = -(-_ROOM * subject.needs(subject.first) // _PAGE) * _PAGE
+        self._bytes = -(-_ROOM * subject.required_dram(subject.first) // _PAGE) * _PAGE
         self._device: RtlDevice | None = None
         self._turn = Lock()
 
@@ -111,7 +111,7 @@ class MeasureRunner:
                 return network
             result = self._tried(network, order)
             if order.schedule.programs and isinstance(result, Measurement) and result.exact:
-                difference = self._same.difference(network, order.number)
+                difference = self._same.first_difference(network, order.number)
                 return Rejected("same", difference) if difference else result
             return result
 
@@ -125,7 +125,7 @@ class MeasureRunner:
             network = self.subject.prepared.network(schedule)
         except InputError as error:
             return Rejected("compile", str(error))
-        if (needs := self.subject.needs(network)) > self._bytes:
+        if (needs := self.subject.required_dram(network)) > self._bytes:
             return Rejected("compile", f"it needs {needs} bytes of DRAM, not {self._bytes}")
         return network
 
@@ -143,10 +143,10 @@ class MeasureRunner:
         conditions = self.subject.conditions
         if self._device is None:
             self._device = self._open()
-        question = self._reference.question(order.number)
+        golden = self._reference.golden_io(order.number)
         rate = bus_rate(conditions.config, conditions.rate)
         measure = measure_stream if self.subject.stream else measure_network
-        return measure(self._device, network, question, rate, order.limit)
+        return measure(self._device, network, golden, rate, order.limit)
 
     def _open(self) -> "RtlDevice":
         from cosim.rtl.rtl_device import RtlDevice

@@ -23,9 +23,9 @@ class _TooSlowError(Exception):
 
 
 def measure_network(
-    device: Device, network: CompiledNetwork, question: GoldenIO, rate: float, limit: int | None = None
+    device: Device, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None = None
 ) -> Result:
-    """Load a network, ask it one question and count its cycles.
+    """Load a network, ask it one golden and count its cycles.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def measure_network(
         The RTL, with room for the network; it is reset first.
     network : Network
         What to measure.
-    question : Question
+    golden : Question
         Inputs, and the outputs there must be.
     rate : float
         Bytes that the memory moves in a cycle.
@@ -50,7 +50,7 @@ def measure_network(
     tags = sorted({tag for code in network.codes for tag in code.tags})
     before = read_counts(session.driver, max(tags) + 1)
     try:
-        outputs, cycles = session.measure(question.inputs)
+        outputs, cycles = session.measure(golden.inputs)
     except TrapError as error:
         return Rejected("trap", str(error))
     except _TooSlowError:
@@ -63,7 +63,7 @@ def measure_network(
         layers_of(network, parts.by_tag),
         energy_uj(network.config, totals),
         totals["load_bytes"] + totals["store_bytes"],
-        question.answered_by(outputs),
+        golden.matches(outputs),
         network.work(session.runs).cycles(network.config, rate),
     )
 
@@ -94,9 +94,9 @@ def stream_bytes(network: CompiledNetwork) -> int:
 
 
 def measure_stream(
-    device: Device, network: CompiledNetwork, question: GoldenIO, rate: float, limit: int | None = None
+    device: Device, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None = None
 ) -> Result:
-    """Serve a network, ask it one question again and again, count the cycles of a request behind the first.
+    """Serve a network, ask it one golden again and again, count the cycles of a request behind the first.
 
     Parameters are those of `measure_network`.
     """
@@ -110,7 +110,7 @@ def measure_stream(
     if limit is not None:
         server.line.patience = limit
     try:
-        return _measured(server, network, question, rate, limit)
+        return _measured(server, network, golden, rate, limit)
     except TrapError as error:
         return Rejected("trap", str(error))
     except DeviceTimeoutError:
@@ -118,13 +118,13 @@ def measure_stream(
 
 
 def _measured(
-    server: Server, network: CompiledNetwork, question: GoldenIO, rate: float, limit: int | None
+    server: Server, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None
 ) -> Result:
     tags = 1 + max(tag for code in network.codes for tag in code.tags)
     timed: list[Served] = []
     exact, before = True, read_counts(server.driver, 0)
-    for result in server.serve(repeat(question.inputs)):
-        exact = exact and question.answered_by(result.outputs)
+    for result in server.serve(repeat(golden.inputs)):
+        exact = exact and golden.matches(result.outputs)
         if result.index == 0:
             before = read_counts(server.driver, tags)
             continue

@@ -65,19 +65,19 @@ class Constraints:
                 )
 
     @property
-    def kept(self) -> frozenset[str]:
+    def frozen_fields(self) -> frozenset[str]:
         """Fields of layers' schedules that must stay as they are."""
         return frozenset(name for each in self.forbidden for name in TRANSFORMATIONS[each])
 
-    def broken(self, schedule: Schedule, first: Schedule) -> str | None:
+    def violation(self, schedule: Schedule, first: Schedule) -> str | None:
         """A forbidden transformation by which a schedule differs from the first one; None: there is none."""
         if "chain" in self.forbidden and set(schedule.fusions) != set(first.fusions):
             return "chain"
         if "micro-program" in self.forbidden and schedule.programs:
             return "micro-program"
-        kept = self.kept
+        frozen = self.frozen_fields
         for name in schedule.layers.keys() & first.layers.keys():
-            changed = _changed(schedule.layers[name], first.layers[name], kept)
+            changed = _changed(schedule.layers[name], first.layers[name], frozen)
             if changed is not None:
                 return next(each for each in self.forbidden if changed in TRANSFORMATIONS[each])
         return None

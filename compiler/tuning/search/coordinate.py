@@ -1,4 +1,4 @@
-"""Coordinate search: every other unit of the network tries something in each trial; counters say which of it helped."""
+"""Coordinate search: every other unit of the network tries something in each trial; counters log which of it helped."""
 
 import re
 
@@ -50,12 +50,12 @@ class CoordinateSearch(SearchMethod):
         """First what changes all; then something new for every other unit, and now and then the best of all."""
         while self._wholes:
             schedule = self._wholes.pop()(self.best.schedule)
-            if self.fresh(schedule):
+            if self.register(schedule):
                 return schedule
         for _ in range(_PATIENCE):
             self._count += 1
             schedule, tried = self._together() if self._count % _TOGETHER == 0 else self._changed()
-            if self.fresh(schedule):
+            if self.register(schedule):
                 self._tried[schedule.to_json()] = tried
                 return schedule
         return self.first
@@ -92,9 +92,9 @@ class CoordinateSearch(SearchMethod):
         """Units of the layers that the fusions of a trial make."""
         assert isinstance(trial.result, Measurement)
         self.fusions = trial.schedule.fusions
-        stages, dram, kept = self.prepared.lowered(self.fusions), self.conditions.dram, self.constraints.kept
+        stages, dram, frozen = self.prepared.lowered(self.fusions), self.conditions.dram, self.constraints.frozen_fields
         self.units = units_of(
-            self.prepared.config, stages, dram, trial.schedule, trial.result, self.rng, kept
+            self.prepared.config, stages, dram, trial.schedule, trial.result, self.rng, frozen
         )
 
     def _together(self) -> tuple[Schedule, dict[int, Choice]]:

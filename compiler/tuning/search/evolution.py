@@ -43,7 +43,7 @@ class EvolutionarySearch(SearchMethod):
                 for name in self.spaces
             }
             child = replace(self.first, layers=self._mutated(genes))
-            if self.fresh(child):
+            if self.register(child):
                 return child
         return self.first
 

@@ -14,7 +14,7 @@ from hw.errors import InputError
 
 #: So many candidates of a generator in a row may be of no use before the next one has its turn.
 _PATIENCE = 12
-#: Random changes until one is new, once all generators have nothing more to say.
+#: Random changes until one is new, once all generators have nothing more to log.
 _CHANGES = 100
 
 
@@ -74,7 +74,7 @@ class GeneratorSearch(SearchMethod):
         if asked is None:
             return
         generator, candidate = asked
-        generator.tell(candidate, trial.result)
+        generator.observe(candidate, trial.result)
         if candidate.predicted is not None and isinstance(trial.result, Measurement):
             self._pairs.append((candidate.predicted, float(trial.result.cycles)))
         better = trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost
@@ -85,15 +85,15 @@ class GeneratorSearch(SearchMethod):
         """Whether a candidate can be compiled to programs that were not measured yet; else it costs no trial."""
         refused = self._refused(candidate.schedule)
         if refused is not None:
-            generator.tell(candidate, refused)
+            generator.observe(candidate, refused)
         return refused is None
 
     def _refused(self, schedule: Schedule) -> Rejected | None:
         """Why a schedule is not measured; None if it is."""
-        if not self.fresh(schedule):
-            broken = self.constraints.broken(schedule, self.first)
+        if not self.register(schedule):
+            violation = self.constraints.violation(schedule, self.first)
             return Rejected(
-                "search", "it was proposed before" if broken is None else f"{broken} is forbidden"
+                "search", "it was proposed before" if violation is None else f"{violation} is forbidden"
             )
         try:
             programs = self.prepared.network(schedule).digest
@@ -133,6 +133,6 @@ class GeneratorSearch(SearchMethod):
             if layer in layers:
                 changed = self.spaces[layer].change(self.rng, layers[layer])
                 schedule = Schedule(self.best.schedule.fusions, layers | {layer: changed})
-                if self.fresh(schedule):
+                if self.register(schedule):
                     return schedule
         return self.first

@@ -50,39 +50,39 @@ class LayerSpace:
     ----------
     layer : Layer
         Which.
-    spot : Spot
+    context : Spot
         What it finds: free memory, where its tensors are.
-    kept : frozenset of str
+    frozen : frozenset of str
         Fields of its schedule that must not change.
     """
 
-    def __init__(self, layer: Layer, spot: TilingContext, kept: frozenset[str] = frozenset()):
-        self.layer, self.spot, self.kept = layer, spot, kept
+    def __init__(self, layer: Layer, context: TilingContext, frozen: frozenset[str] = frozenset()):
+        self.layer, self.context, self.frozen = layer, context, frozen
 
     @cached_property
     def tilings(self) -> list[Tiling]:
         """All that fit by the static compiler's reckoning, best first, each once."""
-        return [Tiling(cycles, schedule) for cycles, schedule in ranked_tilings(self.spot, self.layer)]
+        return [Tiling(cycles, schedule) for cycles, schedule in ranked_tilings(self.context, self.layer)]
 
     def draw(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
         """A tiling at random; what says how the layer goes with its neighbours stays."""
         if not self.tilings:
             return schedule
         among = self.tilings[:_BEST] if rng.random() < 0.5 else self.tilings
-        return self.beside(rng.choice(among).schedule, schedule)
+        return self.with_context(rng.choice(among).schedule, schedule)
 
-    def beside(self, tiling: LayerSchedule, schedule: LayerSchedule) -> LayerSchedule:
-        """A tiling with those fields of a schedule that say how the layer goes with others, or must not change."""
-        return replace(tiling, **{name: getattr(schedule, name) for name in (*_BESIDE, *self.kept)})
+    def with_context(self, tiling: LayerSchedule, schedule: LayerSchedule) -> LayerSchedule:
+        """A tiling with those fields of a schedule that log how the layer goes with others, or must not change."""
+        return replace(tiling, **{name: getattr(schedule, name) for name in (*_BESIDE, *self.frozen)})
 
     def allows(self, schedule: LayerSchedule, now: LayerSchedule) -> bool:
         """Whether nothing is other than now that must not change."""
-        return all(getattr(schedule, name) == getattr(now, name) for name in self.kept)
+        return all(getattr(schedule, name) == getattr(now, name) for name in self.frozen)
 
     def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
         """A schedule that differs in one thing."""
         changed = rng.choice(self._changes)(rng, schedule)
-        return replace(changed, **{name: getattr(schedule, name) for name in self.kept})
+        return replace(changed, **{name: getattr(schedule, name) for name in self.frozen})
 
     @cached_property
     def _changes(self) -> list[Change]:
@@ -112,13 +112,13 @@ class LayerSpace:
 
 
 def spaces_of(
-    config: MlaConfig, lowered: list, dram: DramTiming, kept: frozenset[str] = frozenset()
+    config: MlaConfig, lowered: list, dram: DramTiming, frozen: frozenset[str] = frozenset()
 ) -> dict[str, LayerSpace]:
-    """The space of each layer of a network's stages, by name; `kept` are fields that must not change."""
+    """The space of each layer of a network's stages, by name; `frozen` are fields that must not change."""
     return {
-        layer.name: LayerSpace(layer, spot, kept)
+        layer.name: LayerSpace(layer, context, frozen)
         for stage in lowered
-        for layer, spot in zip(stage.layers, tiling_contexts(config, stage, dram), strict=True)
+        for layer, context in zip(stage.layers, tiling_contexts(config, stage, dram), strict=True)
     }
 
 

@@ -79,7 +79,7 @@ class SearchMethod(ABC):
         self.first = first = measurer.first.schedule
         stages = self.prepared.lowered(first.fusions)
         self.spaces: dict[str, LayerSpace] = spaces_of(
-            self.prepared.config, stages, self.conditions.dram, constraints.kept
+            self.prepared.config, stages, self.conditions.dram, constraints.frozen_fields
         )
         self.best = Trial(first, baseline, goal.cost(baseline))
         self._seen = {first.to_json()}
@@ -97,7 +97,7 @@ class SearchMethod(ABC):
         """How good its predictions of trials were; None: it makes none."""
         return None
 
-    def tell(self, schedule: Schedule, result: Result) -> Trial:
+    def record(self, schedule: Schedule, result: Result) -> Trial:
         """A trial's result; the best so far is kept."""
         cost = self.goal.cost(result) if isinstance(result, Measurement) and result.believable else None
         trial = Trial(schedule, result, cost)
@@ -106,10 +106,10 @@ class SearchMethod(ABC):
             self.best = trial
         return trial
 
-    def fresh(self, schedule: Schedule) -> bool:
+    def register(self, schedule: Schedule) -> bool:
         """Whether a schedule may be used and has not been proposed before; from now on it has."""
         text = schedule.to_json()
-        new = text not in self._seen and self.constraints.broken(schedule, self.first) is None
+        new = text not in self._seen and self.constraints.violation(schedule, self.first) is None
         self._seen.add(text)
         return new
 

@@ -34,10 +34,10 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
     def propose(self: SearchMethod) -> Schedule:
         schedule = blamed(lambda: kind.propose(self), title, "propose")
         check_schedule(schedule, f"{title}: propose must return a Schedule")
-        broken = self.constraints.broken(schedule, self.first)
-        if broken is not None:
+        violation = self.constraints.violation(schedule, self.first)
+        if violation is not None:
             raise InputError(
-                f"{title}: propose must change no {broken}, which is forbidden: ask `fresh` first"
+                f"{title}: propose must change no {violation}, which is forbidden: ask `fresh` first"
             )
         return schedule
 

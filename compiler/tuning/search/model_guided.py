@@ -53,7 +53,7 @@ class ModelGuidedSearch(SearchMethod):
     """Proposes what the model says is best, less a term for how unsure it is; learns from cycles by layer.
 
     Layers that the counters do not tell apart are a group. Groups that change in a trial lie apart, so that the
-    cycles of each and of its neighbours say whether its change helped; what helped is kept, whatever came of the
+    cycles of each and of its neighbours log whether its change helped; what helped is kept, whatever came of the
     whole trial.
     """
 
@@ -95,17 +95,17 @@ class ModelGuidedSearch(SearchMethod):
         self._asked += 1
         whole = self._with({})
         promises = sum(self._groups) < (self.best.cost or 0.0) * (1 - _PROMISE)
-        if self.goal is not Objective.ENERGY and promises and self._since >= _TOGETHER and self.fresh(whole):
+        if self.goal is not Objective.ENERGY and promises and self._since >= _TOGETHER and self.register(whole):
             return self._proposed(whole, {})
         chosen = self._fitting(self._promising())
         schedule = self._with(chosen)
-        if chosen and self.fresh(schedule):
+        if chosen and self.register(schedule):
             return self._proposed(schedule, chosen)
         for _ in range(_PATIENCE):
             name = self.rng.choice(list(self.spaces))
             changed = self._changed(name, self.layers[name])
             schedule = self._with({name: changed})
-            if self.fresh(schedule):
+            if self.register(schedule):
                 return self._proposed(schedule, {name: changed})
         return self.first
 
@@ -167,7 +167,7 @@ class ModelGuidedSearch(SearchMethod):
     def _candidates(self, name: str) -> list[LayerSchedule]:
         """Tilings of a layer, and changes of its present schedule or of some tilings, that were not tried yet."""
         space, now = self.spaces[name], self.layers[name]
-        found = [space.beside(tiling.schedule, now) for tiling in space.tilings]
+        found = [space.with_context(tiling.schedule, now) for tiling in space.tilings]
         for _ in range(_CHANGED):
             start = now if self._asked % _DRAWN else space.draw(self.rng, now)
             found.append(self._changed(name, start))

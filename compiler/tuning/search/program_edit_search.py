@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.edits.edit import Edit, EditError, applied, draw_edits
+from compiler.tuning.edits.edit import Edit, EditError, apply_edits, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
@@ -92,7 +92,7 @@ class ProgramEditor:
     def _more(self, piece: EditableProgram, rng: random.Random) -> Edits:
         """Edits of a program that did well, and some more."""
         _, edits = rng.choice(self._known[piece.name])
-        commands = applied(self.config, piece.unrolled.commands, edits)
+        commands = apply_edits(self.config, piece.unrolled.commands, edits)
         for _ in range(rng.randint(1, _MORE)):
             if (found := draw_edits(self.config, commands, rng)) is not None:
                 edits, commands = (*edits, found[0]), found[1]
@@ -145,7 +145,7 @@ class ProgramEditSearch(SearchMethod):
             self._count += 1
             tried = {} if self._count % _TOGETHER == 0 else editor.drawn(self.rng)
             schedule = editor.schedule(tried)
-            if schedule is not None and self.fresh(schedule):
+            if schedule is not None and self.register(schedule):
                 text = schedule.to_json()
                 self._tried[text], self.edits[text] = tried, editor.with_best(tried)
                 return schedule
@@ -157,7 +157,7 @@ class ProgramEditSearch(SearchMethod):
         self._vain = 0 if trial.cost is not None and trial.cost < best * (1 - _HELP) else self._vain + 1
         tried = self._tried.pop(trial.schedule.to_json(), None)
         if tried is None or self._editor is None:
-            self._schedules.tell(trial.schedule, trial.result)
+            self._schedules.record(trial.schedule, trial.result)
         elif trial.cost is not None and isinstance(trial.result, Measurement):
             self._editor.learn(tried, trial.result, better=trial.cost <= best)
 

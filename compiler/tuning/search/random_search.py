@@ -30,7 +30,7 @@ class RandomSearch(SearchMethod):
                 for _ in range(self.rng.randint(0, _CHANGES)):
                     layers[name] = space.change(self.rng, layers[name])
             schedule = replace(first, layers=layers)
-            if self.fresh(schedule):
+            if self.register(schedule):
                 return schedule
         return first
 

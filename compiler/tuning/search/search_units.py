@@ -15,11 +15,11 @@ from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.fusion.channel_streaming import (
     PlanePair,
     PooledPair,
-    by_blocks,
-    carried,
-    pairs_of,
+    channel_block_tilings,
+    movable_additions,
+    streaming_pairs,
     pooled_pairs,
-    with_other_carrier,
+    move_addition,
 )
 from compiler.tuning.search.layer_space import LayerSpace
 from hw.config import MlaConfig
@@ -83,8 +83,8 @@ class SearchUnit:
                     yield choice
         for space in self.spaces:
             name = space.layer.name
-            for tiling in (*(each.schedule for each in by_blocks(space)), *_various(space)):
-                yield self.best | {name: space.beside(tiling, self.best[name])}
+            for tiling in (*(each.schedule for each in channel_block_tilings(space)), *_various(space)):
+                yield self.best | {name: space.with_context(tiling, self.best[name])}
         while True:
             space = rng.choice(self.spaces)
             name = space.layer.name
@@ -99,7 +99,7 @@ def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
     kinds: dict[tuple, list[LayerSchedule]] = {}
     for tiling in space.tilings:
         each = tiling.schedule
-        size = 0 if space.spot.x_on_chip else each.rows.bit_length()
+        size = 0 if space.context.x_on_chip else each.rows.bit_length()
         kinds.setdefault(
             (each.fold_kernel_width, each.im2col, each.pixels_per_pass, each.order, size), []
         ).append(each)
@@ -114,14 +114,14 @@ def units_of(
     first: Schedule,
     baseline: Measurement,
     rng: random.Random,
-    kept: frozenset[str] = frozenset(),
+    frozen: frozenset[str] = frozenset(),
 ) -> list[SearchUnit]:
-    """All units of a network, in order; `kept` are fields of schedules that must not change."""
+    """All units of a network, in order; `frozen` are fields of schedules that must not change."""
     out: list[SearchUnit] = []
     for lowered in stages:
-        spots = tiling_contexts(config, lowered, dram)
-        spaces = [LayerSpace(layer, spot, kept) for layer, spot in zip(lowered.layers, spots, strict=True)]
-        pairs = {**pooled_pairs(lowered, spaces), **pairs_of(lowered, spots)}
+        contexts = tiling_contexts(config, lowered, dram)
+        spaces = [LayerSpace(layer, context, frozen) for layer, context in zip(lowered.layers, contexts, strict=True)]
+        pairs = {**pooled_pairs(lowered, spaces), **streaming_pairs(lowered, contexts)}
         number = 0
         while number < len(spaces):
             count = 2 if number in pairs else 1
@@ -160,7 +160,7 @@ Whole = Callable[[Schedule], Schedule]
 def network_mutations(graph: Graph, first: Schedule, baseline: Measurement) -> list[Whole]:
     """What to try: small layers without tags of their own, additions carried by other layers."""
     small = {name for name in first.layers if baseline.of(name).cycles < _SMALL}
-    moved = [partial(_carried_otherwise, graph, name) for name in carried(graph, first.fusions)[-_MOST:]]
+    moved = [partial(_carried_otherwise, graph, name) for name in movable_additions(graph, first.fusions)[-_MOST:]]
     return [*moved, partial(_uncounted, small)] if small else list(moved)
 
 
@@ -173,4 +173,4 @@ def _uncounted(names: set[str], schedule: Schedule) -> Schedule:
 
 
 def _carried_otherwise(graph: Graph, addition: str, schedule: Schedule) -> Schedule:
-    return replace(schedule, fusions=with_other_carrier(graph, schedule.fusions, addition))
+    return replace(schedule, fusions=move_addition(graph, schedule.fusions, addition))

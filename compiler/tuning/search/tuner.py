@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.library import Given, generators_of
+from compiler.tuning.generators.library import GeneratorSpec, make_generators
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
@@ -38,9 +38,9 @@ class TuningResult:
         After how many trials the best cost so far went down, and to what; the baseline is trial 0.
     trials : list of Trial
         All of them, in order.
-    remembered : int
+    cached_count : int
         Trials whose measurement was known.
-    starts : int
+    transferred_count : int
         Trials of schedules that were good under other conditions: the first ones.
     predictor : Errors or None
         How good the method's predictions were; None: it makes none.
@@ -50,8 +50,8 @@ class TuningResult:
     best: Trial
     curve: list[tuple[int, float]]
     trials: list[Trial]
-    remembered: int = 0
-    starts: int = 0
+    cached_count: int = 0
+    transferred_count: int = 0
     predictor: PredictionErrors | None = None
 
 
@@ -63,10 +63,10 @@ def tune(
     seed: int = 0,
     constraints: Constraints = UNCONSTRAINED,
     seconds: float | None = None,
-    hear: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
-    recall: "DatabaseSession | None" = None,
-    author: Generator | None = None,
-    generator: "Given | Sequence[Given] | None" = None,
+    on_trial: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
+    session: "DatabaseSession | None" = None,
+    language_model: Generator | None = None,
+    generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
 ) -> TuningResult:
     """Search for a schedule of less cost.
 
@@ -86,11 +86,11 @@ def tune(
         What must not be changed.
     seconds : float or None
         No trial begins after so long; None: all trials.
-    hear : callable
+    on_trial : callable
         Hears the number of each trial, the trial, and the best so far.
-    recall : Recall or None
+    session : Recall or None
         What is known of earlier searches; the measurer has the same as its memory.
-    author : Generator or None
+    language_model : Generator or None
         The language model that `LLM` asks.
     generator : str, subclass of Generator, Generator, or sequence of them, optional
         Generators that a method of kind `Generated` asks, in this order, instead of all registered ones.
@@ -105,36 +105,36 @@ def tune(
     """
     end = None if seconds is None else monotonic() + seconds
     baseline = measurer.baseline()
-    searcher = method_of(method, measurer, goal, baseline, seed, constraints, author, generator)
-    before = measurer.remembered
-    keep_best(recall, searcher)
-    starts = starts_of(recall, searcher, -(-trials // _STARTS_PART))
+    searcher = make_method(method, measurer, goal, baseline, seed, constraints, language_model, generator)
+    before = measurer.cached_count
+    store_best(session, searcher)
+    starts = initial_schedules(session, searcher, -(-trials // _STARTS_PART))
     done: list[Trial] = []
     curve = [(0, goal.cost(baseline))]
     while len(done) < trials and (end is None or monotonic() < end):
         count = min(measurer.devices, trials - len(done))
         schedules = starts[len(done) :][:count] or [searcher.propose() for _ in range(count)]
         for schedule, result in zip(schedules, measurer.measure(schedules), strict=True):
-            trial = searcher.tell(schedule, result)
+            trial = searcher.record(schedule, result)
             done.append(trial)
             best = searcher.best.cost
             if best is not None and best < curve[-1][1]:
                 curve.append((len(done), best))
-                keep_best(recall, searcher)
-            hear(len(done), trial, searcher.best)
-    remembered = measurer.remembered - before
+                store_best(session, searcher)
+            on_trial(len(done), trial, searcher.best)
+    remembered = measurer.cached_count - before
     return TuningResult(baseline, searcher.best, curve, done, remembered, len(starts), searcher.predictor)
 
 
-def method_of(
+def make_method(
     method: str | type[SearchMethod] | SearchMethod,
     measurer: Measurer,
     goal: Objective,
     baseline: Measurement,
     seed: int,
     constraints: Constraints = UNCONSTRAINED,
-    author: Generator | None = None,
-    generator: "Given | Sequence[Given] | None" = None,
+    language_model: Generator | None = None,
+    generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
 ) -> SearchMethod:
     """An instance of a search method; parameters and errors as in `tune`."""
     if isinstance(method, SearchMethod):
@@ -142,17 +142,17 @@ def method_of(
         return method
     check_generators(method, generator)
     if method == LLM:
-        if author is None:
+        if language_model is None:
             raise InputError(f"the method {LLM} needs a language model to ask")
-        return GeneratorSearch(measurer, goal, baseline, seed, constraints, [author])
+        return GeneratorSearch(measurer, goal, baseline, seed, constraints, [language_model])
     kind = METHODS.resolve(method)
     if generator is None:
         return kind(measurer, goal, baseline, seed, constraints)
-    asked = {"generators": generators_of(generator)}
+    asked = {"generators": make_generators(generator)}
     return kind(measurer, goal, baseline, seed, constraints, **asked)
 
 
-def check_generators(method: str | type[SearchMethod], generator: "Given | Sequence[Given] | None") -> None:
+def check_generators(method: str | type[SearchMethod], generator: "GeneratorSpec | Sequence[GeneratorSpec] | None") -> None:
     """Load a method and generators, as `tune` has them, before anything is measured.
 
     Raises
@@ -163,7 +163,7 @@ def check_generators(method: str | type[SearchMethod], generator: "Given | Seque
     kind = None if method == LLM else METHODS.resolve(method)
     if generator is None:
         return
-    generators_of(generator)
+    make_generators(generator)
     if kind is None or not issubclass(kind, GeneratorSearch):
         name = method if isinstance(method, str) else method.__qualname__
         raise InputError(
@@ -187,22 +187,22 @@ def _check_instance(
             raise InputError(f"the method was made for the {name} {shown(own)}, not {shown(asked)}")
 
 
-def starts_of(
-    recall: "DatabaseSession | None", searcher: SearchMethod, limit: int = _STARTS
+def initial_schedules(
+    session: "DatabaseSession | None", searcher: SearchMethod, limit: int = _STARTS
 ) -> "list[Schedule]":
     """Schedules to try before a method proposes any."""
-    found = [] if recall is None else recall.starts(searcher.first, min(limit, _STARTS))
-    return [schedule for schedule in found if searcher.fresh(schedule)]
+    found = [] if session is None else session.transfer_candidates(searcher.first, min(limit, _STARTS))
+    return [schedule for schedule in found if searcher.register(schedule)]
 
 
-def keep_best(recall: "DatabaseSession | None", searcher: SearchMethod) -> None:
+def store_best(session: "DatabaseSession | None", searcher: SearchMethod) -> None:
     """Keep the program of a method's best schedule, if it is better than what is kept."""
     best = searcher.best
-    if recall is not None and best.cost is not None and isinstance(best.result, Measurement):
-        recall.offer(best.schedule, best.result, best.cost, searcher.prepared.network)
+    if session is not None and best.cost is not None and isinstance(best.result, Measurement):
+        session.put_best(best.schedule, best.result, best.cost, searcher.prepared.network)
 
 
-def why_not(trial: Trial) -> str | None:
+def rejection_reason(trial: Trial) -> str | None:
     """Why a trial's schedule must not be used; None if it may."""
     if isinstance(trial.result, Rejected):
         return f"{trial.result.stage}: {trial.result.reason}"
