@@ -231,7 +231,9 @@ def _searched(measurer: Clocked, cache: FileMemory, search: Search, model: Gpt) 
         every.append(own[-1] + cache.seconds)
 
     author = LmGenerator(model) if search.method == LLM else None
-    found = tune(measurer, search.method, search.trials, seed=search.seed, language_model=author, on_trial=hear)
+    found = tune(
+        measurer, search.method, search.trials, seed=search.seed, language_model=author, on_trial=hear
+    )
     return {
         "method": search.method,
         "trials": search.trials,

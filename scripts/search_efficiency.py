@@ -70,7 +70,8 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
     )
     ((layer, space),) = spaces.items()
     tilings = [
-        with_layer(first, layer, space.with_context(each.schedule, first.layers[layer])) for each in space.tilings
+        with_layer(first, layer, space.with_context(each.schedule, first.layers[layer]))
+        for each in space.tilings
     ]
     every = [
         r.cycles for r in measurer.measure([first, *tilings]) if isinstance(r, Measurement) and r.believable

@@ -18,7 +18,7 @@ from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.method import SearchMethod
 from compiler.tuning.search.methods import LLM
-from compiler.tuning.search.tuner import store_best, make_method, initial_schedules
+from compiler.tuning.search.tuner import initial_schedules, make_method, store_best
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.program_cache import ProgramCache
 from compiler.tuning_db.session import DatabaseSession

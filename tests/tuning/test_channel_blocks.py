@@ -71,7 +71,9 @@ def test_by_blocks_is_right_and_no_slower(measurer: Measurer, spaces: dict[str, 
     ways = channel_block_tilings(spaces[name])
     assert {way.schedule.depth for way in ways} >= {2, 3, 4}
     now = measurer.first.schedule
-    schedules = [with_layer(now, name, spaces[name].with_context(way.schedule, now.layers[name])) for way in ways]
+    schedules = [
+        with_layer(now, name, spaces[name].with_context(way.schedule, now.layers[name])) for way in ways
+    ]
     found = [each for each in measurer.measure(schedules) if isinstance(each, Measurement)]
     assert len(found) == len(ways) and all(each.believable for each in found)
     assert min(each.cycles for each in found) <= first.cycles

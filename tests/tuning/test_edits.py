@@ -18,7 +18,7 @@ from compiler.tuning.calibration.calibration_networks import (
     chains,
     singles,
 )
-from compiler.tuning.edits.edit import Edit, EditError, Move, Split, apply_edits, dims_of, freedom
+from compiler.tuning.edits.edit import Edit, EditError, Move, Split, apply_edits, dims_of, move_range
 from compiler.tuning.edits.editable_programs import apply_program_edits, unroll_all
 from compiler.tuning.measure.equivalence import EquivalenceChecker
 from compiler.tuning.measure.measurer import Measurer
@@ -144,9 +144,12 @@ def test_every_dimension_can_be_split(seed: int) -> None:
                 continue
             seen.add(key)
             for eighths in (1, 4, 7):
-                changed = apply_program_edits(network.config, known, {program: [Split(at, 1, number, eighths)]})
+                changed = apply_program_edits(
+                    network.config, known, {program: [Split(at, 1, number, eighths)]}
+                )
                 assert (
-                    EquivalenceChecker(made).first_difference(with_programs(made, network, changed), 0) is None
+                    EquivalenceChecker(made).first_difference(with_programs(made, network, changed), 0)
+                    is None
                 ), (
                     name,
                     key,

@@ -152,7 +152,7 @@ def test_a_forecast_is_the_sum_of_its_layers() -> None:
     whole = engine.cost_model.predict(schedule)
     assert whole.cycles == pytest.approx(sum(each.cycles for each in layers.values()))
     assert 0 < whole.error < sum(each.error for each in layers.values())
-    again = NetworkCostModel(engine.prepared, N16, find_model(N16)).of(schedule)  # nothing kept from before
+    again = NetworkCostModel(engine.prepared, N16, find_model(N16)).predict(schedule)  # without cached stages
     assert again == whole
     option = next(
         o for o in engine.options(schedule, engine.sites(schedule)) if o.site.kind is FusionKind.PLANES

@@ -40,7 +40,10 @@ def test_the_same_schedule_takes_the_same_cycles(measurer: Measurer) -> None:
     assert isinstance(first, Measurement) and isinstance(second, Measurement)
     assert first.cycles == second.cycles
     reference = GoldenModelReference(measurer.first)
-    questions = [reference.golden_io(number) for number in range(measurer.measurement_count - 2, measurer.measurement_count)]
+    questions = [
+        reference.golden_io(number)
+        for number in range(measurer.measurement_count - 2, measurer.measurement_count)
+    ]
     assert any(
         not np.array_equal(questions[0].inputs[name], questions[1].inputs[name])
         for name in questions[0].inputs

@@ -99,4 +99,6 @@ def test_every_unit_gets_the_same_commands(programs: list[tuple[int, ...]], way:
 def test_what_is_not_known_is_left_alone() -> None:
     assert parse_items([encode(MicroOp.BEQ, imm=0), encode(MicroOp.HALT)]) is None
     assert parse_items([encode(MicroOp.LOOP, a=3, imm=LOOP_IMM.pack(end=2, count=1)), 0]) is None
-    assert parse_items([encode(MicroOp.LOOP, imm=LOOP_IMM.pack(end=9, count=2)), encode(MicroOp.HALT)]) is None
+    assert (
+        parse_items([encode(MicroOp.LOOP, imm=LOOP_IMM.pack(end=9, count=2)), encode(MicroOp.HALT)]) is None
+    )

@@ -7,7 +7,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.methods import METHODS
-from compiler.tuning.search.tuner import tune, rejection_reason
+from compiler.tuning.search.tuner import rejection_reason, tune
 
 TRIALS = 8
 

@@ -137,7 +137,9 @@ def test_what_others_claim_is_measured(path: Path, graph: Graph, measurer: Measu
     with TuningDatabase(tmp_path / "mine.db", secret=SECRET) as mine:
         assert mine.import_(tmp_path / "theirs.jsonl") > 0
         found = search(mine, measurer)
-        assert found.cached_count == 0 and found.transferred_count == 1 and found.trials[0].schedule == tempting
+        assert (
+            found.cached_count == 0 and found.transferred_count == 1 and found.trials[0].schedule == tempting
+        )
         assert found.baseline.cycles > 1 and found.best.cost is not None and found.best.cost > 1
 
 

@@ -11,7 +11,7 @@ from compiler.llm.assembly.completion import FENCE, HALT, Counts, index_of
 from compiler.llm.assembly.decoder_state import GrammarState
 from compiler.llm.assembly.lexicon import SIGNALS, STOP, WAITS
 from compiler.llm.assembly.tokenizer import words_of
-from compiler.tuning.edits.edit import MAX_DIMS, dims_of, ordered, footprint_of, split
+from compiler.tuning.edits.edit import MAX_DIMS, dims_of, footprint_of, ordered, split
 from hw.config import MlaConfig
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, defaults, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit

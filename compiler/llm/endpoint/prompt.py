@@ -327,7 +327,7 @@ def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) 
 
 def _ways(task: GeneratorTask) -> Iterator[tuple[AnswerGrammar, str, dict[str, str]]]:
     """Yield combinations of answer grammar, instruction set page and programs, most complete first."""
-    kept = task.constraints.kept
+    kept = task.constraints.frozen_fields
     if "micro-program" not in task.constraints.forbidden:
         programs = {name: short_text(text) for name, text in task.programs.items()}
         for page in (whole_page(), cut_page(programs.values())):

@@ -13,7 +13,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.scheduler.initial import initial_schedule, tiling_contexts
-from compiler.tuning.fusion.channel_streaming import PlanePair, apply, streaming_pairs, pair_refusal
+from compiler.tuning.fusion.channel_streaming import PlanePair, apply, pair_refusal, streaming_pairs
 from compiler.tuning.fusion.epilogue_chains import merge, refusal, retile, split
 from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
 from hw.errors import InputError
@@ -227,9 +227,9 @@ class FusionEngine:
             apart = {name: first.layers[name] for name in site.layers}
             yield "whole", replace(schedule, layers=schedule.layers | apart)
             return
-        pair: PlanePair = streaming_pairs(stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram))[
-            number
-        ]
+        pair: PlanePair = streaming_pairs(
+            stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram)
+        )[number]
         for fused in islice(pair.candidates(), _PAIRS):
             what = (
                 f"{fused.first.stream_channel_blocks} planes, {fused.first.rows} and {fused.second.rows} rows"

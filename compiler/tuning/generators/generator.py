@@ -27,7 +27,7 @@ class Candidate:
         All of it, texts of programs included.
     generator : str
         Who proposes it.
-    why : str
+    description : str
         What is other than before, in a few words.
     predicted : float or None
         Cycles of the network, if they were predicted.
@@ -35,7 +35,7 @@ class Candidate:
 
     schedule: Schedule
     generator: str
-    why: str
+    description: str
     predicted: float | None = None
 
 
@@ -114,7 +114,7 @@ class GeneratorTask:
         self,
         layers: Mapping[str, LayerSchedule],
         generator: str,
-        why: str,
+        description: str,
         fusions: tuple[tuple[str, ...], ...] | None = None,
     ) -> Candidate:
         """Other schedules of some layers; with other fusions, those of all layers that there are then.
@@ -123,13 +123,13 @@ class GeneratorTask:
         """
         kept = self.schedule.layers if fusions is None else {}
         fusions = self.schedule.fusions if fusions is None else fusions
-        return Candidate(Schedule(fusions, {**kept, **layers}), generator, why)
+        return Candidate(Schedule(fusions, {**kept, **layers}), generator, description)
 
-    def with_texts(self, texts: Mapping[str, str], generator: str, why: str) -> Candidate:
+    def with_texts(self, texts: Mapping[str, str], generator: str, description: str) -> Candidate:
         """Other texts of some programs, by name; what comes of them is proved and compared like anything else."""
         given = {name: ProgramText(digest_of(self._made[name]), text) for name, text in texts.items()}
         schedule = replace(self.schedule, programs=self.schedule.programs | given)
-        return Candidate(schedule, generator, why)
+        return Candidate(schedule, generator, description)
 
 
 class Generator(ABC):

@@ -10,12 +10,12 @@ from compiler.tuning.generators.generator import Candidate, Generator, Generator
 from compiler.tuning.generators.rewrites import (
     Item,
     Rewrite,
-    eager,
-    lazy,
-    moved,
-    peeled,
+    advance_fields,
+    defer_fields,
     encode_items,
+    move_commands,
     parse_items,
+    peel_loops,
 )
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
@@ -23,25 +23,25 @@ from hw.isa.enums import Unit
 from hw.isa.program import Program
 
 
-def _peeled_lazy(items: Sequence[Item]) -> list[Item]:
+def _peel_and_defer(items: Sequence[Item]) -> list[Item]:
     return defer_fields(peel_loops(items))
 
 
-def _lazy_eager(items: Sequence[Item]) -> list[Item]:
+def _defer_and_advance(items: Sequence[Item]) -> list[Item]:
     return advance_fields(defer_fields(items))
 
 
 #: What is done to a program, by a name for people.
 REWRITES: dict[str, Rewrite] = {
-    "fields set late": lazy,
-    "first turns of loops apart": _peeled_lazy,
-    "loads two commands earlier": partial(moved, unit=Unit.LOAD, steps=2),
-    "fields set early": _lazy_eager,
-    "sums a command earlier": partial(moved, unit=Unit.MATRIX, steps=1),
-    "loads a command later": partial(moved, unit=Unit.LOAD, steps=-1),
-    "drains a command earlier": partial(moved, unit=Unit.FUSE, steps=1),
-    "loads eight commands earlier": partial(moved, unit=Unit.LOAD, steps=8),
-    "stores a command later": partial(moved, unit=Unit.STORE, steps=-1),
+    "fields set late": defer_fields,
+    "first turns of loops apart": _peel_and_defer,
+    "loads two commands earlier": partial(move_commands, unit=Unit.LOAD, steps=2),
+    "fields set early": _defer_and_advance,
+    "sums a command earlier": partial(move_commands, unit=Unit.MATRIX, steps=1),
+    "loads a command later": partial(move_commands, unit=Unit.LOAD, steps=-1),
+    "drains a command earlier": partial(move_commands, unit=Unit.FUSE, steps=1),
+    "loads eight commands earlier": partial(move_commands, unit=Unit.LOAD, steps=8),
+    "stores a command later": partial(move_commands, unit=Unit.STORE, steps=-1),
 }
 
 

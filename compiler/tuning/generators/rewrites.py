@@ -141,10 +141,10 @@ Rewrite = Callable[[Sequence[Item]], list[Item]]
 def defer_fields(items: Sequence[Item]) -> list[Item]:
     """Fields are set right before the command that needs them, and only if they change: commands go out earlier."""
     values: Values = dict(DEFAULTS)
-    return _Lazy(values).run(items, last=True)
+    return _FieldDeferral(values).run(items, last=True)
 
 
-class _Lazy:
+class _FieldDeferral:
     """Holds settings back until they are needed; `values` are what the machine's fields hold, None if unknown."""
 
     def __init__(self, values: Values):
@@ -193,7 +193,7 @@ class _Lazy:
         for d, value in self.values.items():
             if value and counted & set(value[:2]):
                 self.values[d] = None
-        inner = _Lazy(dict(self.values))
+        inner = _FieldDeferral(dict(self.values))
         body = inner.run(loop.body, last=False)
         self.values = inner.values
         self.out.append(ProgramLoop(loop.count, tuple(body)))

@@ -92,7 +92,11 @@ class CoordinateSearch(SearchMethod):
         """Units of the layers that the fusions of a trial make."""
         assert isinstance(trial.result, Measurement)
         self.fusions = trial.schedule.fusions
-        stages, dram, frozen = self.prepared.lowered(self.fusions), self.conditions.dram, self.constraints.frozen_fields
+        stages, dram, frozen = (
+            self.prepared.lowered(self.fusions),
+            self.conditions.dram,
+            self.constraints.frozen_fields,
+        )
         self.units = units_of(
             self.prepared.config, stages, dram, trial.schedule, trial.result, self.rng, frozen
         )

@@ -95,7 +95,12 @@ class ModelGuidedSearch(SearchMethod):
         self._asked += 1
         whole = self._with({})
         promises = sum(self._groups) < (self.best.cost or 0.0) * (1 - _PROMISE)
-        if self.goal is not Objective.ENERGY and promises and self._since >= _TOGETHER and self.register(whole):
+        if (
+            self.goal is not Objective.ENERGY
+            and promises
+            and self._since >= _TOGETHER
+            and self.register(whole)
+        ):
             return self._proposed(whole, {})
         chosen = self._fitting(self._promising())
         schedule = self._with(chosen)

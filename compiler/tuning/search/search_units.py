@@ -17,9 +17,9 @@ from compiler.tuning.fusion.channel_streaming import (
     PooledPair,
     channel_block_tilings,
     movable_additions,
-    streaming_pairs,
-    pooled_pairs,
     move_addition,
+    pooled_pairs,
+    streaming_pairs,
 )
 from compiler.tuning.search.layer_space import LayerSpace
 from hw.config import MlaConfig
@@ -120,7 +120,10 @@ def units_of(
     out: list[SearchUnit] = []
     for lowered in stages:
         contexts = tiling_contexts(config, lowered, dram)
-        spaces = [LayerSpace(layer, context, frozen) for layer, context in zip(lowered.layers, contexts, strict=True)]
+        spaces = [
+            LayerSpace(layer, context, frozen)
+            for layer, context in zip(lowered.layers, contexts, strict=True)
+        ]
         pairs = {**pooled_pairs(lowered, spaces), **streaming_pairs(lowered, contexts)}
         number = 0
         while number < len(spaces):
@@ -160,7 +163,9 @@ Whole = Callable[[Schedule], Schedule]
 def network_mutations(graph: Graph, first: Schedule, baseline: Measurement) -> list[Whole]:
     """What to try: small layers without tags of their own, additions carried by other layers."""
     small = {name for name in first.layers if baseline.of(name).cycles < _SMALL}
-    moved = [partial(_carried_otherwise, graph, name) for name in movable_additions(graph, first.fusions)[-_MOST:]]
+    moved = [
+        partial(_carried_otherwise, graph, name) for name in movable_additions(graph, first.fusions)[-_MOST:]
+    ]
     return [*moved, partial(_uncounted, small)] if small else list(moved)
 
 

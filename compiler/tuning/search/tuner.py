@@ -152,7 +152,9 @@ def make_method(
     return kind(measurer, goal, baseline, seed, constraints, **asked)
 
 
-def check_generators(method: str | type[SearchMethod], generator: "GeneratorSpec | Sequence[GeneratorSpec] | None") -> None:
+def check_generators(
+    method: str | type[SearchMethod], generator: "GeneratorSpec | Sequence[GeneratorSpec] | None"
+) -> None:
     """Load a method and generators, as `tune` has them, before anything is measured.
 
     Raises

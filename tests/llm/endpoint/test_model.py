@@ -70,7 +70,9 @@ def searched(
     heard: list[str] = []
     settings = {"limits": AMPLE, "patience": SOON, "retries": 3} | more
     author = EndpointModel(Endpoint(server.url, MODEL, **settings), heard.append)
-    found = tune(measurer, LLM, trials, seed=1, language_model=author, constraints=constraints or Constraints())
+    found = tune(
+        measurer, LLM, trials, seed=1, language_model=author, constraints=constraints or Constraints()
+    )
     assert isinstance(found.best.result, Measurement) and found.best.result.believable
     return found, author, heard
 
