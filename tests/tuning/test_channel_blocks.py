@@ -60,12 +60,12 @@ def spaces(measurer: Measurer) -> dict[str, LayerSpace]:
     return spaces_of(conditions.config, stages, conditions.dram)
 
 
-def test_answers_vary(measurer: Measurer) -> None:
+def test_outputs_are_not_constant(measurer: Measurer) -> None:
     (out,) = GoldenModelReference(measurer.first).golden_io(0).outputs.values()
     assert len(np.unique(out)) > 6
 
 
-def test_by_blocks_is_right_and_no_slower(measurer: Measurer, spaces: dict[str, LayerSpace]) -> None:
+def test_channel_blocks_are_exact_and_no_slower(measurer: Measurer, spaces: dict[str, LayerSpace]) -> None:
     first = measurer.baseline()
     name = list(spaces)[1]
     ways = channel_block_tilings(spaces[name])
@@ -79,7 +79,7 @@ def test_by_blocks_is_right_and_no_slower(measurer: Measurer, spaces: dict[str, 
     assert min(each.cycles for each in found) <= first.cycles
 
 
-def test_the_pool_takes_turns_with_the_convolution(measurer: Measurer, spaces: dict[str, LayerSpace]) -> None:
+def test_pool_interleaves_with_the_convolution(measurer: Measurer, spaces: dict[str, LayerSpace]) -> None:
     first = measurer.baseline()
     (lowered,) = measurer.prepared.lowered(measurer.first.schedule.fusions)
     ((number, pair),) = pooled_pairs(lowered, list(spaces.values())).items()
@@ -94,6 +94,6 @@ def test_the_pool_takes_turns_with_the_convolution(measurer: Measurer, spaces: d
     assert min(each.cycles for each in found) < first.cycles
 
 
-def test_others_have_no_such_ways(spaces: dict[str, LayerSpace]) -> None:
+def test_other_layers_have_no_channel_blocks(spaces: dict[str, LayerSpace]) -> None:
     pool = list(spaces)[2]
     assert channel_block_tilings(spaces[pool]) == []

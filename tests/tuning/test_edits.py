@@ -91,7 +91,7 @@ def drawn(rng: random.Random, config: MlaConfig, commands: list) -> Edit:
 
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
-def test_programs_taken_apart_are_the_same_put_together(target: str, seed: int) -> None:
+def test_unrolled_programs_regenerate_identically(target: str, seed: int) -> None:
     rng, found = random.Random(seed), 0
     for points in (list(POINTS.values()), singles(16, rng), chains(16, rng)):
         for point, _ in zip(points, range(12), strict=False):
@@ -109,7 +109,7 @@ def test_programs_taken_apart_are_the_same_put_together(target: str, seed: int) 
 
 
 @pytest.mark.parametrize("name", POINTS)
-def test_edited_programs_do_the_same(name: str, seed: int) -> None:
+def test_edited_programs_are_equivalent(name: str, seed: int) -> None:
     rng = random.Random(f"{seed} {name}")
     made = prepared(POINTS[name])
     network = made.network()
@@ -169,7 +169,7 @@ def test_every_dimension_can_be_split(seed: int) -> None:
     }, seen
 
 
-def test_what_is_no_edit_is_refused() -> None:
+def test_invalid_edits_are_refused() -> None:
     made = prepared(POINTS["chain"])
     config = made.config
     known = unroll_all(own_programs(made.network()))
@@ -203,14 +203,14 @@ def test_what_is_no_edit_is_refused() -> None:
         "clear load",
     ],
 )
-def test_programs_that_do_something_else_are_left_alone(line: str) -> None:
+def test_unsupported_programs_are_not_unrolled(line: str) -> None:
     plain = "set store.dram, op0\nissue store\nhalt"
     assert unroll_all([assemble(plain, "plain")]) is not None
     assert unroll_all([assemble(plain.replace("issue", f"{line}\nissue"), "other")]) is None
     assert unroll_all([assemble("set store.len, 16\nissue store\nhalt", "absolute")]) is None
 
 
-def test_fences_between_commands_are_told_but_not_kept() -> None:
+def test_inner_fences_are_reported_and_dropped() -> None:
     """Semaphores that are made anew order what must be."""
     plain = "set store.dram, op0\nissue store\nissue store\nhalt"
     fenced = plain.replace("issue store\nissue", "issue store\nfence load\nissue")
@@ -220,7 +220,7 @@ def test_fences_between_commands_are_told_but_not_kept() -> None:
 
 
 @pytest.mark.parametrize("name", ["add", "chain"])
-def test_search_goes_on_with_edits(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_continues_with_edits(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compiler.tuning.search.program_edit_search._PATIENCE", 2)
     place, options = HardwareProfile(load_target("n4")), CompileOptions(rounding="reference")
     with Measurer(POINTS[name].graph(5), place, options, devices=1) as measurer:

@@ -1,4 +1,4 @@
-"""Programs given as text against those they stand for, in networks of several stages and with loops."""
+"""Equivalence check of program texts, in networks of several stages and with loops."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def prepared(request, tmp_path) -> ModelCompiler:
     return ModelCompiler(read_onnx(path), load_target("n4"), CompileOptions(rounding="onnxruntime"))
 
 
-def test_every_stage_is_looked_at(prepared: ModelCompiler) -> None:
+def test_every_stage_is_checked(prepared: ModelCompiler) -> None:
     first = prepared.network()
     own = [program for code in first.codes for program in code.programs]
     assert len(list(first.walk())) > 1

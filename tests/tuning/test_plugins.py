@@ -39,7 +39,7 @@ def texts(found: Any) -> list[str]:
     return [trial.schedule.to_json() for trial in found.trials]
 
 
-def test_a_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> None:
+def test_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> None:
     instance = RandomSearch(measurer, Objective.LATENCY, measurer.baseline(), 4, UNCONSTRAINED)
     ways: list[str | type[SearchMethod] | SearchMethod] = [
         "random",
@@ -79,7 +79,7 @@ def test_generators_as_names_classes_and_instances(measurer: Measurer, made: Any
     assert tune(measurer, GeneratorSearch, 1, generator=PeepholeGenerator).trials
 
 
-def test_generators_are_for_methods_that_ask_them(measurer: Measurer) -> None:
+def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
     for method in ("random", RandomSearch):
         with pytest.raises(
             InputError, match="generators are for a method that asks them, such as generators, not for"
@@ -95,7 +95,7 @@ def test_generators_are_for_methods_that_ask_them(measurer: Measurer) -> None:
         tune(measurer, "x", 1)
 
 
-def test_a_generator_hears_of_each_candidate(measurer: Measurer, made: Any) -> None:
+def test_generator_observes_each_candidate(measurer: Measurer, made: Any) -> None:
     """What is refused ends a generator that repeats itself: two hundred candidates for each task."""
     told: list[Any] = []
 

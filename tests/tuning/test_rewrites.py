@@ -78,7 +78,7 @@ def programs() -> list[tuple[int, ...]]:
     return out
 
 
-def test_programs_taken_apart_are_put_together_again(programs: list[tuple[int, ...]]) -> None:
+def test_parsed_programs_encode_identically(programs: list[tuple[int, ...]]) -> None:
     for words in programs:
         items = parse_items(words)
         assert items is not None and encode_items(items) == words
@@ -96,7 +96,7 @@ def test_every_unit_gets_the_same_commands(programs: list[tuple[int, ...]], way:
     print(f"{changed} of {len(programs)} programs are other than before")
 
 
-def test_what_is_not_known_is_left_alone() -> None:
+def test_unsupported_instructions_are_not_parsed() -> None:
     assert parse_items([encode(MicroOp.BEQ, imm=0), encode(MicroOp.HALT)]) is None
     assert parse_items([encode(MicroOp.LOOP, a=3, imm=LOOP_IMM.pack(end=2, count=1)), 0]) is None
     assert (

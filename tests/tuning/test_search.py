@@ -13,7 +13,7 @@ TRIALS = 8
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_budget_seeds_and_best(measurer: Measurer, method: str) -> None:
+def test_search_budget_seed_and_best_trial(measurer: Measurer, method: str) -> None:
     before = measurer.measurement_count
     found = tune(measurer, method, TRIALS, seed=5)
     assert measurer.measurement_count == before + TRIALS + 1 and len(found.trials) == TRIALS
@@ -28,7 +28,7 @@ def test_budget_seeds_and_best(measurer: Measurer, method: str) -> None:
     assert Schedule.from_json(texts[0]) == found.trials[0].schedule
 
 
-def test_energy_is_another_goal(measurer: Measurer) -> None:
+def test_energy_goal_selects_by_energy(measurer: Measurer) -> None:
     found = tune(measurer, "random", 4, Objective.ENERGY, seed=2)
     assert isinstance(found.best.result, Measurement)
     assert found.best.cost == found.best.result.energy_uj <= found.baseline.energy_uj

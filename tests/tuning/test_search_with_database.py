@@ -73,7 +73,7 @@ def search(
         measurer.cache = None
 
 
-def test_the_same_search_needs_no_machine(database: TuningDatabase, measurer: Measurer, graph: Graph) -> None:
+def test_repeated_search_needs_no_simulator(database: TuningDatabase, measurer: Measurer, graph: Graph) -> None:
     first = search(database, measurer)
     assert first.cached_count == 0 and len(first.trials) == TRIALS
     with Measurer(graph, N4, OPTIONS, workers=Nobody) as other:
@@ -103,7 +103,7 @@ def test_methods_seeds_and_goals_share_measurements(database: TuningDatabase, me
     ]
 
 
-def test_a_new_memory_starts_from_its_nearest_neighbour(
+def test_new_dram_timing_starts_from_nearest_neighbour(
     database: TuningDatabase, graph: Graph, measurer: Measurer
 ) -> None:
     search(database, measurer)
@@ -120,7 +120,7 @@ def test_a_new_memory_starts_from_its_nearest_neighbour(
             assert len(set(texts)) == len(texts)
 
 
-def test_what_others_claim_is_measured(path: Path, graph: Graph, measurer: Measurer, tmp_path: Path) -> None:
+def test_imported_entries_are_measured_again(path: Path, graph: Graph, measurer: Measurer, tmp_path: Path) -> None:
     """Entries of somebody else: the measurements are none here, the schedules are tried if they fit."""
     first = measurer.first.schedule
     name = next(iter(first.layers))
@@ -143,7 +143,7 @@ def test_what_others_claim_is_measured(path: Path, graph: Graph, measurer: Measu
         assert found.baseline.cycles > 1 and found.best.cost is not None and found.best.cost > 1
 
 
-def test_another_database_knows_nothing(tmp_path: Path, measurer: Measurer) -> None:
+def test_databases_are_independent(tmp_path: Path, measurer: Measurer) -> None:
     with TuningDatabase(tmp_path / "empty.db", secret=SECRET) as empty:
         recall = DatabaseSession(empty, measurer.prepared, N4, Objective.LATENCY)
         assert recall.best() is None and recall.transfer_candidates(measurer.first.schedule, 4) == []
@@ -152,7 +152,7 @@ def test_another_database_knows_nothing(tmp_path: Path, measurer: Measurer) -> N
         assert len(empty.profiles()) == 1
 
 
-def test_models_options_and_conditions_have_keys_of_their_own(database: TuningDatabase, graph: Graph) -> None:
+def test_models_options_and_conditions_have_distinct_keys(database: TuningDatabase, graph: Graph) -> None:
     made = []
     for rounding in ("reference", "xnnpack"):
         for batch in (1, 2):
@@ -188,7 +188,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_what_an_interrupted_search_measured_is_there(tmp_path: Path, how: int) -> None:
+def test_interrupted_search_keeps_its_measurements(tmp_path: Path, how: int) -> None:
     script, kept = tmp_path / "search.py", tmp_path / "kept.db"
     script.write_text(_SEARCH)
     with subprocess.Popen(
