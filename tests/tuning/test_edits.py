@@ -1,4 +1,4 @@
-"""Edits of micro-programs: what is split or moved does the same, in the same order where that matters."""
+"""Edits of micro-programs: split and moved commands compute the same results."""
 
 import os
 import random
@@ -33,7 +33,7 @@ from hw.isa.program import Program
 
 @pytest.fixture
 def seed() -> int:
-    """One of its own each time, unless MLA_SEED says which."""
+    """Random seed of this run, or MLA_SEED."""
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return seed
@@ -66,7 +66,7 @@ def own_programs(network: CompiledNetwork) -> list[Program]:
 
 
 def with_programs(made: ModelCompiler, network: CompiledNetwork, programs: list[Program]) -> CompiledNetwork:
-    """The network with other programs, as texts."""
+    """Return the network with programs replaced by texts."""
     texts = {
         old.name: ProgramText(digest_of(old), program_text(new))
         for old, new in zip(own_programs(network), programs, strict=True)
@@ -75,7 +75,7 @@ def with_programs(made: ModelCompiler, network: CompiledNetwork, programs: list[
 
 
 def drawn(rng: random.Random, config: MlaConfig, commands: list) -> Edit:
-    """An edit that the commands allow."""
+    """Return a random edit that the commands allow."""
     while True:
         at = rng.randrange(-len(commands), len(commands))
         if rng.random() < 0.7:
@@ -127,7 +127,7 @@ def test_edited_programs_are_equivalent(name: str, seed: int) -> None:
 
 
 def test_every_dimension_can_be_split(seed: int) -> None:
-    """Each command along each of its dimensions, in the middle and at both ends."""
+    """Split each command along each of its dimensions, in the middle and at both ends."""
     seen: set[tuple[Unit, str]] = set()
     for name, point in POINTS.items():
         made = prepared(point)
@@ -211,7 +211,7 @@ def test_unsupported_programs_are_not_unrolled(line: str) -> None:
 
 
 def test_inner_fences_are_reported_and_dropped() -> None:
-    """Semaphores that are made anew order what must be."""
+    """The regenerated semaphores order commands that depend on each other."""
     plain = "set store.dram, op0\nissue store\nissue store\nhalt"
     fenced = plain.replace("issue store\nissue", "issue store\nfence load\nissue")
     (one,), (other,) = (unroll_all([assemble(text, "plain")]) or [] for text in (plain, fenced))
@@ -221,7 +221,7 @@ def test_inner_fences_are_reported_and_dropped() -> None:
 
 @pytest.mark.parametrize("name", ["add", "chain"])
 def test_search_continues_with_edits(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.tuning.search.program_edit_search._PATIENCE", 2)
+    monkeypatch.setattr("compiler.tuning.search.program_edit_search._DEFAULT_PATIENCE", 2)
     place, options = HardwareProfile(load_target("n4")), CompileOptions(rounding="reference")
     with Measurer(POINTS[name].graph(5), place, options, devices=1) as measurer:
         found = tune(measurer, "edits", 24, seed=seed)

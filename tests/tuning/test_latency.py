@@ -56,9 +56,7 @@ def test_slow_memory_takes_longer(graph: Graph) -> None:
     for dram in (DramTiming(), DramTiming(latency=400, bytes_per_cycle=1.0)):
         with Measurer(graph, HardwareProfile(config, dram), OPTIONS) as measurer:
             taken.append(measurer.baseline().cycles)
-    assert (
-        taken[1] >= taken[0] + 2 * 300
-    )  # at least the first weights and the last results are delayed
+    assert taken[1] >= taken[0] + 2 * 300  # at least the first weights and the last results are delayed
 
 
 def test_illegal_schedules_are_rejected_with_a_reason(measurer: Measurer) -> None:

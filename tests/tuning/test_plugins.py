@@ -60,11 +60,11 @@ def test_instances_of_another_search_are_refused(measurer: Measurer, graph: Any,
         tune(measurer, method, 1, Objective.ENERGY)
     with pytest.raises(InputError, match="was made for the constraints"):
         tune(measurer, method, 1, constraints=Constraints(frozenset({"tag"})))
-    with pytest.raises(InputError, match="generators are for a method that is named"):
+    with pytest.raises(InputError, match="generators must be passed to the constructor of a method"):
         tune(measurer, method, 1, generator="polish")
     with Measurer(graph, measurer.conditions, measurer.prepared.options, devices=1) as other:
         method = made.Good(other, Objective.LATENCY, measurer.baseline(), 4)
-        with pytest.raises(InputError, match="was made for another measurer"):
+        with pytest.raises(InputError, match="was created for another measurer"):
             tune(measurer, method, 1)
 
 
@@ -82,7 +82,7 @@ def test_generators_as_names_classes_and_instances(measurer: Measurer, made: Any
 def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
     for method in ("random", RandomSearch):
         with pytest.raises(
-            InputError, match="generators are for a method that asks them, such as generators, not for"
+            InputError, match="generators need a method that uses them, such as generators, not"
         ):
             tune(measurer, method, 1, generator="polish")
     with pytest.raises(

@@ -73,7 +73,9 @@ def search(
         measurer.cache = None
 
 
-def test_repeated_search_needs_no_simulator(database: TuningDatabase, measurer: Measurer, graph: Graph) -> None:
+def test_repeated_search_needs_no_simulator(
+    database: TuningDatabase, measurer: Measurer, graph: Graph
+) -> None:
     first = search(database, measurer)
     assert first.cached_count == 0 and len(first.trials) == TRIALS
     with Measurer(graph, N4, OPTIONS, workers=Nobody) as other:
@@ -120,7 +122,9 @@ def test_new_dram_timing_starts_from_nearest_neighbour(
             assert len(set(texts)) == len(texts)
 
 
-def test_imported_entries_are_measured_again(path: Path, graph: Graph, measurer: Measurer, tmp_path: Path) -> None:
+def test_imported_entries_are_measured_again(
+    path: Path, graph: Graph, measurer: Measurer, tmp_path: Path
+) -> None:
     """Entries of somebody else: the measurements are none here, the schedules are tried if they fit."""
     first = measurer.first.schedule
     name = next(iter(first.layers))

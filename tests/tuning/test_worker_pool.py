@@ -81,7 +81,9 @@ def test_order_that_kills_every_process_fails(
     monkeypatch.setattr(worker_pool, "_Worker", Dead)
     with pytest.raises(WorkError, match="3 processes that measured the same schedule have died"):
         list(pool.results(orders(various(measurer, 2))))
-    assert all(worker.index is None for worker in pool._workers), "some workers are still busy with the failed order"
+    assert all(worker.index is None for worker in pool._workers), (
+        "some workers are still busy with the failed order"
+    )
     pool.close()  # replacements of dead processes would be killed as well
 
 

@@ -162,7 +162,9 @@ class WorkerPool(WorkerGroup):
                     self._replace(worker)
                     deaths[index] += 1
                     if deaths[index] == _MAX_ATTEMPTS:
-                        raise WorkError(f"{_MAX_ATTEMPTS} processes that measured the same schedule have died")
+                        raise WorkError(
+                            f"{_MAX_ATTEMPTS} processes that measured the same schedule have died"
+                        )
                     waiting.append(index)
         finally:
             if any(worker.index is not None for worker in self._workers):

@@ -210,5 +210,5 @@ def test_without_an_endpoint_the_built_in_model_is_asked() -> None:
 
 
 def test_the_method_needs_a_model(measurer: Measurer) -> None:
-    with pytest.raises(InputError, match="the method llm needs a language model to ask"):
+    with pytest.raises(InputError, match="the method llm needs a language model"):
         tune(measurer, LLM, 1)
