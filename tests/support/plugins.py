@@ -118,7 +118,7 @@ class Fails(Quiet):
         raise ValueError("oh")
         yield
 
-class FailsToHear(Quiet):
+class FailsToObserve(Quiet):
     def propose(self, task):
         yield Candidate(task.schedule, "mine", "the same")
     def observe(self, candidate, result):

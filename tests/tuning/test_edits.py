@@ -177,11 +177,11 @@ def test_invalid_edits_are_refused() -> None:
     commands = known[0].commands
     count = len(commands)
     for edit, words in (
-        (Split(count), f"there are {count} commands, none at {count}"),
-        (Move(-count - 1, 1), f"there are {count} commands, none at {-count - 1}"),
-        (Split(0, 9), "none that can be made"),
-        (Split(0, 1, 3), "none that can be made"),
-        (Split(0, 1, 0, 8), "none that can be made"),
+        (Split(count), f"index {count} is out of range for {count} commands"),
+        (Move(-count - 1, 1), f"index {-count - 1} is out of range for {count} commands"),
+        (Split(0, 9), "invalid edit"),
+        (Split(0, 1, 3), "invalid edit"),
+        (Split(0, 1, 0, 8), "invalid edit"),
         (Move(0, 0), "the command at 0 cannot move by 0"),
         (Move(0, 99), "the command at 0 cannot move by 99"),
     ):
@@ -189,7 +189,7 @@ def test_invalid_edits_are_refused() -> None:
             apply_edits(config, commands, [edit])
     matrix = next(at for at, command in enumerate(commands) if command.unit == Unit.MATRIX)
     drain = next(at for at, command in enumerate(commands) if command.unit == Unit.FUSE)
-    with pytest.raises(EditError, match="cannot move"):  # what it adds up would be drained before
+    with pytest.raises(EditError, match="cannot move"):  # its sums would be drained before they are computed
         apply_edits(config, commands, [Move(matrix, drain - matrix)])
 
 

@@ -1,4 +1,4 @@
-"""Search methods and generators of the user's own, in Python: classes, instances, and everything wrong."""
+"""User-defined search methods and generators: classes, instances, and error messages."""
 
 import importlib
 import re
@@ -56,9 +56,9 @@ def test_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> Non
 
 def test_instances_of_another_search_are_refused(measurer: Measurer, graph: Any, made: Any) -> None:
     method = made.Good(measurer, Objective.LATENCY, measurer.baseline(), 4)
-    with pytest.raises(InputError, match="was made for the goal"):
+    with pytest.raises(InputError, match="was created for the goal"):
         tune(measurer, method, 1, Objective.ENERGY)
-    with pytest.raises(InputError, match="was made for the constraints"):
+    with pytest.raises(InputError, match="was created for the constraints"):
         tune(measurer, method, 1, constraints=Constraints(frozenset({"tag"})))
     with pytest.raises(InputError, match="generators must be passed to the constructor of a method"):
         tune(measurer, method, 1, generator="polish")
@@ -70,8 +70,8 @@ def test_instances_of_another_search_are_refused(measurer: Measurer, graph: Any,
 
 def test_generators_as_names_classes_and_instances(measurer: Measurer, made: Any) -> None:
     name = f"{made.__name__}:Sub"
-    ways = (name, made.Sub, made.Sub(), [name], (made.Quiet(), made.Sub))
-    found = [tune(measurer, "generators", 2, generator=way) for way in ways]
+    specs = (name, made.Sub, made.Sub(), [name], (made.Quiet(), made.Sub))
+    found = [tune(measurer, "generators", 2, generator=spec) for spec in specs]
     assert all(texts(each) == texts(found[0]) for each in found)
     first, proposed = measurer.first.schedule.layers, found[0].trials[0].schedule.layers
     (changed,) = (layer for layer in first if proposed[layer] != first[layer])
@@ -96,20 +96,20 @@ def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
 
 
 def test_generator_observes_each_candidate(measurer: Measurer, made: Any) -> None:
-    """What is refused ends a generator that repeats itself: two hundred candidates for each task."""
-    told: list[Any] = []
+    """A task of a generator that repeats itself ends after 200 candidates."""
+    results: list[Any] = []
 
     class Endless(made.Endless):
         def observe(self, candidate: Any, result: Any) -> None:
-            told.append(result)
+            results.append(result)
 
     found = tune(measurer, "generators", 1, generator=Endless)
     assert (
         len(found.trials) == 1 and found.best.cost == found.baseline.cycles
     ) or found.best is found.trials[0]
     layers = len(found.baseline.layers)
-    assert len(told) == 200 * (1 + layers)
-    assert all(isinstance(each, Rejected) and each.stage == "search" for each in told)
+    assert len(results) == 200 * (1 + layers)
+    assert all(isinstance(each, Rejected) and each.stage == "search" for each in results)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_generator_observes_each_candidate(measurer: Measurer, made: Any) -> Non
         ),
         ("Lists", "{module}:Lists: propose must return a Schedule of the types that Schedule documents: "),
         ("Deaf", "{module}:Deaf: learn failed: KeyError: 'trial'"),
-        ("Predicts", "{module}:Predicts: predictor must be Errors or None, not 'good'"),
+        ("Predicts", "{module}:Predicts: predictor must be PredictionErrors or None, not 'good'"),
         ("Exits", "{module}:Exits: propose failed: SystemExit: 7"),
         ("Refuses", "{module}:Refuses: propose "),
     ],
@@ -162,7 +162,7 @@ def test_bad_methods(measurer: Measurer, module: str, name: str, text: str) -> N
             "{module}:PredictsText: predicted must be a number of cycles or None, not '3 cycles'",
         ),
         ("Fails", "{module}:Fails: propose failed: ValueError: oh ({module}.py, line "),
-        ("FailsToHear", "{module}:FailsToHear: tell failed: ValueError: oh"),
+        ("FailsToObserve", "{module}:FailsToObserve: observe failed: ValueError: oh"),
     ],
 )
 def test_bad_generators(measurer: Measurer, module: str, name: str, text: str) -> None:

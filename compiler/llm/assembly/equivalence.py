@@ -11,7 +11,7 @@ from compiler.llm.assembly.completion import FENCE, HALT, Counts, index_of
 from compiler.llm.assembly.decoder_state import GrammarState
 from compiler.llm.assembly.lexicon import SIGNALS, STOP, WAITS
 from compiler.llm.assembly.tokenizer import words_of
-from compiler.tuning.edits.edit import MAX_DIMS, dims_of, footprint_of, ordered, split
+from compiler.tuning.edits.edit import MAX_DIMS, dims_of, footprint_of, must_precede, split
 from hw.config import MlaConfig
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, defaults, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
@@ -91,7 +91,7 @@ class WaitingCommands:
         free = [
             at
             for at, command in enumerate(self.commands[:_AHEAD])
-            if not any(ordered(self.config, before, command) for before in self.commands[:at])
+            if not any(must_precede(self.config, before, command) for before in self.commands[:at])
         ]
         for at in free:
             yield CommandTrack(self.commands[at], self._with(at, ()), at == 0)

@@ -22,7 +22,7 @@ from compiler.tuning.edits.edit import (
     apply_edits,
     dims_of,
     move_range,
-    ordered,
+    must_precede,
     resolve_index,
     split,
 )
@@ -268,7 +268,7 @@ class _Known:
     def ordered(self, first: Issued, second: Issued) -> bool:
         """Return whether the first command must be issued before the second."""
         if (first, second) not in self._ordered:
-            self._ordered[first, second] = ordered(self.config, first, second)
+            self._ordered[first, second] = must_precede(self.config, first, second)
         return self._ordered[first, second]
 
 

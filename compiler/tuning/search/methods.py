@@ -47,7 +47,7 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
     def predictor(self: SearchMethod) -> PredictionErrors | None:
         errors = blamed(lambda: kind.predictor.__get__(self), title, "predictor")
         if not isinstance(errors, PredictionErrors | None):
-            raise InputError(f"{title}: predictor must be Errors or None, not {shown(errors)}")
+            raise InputError(f"{title}: predictor must be PredictionErrors or None, not {shown(errors)}")
         return errors
 
     return type(

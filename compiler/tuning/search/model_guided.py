@@ -241,7 +241,7 @@ class ModelGuidedSearch(SearchMethod):
 
 
 def _group_indices(measured: Measurement, shared: Sequence[tuple[str, ...]]) -> list[int]:
-    """Return the group index of each entry of a measurement; entries that share an attribution group share an index."""
+    """Return the group index of each entry of a measurement; entries in the same attribution group share an index."""
     mates = {name: names for names in shared for name in names}
     out, group, before = [], -1, set()
     for entry in measured.layers:

@@ -14,7 +14,7 @@ from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.search_units import neighbour_loss
 from hw.errors import InputError
 
-#: Number of successive trials without a relative improvement of at least `_MIN_IMPROVEMENT` that end the schedule search.
+#: Successive trials without a relative improvement of more than `_MIN_IMPROVEMENT` that end the schedule search.
 _DEFAULT_PATIENCE, _MIN_IMPROVEMENT = 24, 0.001
 #: Interval, in trials, at which the best edits of all programs are tried combined.
 _COMBINED_INTERVAL = 4
@@ -110,7 +110,7 @@ class ProgramEditSearch(SearchMethod):
     Parameters
     ----------
     patience : int or None
-        Successive trials without improvement that end the schedule search; None: 24. 0: edit programs of `best` at once.
+        Successive trials without improvement that end the schedule search; None: 24; 0: skip the schedule search.
 
     Attributes
     ----------

@@ -162,7 +162,7 @@ def with_choices(schedule: Schedule, choices: list[Choice]) -> Schedule:
     return replace(schedule, layers=layers)
 
 
-#: Layers below this number of cycles may share the tag of the previous layer: a tag change may cost over a tenth of them.
+#: Layers of fewer cycles may share the tag of the previous layer: a tag change may cost over a tenth of their cycles.
 _SMALL_LAYER_CYCLES = 1000
 #: Maximum number of additions that are tried in the epilogue of another layer.
 _MAX_MOVED_ADDITIONS = 8

@@ -75,7 +75,7 @@ def tune(
     measurer : Measurer
         Measurer of the network.
     method : str, subclass of SearchMethod, or SearchMethod
-        A key of METHODS, `LLM`, `module:Class`, a class, or an instance created for this measurer, goal and constraints.
+        A key of METHODS, `LLM`, `module:Class`, a class, or an instance for this measurer, goal and constraints.
     trials : int
         Maximum number of measurements besides that of the baseline.
     goal : Objective
