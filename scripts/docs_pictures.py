@@ -2,8 +2,8 @@
 
 from compiler.api import compile
 from compiler.trace import CompilationTrace
-from compiler.visualize.graphs import view_of
-from compiler.visualize.svg import to_svg
+from compiler.visualize.formats import to_svg
+from compiler.visualize.graphs.stages import view_of
 from scripts.networks.digits import MODEL
 
 #: Stages to draw.

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the stage, or write it to a file."""
-    from compiler.visualize.graphs import STAGES, view_of
-    from compiler.visualize.svg import FORMATS
+    from compiler.visualize.formats import FORMATS
+    from compiler.visualize.graphs.stages import STAGES, view_of
 
     if args.stage is not None and args.stage not in STAGES:
         raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}")
@@ -82,7 +82,7 @@ def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":
     from compiler.cli.compile import compile_model
     from compiler.passes import simplify
     from compiler.trace import CompilationTrace, Dram
-    from compiler.visualize.graphs import EARLY
+    from compiler.visualize.graphs.stages import EARLY
     from hw.config import load_target
 
     graph = _read(args)

@@ -405,7 +405,7 @@ def read_samples(
         return [{tensor.name: random_input(rng, tensor, bounds) for tensor in tensors}]
     rounding = "reference" if network is None else network.rounding
     if _suffix(path) in _MEDIA:
-        arrays = _media(path, tensors, scale)
+        arrays = _media(Path(str(path)), tensors, scale)
         for tensor in tensors:
             _check(path, tensor, arrays[tensor.name])
     else:

@@ -166,7 +166,7 @@ def test_memory_is_reported_by_both_verbs_and_by_files(mla, tmp_path):
     assert one["instruction_store"]["words"] <= one["instruction_store"]["available"]
     for result in (compiled, ran):
         assert f"memory: scratchpad {one['scratchpad']['peak_bytes']:,} of 262,144 bytes (" in result.out
-        assert f"together {one['dram']['total']:,} bytes" in result.out
+        assert f"total {one['dram']['total']:,} bytes" in result.out
 
 
 def test_files_without_a_peak_are_read(mla, tmp_path):

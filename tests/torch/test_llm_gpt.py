@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-import torch  # pyright: ignore[reportMissingImports]  an extra
+import pytest
 
 from compiler.llm.model.numpy_transformer import TransformerShape
 from compiler.llm.model.weights import load, save
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.torch_transformer import TorchTransformer
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 SHAPE = TransformerShape(len(LANGUAGE), width=32, heads=2, layers=3, hidden=48, context=40)
 

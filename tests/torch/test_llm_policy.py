@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import torch  # pyright: ignore[reportMissingImports]  an extra
 
 from compiler.llm.data.self_training import RolloutGroup
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
@@ -18,6 +17,8 @@ from compiler.llm.training import loop
 from compiler.llm.training.grpo import GrpoPolicy, advantages, judged_answers, policy_loss, reinforce
 from compiler.llm.training.torch_transformer import TorchTransformer
 from scripts import llm_reinforce
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 SHAPE = TransformerShape(len(LANGUAGE), width=32, heads=2, layers=2, hidden=48, context=64)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch  # pyright: ignore[reportMissingImports]  an extra
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.llm.data.examples import CORPUS, examples
@@ -30,6 +29,8 @@ from compiler.llm.training.loop import Recipe, fit, judge, loss_of
 from compiler.llm.training.pretrain import Plan, train
 from compiler.llm.training.torch_transformer import TorchTransformer
 from hw.errors import InputError
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 SHAPE = TransformerShape(len(LANGUAGE), width=32, heads=2, layers=2, hidden=48, context=64)
 STYLE = Style(profile=True, want=True, longest=192)

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch  # pyright: ignore[reportMissingImports]  an extra
 
 from compiler.api import compile
 from compiler.frontends.model import read_model
@@ -12,6 +11,8 @@ from compiler.quantize.plan import EDGE
 from compiler.reference import evaluate
 from tests.torch.networks import NETWORKS
 from tests.torch.running import answers, arrays, samples_like
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 #: What the accelerator has no operator for: an address that depends on data. A batch is the host's.
 ON_HOST = {"embedding": {"gather"}, "batch": {"conv2d"}}

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch  # pyright: ignore[reportMissingImports]  an extra
 
 from compiler.api import compile
 from compiler.frontends.model import read_model
@@ -12,6 +11,8 @@ from compiler.reference import evaluate
 from hw.errors import InputError
 from tests.torch.networks import NETWORKS
 from tests.torch.running import answers, arrays, samples_like
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 MISSING = "torchao is not installed: make setup EXTRAS=torch"
 

@@ -12,8 +12,9 @@ from matplotlib.textpath import TextPath
 
 from compiler.api import compile
 from compiler.trace import CompilationTrace
-from compiler.visualize.graphs import View, view_of
-from compiler.visualize.svg import to_svg
+from compiler.visualize.formats import to_svg
+from compiler.visualize.graphs.stages import view_of
+from compiler.visualize.graphs.view import View
 from compiler.visualize.svg.charts import chart, draw_rounds, draw_serving, round_ticks
 from compiler.visualize.svg.svg import shortened, text_width
 from compiler.visualize.svg.swimlanes import _Lanes

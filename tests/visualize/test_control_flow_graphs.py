@@ -8,8 +8,8 @@ from compiler.api import compile
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.trace import CompilationTrace
-from compiler.visualize.graphs import STAGES, view_of
-from compiler.visualize.svg import FORMATS
+from compiler.visualize.formats import FORMATS
+from compiler.visualize.graphs.stages import STAGES, view_of
 
 MEANING = Quantization.of(0.05, 3)
 

@@ -15,8 +15,9 @@ from compiler.runtime.report import run_samples
 from compiler.runtime.session import dram_bytes
 from compiler.scheduler.initial import estimates
 from compiler.trace import CompilationTrace, Dram
-from compiler.visualize.graphs import STAGES, View, view_of
+from compiler.visualize.graphs.stages import STAGES, view_of
 from compiler.visualize.graphs.view import KINDS as NODES
+from compiler.visualize.graphs.view import View
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 from scripts.networks.digits import MODEL

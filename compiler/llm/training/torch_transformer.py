@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  an extra
-from torch import Tensor, nn
+from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape, turns

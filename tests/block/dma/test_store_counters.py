@@ -32,7 +32,7 @@ def test_blanked_beats_carry_no_bytes(n: int, pipelined: bool) -> None:
         assert bench.events["store_bytes"] == before["store_bytes"]
         assert bench.events["store_beats"] == slave.beats
 
-    bench.run(run)
+    bench.simulate(run)
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
@@ -55,4 +55,4 @@ def test_waiting_for_the_bus_begins_when_the_last_beat_is_sent(n: int, pipelined
         assert unsent > SP_READ_LATENCY + 1
         assert abs(bench.events["store_stall_bus"] - latency) <= 2
 
-    bench.run(run)
+    bench.simulate(run)

@@ -1,13 +1,16 @@
-"""Graphs as text, JSON and Graphviz."""
+"""Output formats of views: text, JSON, Graphviz and SVG."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import networkx as nx
 
 from compiler.visualize.graphs.view import View, size
+from compiler.visualize.svg.flowchart import draw_flow
+from compiler.visualize.svg.gantt import draw_memory, draw_units
 from compiler.visualize.svg.svg import COLOURS, FONT, colours
+from compiler.visualize.svg.swimlanes import draw_lanes
 
 
 def to_text(view: View) -> str:
@@ -95,3 +98,18 @@ def _edges(view: View) -> Iterator[str]:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
+
+
+def to_svg(view: View) -> str:
+    """Return the view as an SVG file."""
+    draw = {"scheduled": draw_lanes, "placed": draw_memory, "timeline": draw_units}
+    return draw.get(view.graph["stage"], draw_flow)(view)
+
+
+#: Writers by the name used in `mla graph --format`.
+FORMATS: dict[str, Callable[[View], str]] = {
+    "text": to_text,
+    "dot": to_dot,
+    "svg": to_svg,
+    "json": to_json,
+}
