@@ -13,7 +13,11 @@ from hw.config import MlaConfig
 
 def test_help_names_the_suites(mla):
     *others, last = SUITES
-    assert re.search(rf"^  SUITE +{', '.join(others)} or {last}$", mla("bench", "--help").out, re.MULTILINE)
+    assert re.search(
+        rf"^  SUITE +suite to measure: {', '.join(others)} or {last}$",
+        mla("bench", "--help").out,
+        re.MULTILINE,
+    )
 
 
 @pytest.mark.parametrize(

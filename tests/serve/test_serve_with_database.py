@@ -8,7 +8,7 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
-from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.serve.observers import ExecutionLog, ServingEvents
 from compiler.serve.online_tuner import OnlineTuner
 from compiler.serve.sampling_profiler import SamplingProfiler
@@ -48,7 +48,8 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
         model.with_layers(on_chip=False),
         model.with_layers(same_program_as_previous=False, prefetch=0),
     )
-    result = Measurement(7000, (), 1.0, 1, True, 1)
+    layers = (LayerCycles(tuple(model.first.schedule.layers), 7000, {}),)
+    result = Measurement(7000, layers, 1.0, 1, True, 1)
     with TuningDatabase(path) as database:
         for made, dram in ((other, DramTiming()), (near, DramTiming(200))):
             recall = DatabaseSession(
