@@ -209,7 +209,7 @@ def warn_about_quality(network: "CompiledNetwork") -> None:
 
 def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:
     """Print one line: whether the network was compiled, cached or read, and the time it took."""
-    print(f"{args.verb}: {network.how_made}", file=sys.stderr, flush=True)
+    print(f"{args.verb}: {network.provenance}", file=sys.stderr, flush=True)
 
 
 def read_schedule(path: Path) -> "Schedule":

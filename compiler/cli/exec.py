@@ -189,13 +189,18 @@ def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
         from cosim.golden import GoldenDevice
 
         return GoldenDevice(config, _DRAM_BYTES + _RING_BYTES)
-    from compiler.util.progress import say
+    from compiler.util.progress import building, say
     from cosim.rtl.rtl_device import RtlDevice
 
-    say("opening the simulated chip (its simulator is built on first use, which takes minutes)")
-    rate = args.dram_bytes_per_cycle
-    size = _DRAM_BYTES + _RING_BYTES
-    return RtlDevice(config, size, latency=args.dram_latency, bytes_per_cycle=rate, seed=args.seed)
+    say("opening the simulated chip")
+    return RtlDevice(
+        config,
+        _DRAM_BYTES + _RING_BYTES,
+        latency=args.dram_latency,
+        bytes_per_cycle=args.dram_bytes_per_cycle,
+        seed=args.seed,
+        monitor=building,
+    )
 
 
 def _execute(

@@ -98,30 +98,32 @@ class ChipGpt:
             raise ValueError(f"a model of {self.places} places cannot read {len(words)} words")
         state = ChipState(self, [0])
         for _, name in self._cache():
-            self._session.held(name)[...] = self._zero(name)
+            self._session.tensor_view(name)[...] = self._zero(name)
         state.push(np.array([words]))
         return state
 
     def copied(self, sample: int, to: int) -> None:
         """Copy the key-value cache of one continuation to another."""
         for _, name in self._cache():
-            self._session.held(name, to)[...] = self._session.held(name, sample)
+            self._session.tensor_view(name, to)[...] = self._session.tensor_view(name, sample)
 
     def step(self, word: int, place: int, sample: int) -> Floats:
         """Process one token of a continuation, append to its cache, and return the logits of the next token."""
         for name, (table, by_word) in self._tables.items():
-            held = self._session.held(name, sample)
-            held[...] = table[word if by_word else place].reshape(held.shape)
-        self.cycles += self._session.again(sample)
+            tensor_view = self._session.tensor_view(name, sample)
+            tensor_view[...] = table[word if by_word else place].reshape(tensor_view.shape)
+        self.cycles += self._session.rerun(sample)
         self.words += 1
         if self.words % _TOLD == 0:
             self._say(f"{self.words} words read or written by the machine, {self.cycles:,} cycles")
         for made, kept in self._cache():
-            row = _rescaled(self._session.held(made, sample)[:, 0], self._scales[made], self._scales[kept])
-            held = self._session.held(kept, sample)
-            (held.swapaxes(1, 2) if "transposed" in kept else held)[:, place] = row
+            row = _rescaled(
+                self._session.tensor_view(made, sample)[:, 0], self._scales[made], self._scales[kept]
+            )
+            tensor_view = self._session.tensor_view(kept, sample)
+            (tensor_view.swapaxes(1, 2) if "transposed" in kept else tensor_view)[:, place] = row
         scores = f"scores{_INT8}"
-        return _real(self._session.held(scores, sample).reshape(-1), self._scales[scores])
+        return _real(self._session.tensor_view(scores, sample).reshape(-1), self._scales[scores])
 
     def _cache(self) -> Iterable[tuple[str, str]]:
         """Yield pairs of output name and cache input name for each new row."""
