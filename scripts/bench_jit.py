@@ -19,7 +19,7 @@ from statistics import median
 from compiler.bench.tiny import model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cli.exit_status import run_to_status
-from compiler.options import USUAL, CompileOptions
+from compiler.options import DEFAULT_DRAM, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.schedule.schedule import Schedule
 from compiler.server.server import VERSIONS, Server, serving_bytes
@@ -57,7 +57,7 @@ class Times:
 def candidates(prepared: ModelCompiler, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
     """Yield layers in random order, each with a schedule that changes only that layer."""
     rng = random.Random(seed)
-    spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), USUAL, frozenset())
+    spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), DEFAULT_DRAM, frozenset())
     seen = set(map(str, first.layers.values()))
     while True:
         for name in rng.sample(sorted(spaces), len(spaces)):

@@ -15,7 +15,7 @@ from typing import Any
 
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.journal import read
-from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.llm.model.weights import grown, save
 from compiler.llm.training.pretrain import Plan, plan_of, train
 from compiler.util.files import atomic_output
@@ -98,7 +98,7 @@ def _judged(args: argparse.Namespace, variant: str) -> dict[str, Any]:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        f"| without | one answer | median | best of {TOGETHER} | median |",
+        f"| without | one answer | median | best of {GROUP_SIZE} | median |",
         "| --- | --: | --: | --: | --: |",
         *(
             f"| {row['without']} | {row['one']:.4f} | {row['one_median']:.4f} | {row['some']:.4f} | "

@@ -20,7 +20,7 @@ from compiler.llm.data.journal import CorpusJournal, pack, read
 from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.self_training import Asking, chosen, enlarged
 from compiler.llm.data.trajectories import Trajectory
-from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load, save
 from compiler.llm.training.pretrain import further_of, improve
@@ -74,7 +74,7 @@ def _iterate(args: argparse.Namespace) -> None:
         "turns": 1,
         "steps": 0,
         "layers": 1,
-        "samples": TOGETHER,
+        "samples": GROUP_SIZE,
     }.items():
         if getattr(args, option) < least:
             raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")

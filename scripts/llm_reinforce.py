@@ -23,7 +23,7 @@ from compiler.llm.data.journal import read
 from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.self_training import RolloutGroup, chosen, rolled_out
 from compiler.llm.data.trajectories import Trajectory
-from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load, save
@@ -43,7 +43,7 @@ _LEAST = {
     "passes": 1,
     "beside": 0,
     "layers": 1,
-    "samples": TOGETHER,
+    "samples": GROUP_SIZE,
     "lanes": 1,
 }
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from compiler.cli.exit_status import run_to_status
 from compiler.cli.options import claim
 from compiler.frontends.model import read_model
-from compiler.options import USUAL, CompileOptions
+from compiler.options import DEFAULT_DRAM, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.scheduler.initial import naive_schedule
@@ -106,10 +106,10 @@ def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
     prepared = ModelCompiler(graph, config, OPTIONS)
     compiled = prepared.network()
     if not adapt:
-        return Serving(compiled, USUAL), compiled
+        return Serving(compiled, DEFAULT_DRAM), compiled
     plain = prepared.network(naive_schedule(prepared.lowered(())))
     job = SearchJob(graph, config, OPTIONS, METHOD)
-    return Serving(plain, USUAL, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
+    return Serving(plain, DEFAULT_DRAM, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
 
 
 def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:

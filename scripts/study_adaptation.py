@@ -17,7 +17,7 @@ from statistics import median
 from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cli.exit_status import run_to_status
-from compiler.options import USUAL, CompileOptions, DramTiming
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.quantize.ranges import random_samples
@@ -107,9 +107,9 @@ def adaptation(name: str, method: str, seed: int) -> list[Row]:
     moments = (_BEFORE, _BEFORE + _BETWEEN)
     changes = tuple(
         Change(at, dram.latency, dram.bytes_per_cycle)
-        for at, dram in zip(moments, (_SLOW, USUAL), strict=True)
+        for at, dram in zip(moments, (_SLOW, DEFAULT_DRAM), strict=True)
     )
-    serving = Serving(network, USUAL, job, pace=1, changes=changes)
+    serving = Serving(network, DEFAULT_DRAM, job, pace=1, changes=changes)
     count = moments[1] + _BETWEEN
     history = ServingHistory(clocked=True)
     samples = islice(cycle(random_samples(job.graph, seed, _SOME)), count)
@@ -117,7 +117,7 @@ def adaptation(name: str, method: str, seed: int) -> list[Row]:
         serve(serving, device, RequestSource(samples), [history, ServingProgress(task, clocked=True)])
     return [
         _row(name, at, dram, history, _from_scratch(job, dram))
-        for at, dram in zip(moments, (_SLOW, USUAL), strict=True)
+        for at, dram in zip(moments, (_SLOW, DEFAULT_DRAM), strict=True)
     ]
 
 

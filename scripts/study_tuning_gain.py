@@ -16,7 +16,7 @@ from typing import Any
 from compiler.bench.architectures import model_file
 from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
-from compiler.options import USUAL, CompileOptions, DramTiming
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
@@ -35,7 +35,7 @@ def conditions() -> dict[str, HardwareProfile]:
     n16 = load_target("n16")
     return {
         USUAL_NAME: HardwareProfile(n16),
-        "bandwidth / 4": HardwareProfile(n16, DramTiming(USUAL.latency, n16.n / 4)),
+        "bandwidth / 4": HardwareProfile(n16, DramTiming(DEFAULT_DRAM.latency, n16.n / 4)),
         "latency 400": HardwareProfile(n16, DramTiming(400)),
         "SP 64 KiB": HardwareProfile(replace(n16, sp_bytes=1 << 16)),
         "N = 8": HardwareProfile(load_target("n8")),

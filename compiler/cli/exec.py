@@ -27,7 +27,7 @@ EXAMPLE = (
 
 _TRAPPED = 1
 _DRAM_BYTES = 1 << 26
-#: The command ring has one slot and lies behind the DRAM that programs can use.
+#: Size of the command ring, which follows the DRAM that programs can use.
 _RING_SLOTS, _RING_BYTES = 1, 4096
 #: NumPy names of the types that the chip computes with; FUSE reads float32 as bit patterns.
 _DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float32")
@@ -37,7 +37,7 @@ _LINE_BYTES = 16
 
 
 class _Put(NamedTuple):
-    """An array to copy to DRAM before the run."""
+    """Array file to copy to DRAM before the run."""
 
     address: int
     path: Path

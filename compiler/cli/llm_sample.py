@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Types of answers other than whole programs.
 _SCHEDULES, _EDITS = "schedules", "edits"
-ASKED = (_SCHEDULES, _EDITS, "programs")
+ANSWER_TYPES = (_SCHEDULES, _EDITS, "programs")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,7 +92,7 @@ def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenRead
         yield model, lambda: ({}, [])
         return
     with on_machine(model, args) as chip:
-        yield chip.along, chip.statistics
+        yield chip.meter, chip.statistics
 
 
 def model_of(args: argparse.Namespace) -> "Gpt":
@@ -155,19 +155,19 @@ class OnMachine:
     ----------
     chip : ChipGpt
         The model on the accelerator.
-    along : AgreementMeter
+    meter : AgreementMeter
         Reader that runs both models and counts how often their most likely tokens agree.
     target : str
         Name of the target, for reports.
     """
 
     chip: "ChipGpt"
-    along: "AgreementMeter"
+    meter: "AgreementMeter"
     target: str
 
     def statistics(self) -> tuple[dict[str, Any], list[str]]:
         """Return the statistics as JSON fields and as lines of text."""
-        chip, tally = self.chip, self.along.tally
+        chip, tally = self.chip, self.meter.tally
         rate = 1e6 * chip.words / max(chip.cycles, 1)
         found = {"words": chip.words, "cycles": chip.cycles, "words_per_million_cycles": rate}
         found |= {"compared": tally.words, "same": tally.same}

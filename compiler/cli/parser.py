@@ -114,12 +114,12 @@ SHELLS = ("bash", "zsh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"{' or '.join(SHELLS)}")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the completion script."""
     import shtab
 
     print(shtab.complete(build_parser(), shell=args.shell))

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from compiler.options import USUAL
+from compiler.options import DEFAULT_DRAM
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.util import checks
@@ -25,8 +25,8 @@ def open_device(
     network: CompiledNetwork,
     kind: str = "rtl",
     samples: int = 1,
-    latency: int = USUAL.latency,
-    bytes_per_cycle: float | None = USUAL.bytes_per_cycle,
+    latency: int = DEFAULT_DRAM.latency,
+    bytes_per_cycle: float | None = DEFAULT_DRAM.bytes_per_cycle,
     say: Callable[[str], None] = _log.info,
 ) -> Device:
     """Open a device with enough DRAM for a network; use it as a context manager, or call its `close`.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compiler.cache.digest import name
 from compiler.llm.data.trajectories import Trajectory
-from compiler.options import USUAL, CompileOptions, DramTiming, MemoryLimits
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from hw.config import load_target, targets_by_lanes
@@ -30,7 +30,7 @@ class CorpusMachine:
     """
 
     target: str
-    latency: int = USUAL.latency
+    latency: int = DEFAULT_DRAM.latency
     slow: int = 1
     sp_bytes: int | None = None
 

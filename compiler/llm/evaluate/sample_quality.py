@@ -19,7 +19,7 @@ from compiler.tuning.measure.measurer import Measurer
 #: Cycle ratio assigned to answers that cannot be measured or are cut off.
 _FAILED = 3
 #: Number of answers from which the best is taken.
-TOGETHER = 4
+GROUP_SIZE = 4
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def figures(layers: Sequence[Sampled]) -> dict[str, float]:
         `some_median` are medians over layers of the mean ratio of each layer.
     """
     found = {}
-    for name, number in (("one", 1), ("some", TOGETHER)):
+    for name, number in (("one", 1), ("some", GROUP_SIZE)):
         each = [layer.ratios(number) for layer in layers]
         found[name] = _mean([ratio for ratios in each for ratio in ratios])
         found[f"{name}_median"] = median(map(_mean, each))

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.api import compile
 from compiler.ir.tensor import Quantization
 from compiler.llm.model.numpy_transformer import Floats, Gpt, turns
-from compiler.options import USUAL, DramTiming
+from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
@@ -65,7 +65,7 @@ class ChipGpt:
         places: int,
         texts: Sequence[Sequence[int]],
         continuations: int = 1,
-        dram: DramTiming = USUAL,
+        dram: DramTiming = DEFAULT_DRAM,
         say: Callable[[str], None] = lambda _text: None,
     ):
         self.model, self.places, self.words, self.cycles, self._say = model, places, 0, 0, say
@@ -173,7 +173,11 @@ class ChipState:
 
 
 def compiled(
-    model: Gpt, config: MlaConfig, places: int, texts: Sequence[Sequence[int]], dram: DramTiming = USUAL
+    model: Gpt,
+    config: MlaConfig,
+    places: int,
+    texts: Sequence[Sequence[int]],
+    dram: DramTiming = DEFAULT_DRAM,
 ) -> CompiledNetwork:
     """Compile the model as an int8 network for one token, calibrated on the given texts."""
     with tempfile.TemporaryDirectory() as folder:
