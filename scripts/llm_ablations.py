@@ -16,8 +16,8 @@ from typing import Any
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.journal import read
 from compiler.llm.evaluate.sample_quality import GROUP_SIZE
-from compiler.llm.model.weights import grown, save
-from compiler.llm.training.pretrain import Plan, plan_of, train
+from compiler.llm.model.weights import load_extended, save
+from compiler.llm.training.pretrain import Plan, default_plan, train
 from compiler.util.files import atomic_output
 from hw.errors import MlaError
 from scripts.eval_lm import judged
@@ -75,8 +75,8 @@ def _train(args: argparse.Namespace, variant: str) -> None:
     path = _model(args, variant)
     if path.exists():
         return
-    start = None if args.start is None else grown(args.start, args.seed)
-    whole = plan_of(args.steps, args.then, args.seed, start and start.shape)
+    start = None if args.start is None else load_extended(args.start, args.seed)
+    whole = default_plan(args.steps, args.then, args.seed, start and start.shape)
     folder = args.folder / variant
     folder.mkdir(parents=True, exist_ok=True)
     found = train(

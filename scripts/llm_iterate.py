@@ -23,7 +23,7 @@ from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load, save
-from compiler.llm.training.pretrain import further_of, improve
+from compiler.llm.training.pretrain import fine_tune, fine_tuning_plan
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
 from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
@@ -91,11 +91,11 @@ def _iterate(args: argparse.Namespace) -> None:
         walks |= found
         asked |= known.keys()
         if not model.exists():
-            better = improve(
+            better = fine_tune(
                 load(before)[0],
                 list(walks.values()),
                 asked,
-                further_of(args.steps, args.seed + number),
+                fine_tuning_plan(args.steps, args.seed + number),
                 args.folder / str(number),
                 say,
             )

@@ -20,7 +20,7 @@ from typing import Any
 
 from compiler.cache.digest import name as digest
 from compiler.llm.data.held_out import MACHINES, keys_of
-from compiler.llm.evaluate.race import filled, held_out_points
+from compiler.llm.evaluate.race import expand_curve, held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
@@ -238,7 +238,7 @@ def _searched(measurer: Clocked, memory: FileMemory, search: Search, model: Gpt)
         "seed": search.seed,
         "static": found.baseline.cycles,
         "floor": found.baseline.floor,
-        "curve": filled(found.curve, search.trials),
+        "curve": expand_curve(found.curve, search.trials),
         "seconds": [round(each, 4) for each in every],
         "own_seconds": round(own[-1], 4),
     }

@@ -27,9 +27,9 @@ from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load, save
-from compiler.llm.training.dataset import Style, TokenizedExample, read_examples
+from compiler.llm.training.dataset import PromptOptions, TokenizedExample, tokenize_examples
 from compiler.llm.training.grpo import GrpoPolicy, reinforce
-from compiler.llm.training.pretrain import by_kind
+from compiler.llm.training.pretrain import group_examples
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
 from scripts.jsonl_log import Lines
@@ -167,8 +167,8 @@ def _some(walks: list[Trajectory], args: argparse.Namespace) -> list[Trajectory]
 
 def _beside(walks: list[Trajectory], model: Gpt) -> list[list[TokenizedExample]]:
     """Their best answers."""
-    style = Style(profile=model.profile, want=True, longest=model.shape.context)
-    return by_kind(read_examples(walks, style, say), best=True)
+    style = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
+    return group_examples(tokenize_examples(walks, style, say), best=True)
 
 
 if __name__ == "__main__":

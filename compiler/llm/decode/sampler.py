@@ -42,11 +42,11 @@ class DecoderState(Protocol):
         """True if the context has no room for another token."""
         ...
 
-    def spread(self, count: int) -> "DecoderState":
+    def fork(self, count: int) -> "DecoderState":
         """Return a state with `count` copies of the single continuation."""
         ...
 
-    def keep(self, which: Sequence[int]) -> None:
+    def select(self, which: Sequence[int]) -> None:
         """Select continuations by index and drop the others."""
         ...
 
@@ -125,7 +125,7 @@ def draw(
     ValueError
         The prompt is longer than the context.
     """
-    state = model.read(language.encode(question)).spread(count)
+    state = model.read(language.encode(question)).fork(count)
     drawer = _Drawer(language, grammar, rng, temperature)
     drawn = [_Drawn() for _ in range(count)]
     open_ = list(range(count))
@@ -186,7 +186,7 @@ class _Drawer:
 def _go_on(state: DecoderState, going: list[int], chosen: list[int]) -> None:
     if going:
         if len(going) < len(state.scores):
-            state.keep(going)
+            state.select(going)
         state.push(np.array(chosen)[:, None])
 
 

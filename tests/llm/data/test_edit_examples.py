@@ -15,7 +15,7 @@ from compiler.llm.tokens.program_edits import edits_of
 from compiler.llm.tokens.program_summary import outline_words
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from compiler.llm.training.dataset import TokenizedExample, batches, shown
+from compiler.llm.training.dataset import TokenizedExample, batches, tokenize
 from compiler.pipeline import ModelCompiler
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.edits.edit import applied, draw_edits
@@ -136,4 +136,4 @@ def test_kinds_are_shown_three_to_three_to_two(found: list[Example]) -> None:
     assert sum(seen.values()) == 3200
     for (_, number), share in zip(sorted((n, n) for n in seen), (3, 3, 2), strict=True):
         assert abs(seen[number] / 3200 - share / 8) < 0.04
-    assert {shown(each, best=True).ask for each in found} == {Ask.EDITS, Ask.PROGRAM}
+    assert {tokenize(each, best=True).ask for each in found} == {Ask.EDITS, Ask.PROGRAM}
