@@ -34,7 +34,7 @@ def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWal
     Parameters
     ----------
     devices : Devices
-        Simulated devices.
+        Simulated devices to measure on.
     walk : Trajectory
         Network and its schedules.
     rng : random.Random

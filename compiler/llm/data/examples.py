@@ -7,8 +7,8 @@ from pathlib import Path
 
 from compiler.codegen.semaphores import Issued
 from compiler.layers.base import Layer
-from compiler.llm.assembly.program_request import ROOM
-from compiler.llm.assembly.tokenizer import straight, words_of
+from compiler.llm.assembly.program_request import MAX_PROGRAM_TOKENS
+from compiler.llm.assembly.tokenizer import straight_line, words_of
 from compiler.llm.data.example import Example
 from compiler.llm.data.held_out import MACHINES
 from compiler.llm.data.journal import read
@@ -220,9 +220,9 @@ class _Variants:
         if number and not self.program(0):
             return ()
         if number not in self._programs:
-            program = straight(self.workshop.program(self.edited.program, self.edits[number]))
+            program = straight_line(self.workshop.program(self.edited.program, self.edits[number]))
             words = [] if program is None else words_of(program)
-            self._programs[number] = tuple(words) if len(words) <= ROOM else ()
+            self._programs[number] = tuple(words) if len(words) <= MAX_PROGRAM_TOKENS else ()
         return self._programs[number]
 
     def outline(self, number: int) -> list[str]:

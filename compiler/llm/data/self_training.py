@@ -210,7 +210,7 @@ def chosen(walks: Sequence[Trajectory], number: int, count: int, seed: int) -> l
     Parameters
     ----------
     walks : sequence of Trajectory
-        All trajectories.
+        Trajectories of the whole corpus.
     number : int
         Number of the round, starting at 1.
     count : int

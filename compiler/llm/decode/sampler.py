@@ -210,7 +210,7 @@ class EditsGrammar:
     Parameters
     ----------
     config : MlaConfig
-        Hardware configuration.
+        Hardware configuration of the programs.
     commands : sequence of Issued
         Commands of the program, in issue order.
     tried : collection of tuples of Edit
