@@ -1,9 +1,9 @@
 """Measures the latency from a candidate's schedule to its programs on a running chip.
 
 `python -m scripts.bench_jit [--json FILE]` serves a convolution and the small trained networks on the simulated N=16
-machine, changes the schedule of one layer, and takes the times: of compiling the candidate, of placing and proving it
-as `mla serve --adapt` does it, of bringing its programs into the instruction store. Each of five candidates changes
-another layer, and nothing of it has been compiled before. The bar is for two cores with nothing else to do.
+chip, changes the schedule of one layer, and measures the times of compiling the candidate, of placing and proving it
+as `mla serve --adapt` does, and of loading its programs into the instruction store. Each of five candidates changes
+another layer, and none of it has been compiled before. The target is for two idle cores.
 """
 
 import argparse

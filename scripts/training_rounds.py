@@ -19,7 +19,7 @@ def model_of(folder: Path, number: int) -> Path:
 
 
 def corpus_of(folder: Path) -> Path:
-    """Return the initial corpus; the original file may be packed anew."""
+    """Return the initial corpus; the original file may be rewritten later."""
     return folder / f"corpus{CORPUS.suffix}"
 
 
@@ -29,7 +29,7 @@ def begin(folder: Path, asked: Mapping[str, Any], llm: Path, corpus: Path) -> No
     Raises
     ------
     InputError
-        The folder was begun with something else, or a file cannot be read.
+        The folder was created with other inputs, or a file cannot be read.
     """
     path, asked = folder / "asked.json", {**asked, "llm": str(llm.resolve()), "corpus": str(corpus.resolve())}
     if path.exists():

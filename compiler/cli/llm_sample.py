@@ -121,7 +121,7 @@ def _answered(
     try:
         question = request.question(profile=profile)
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
-            count = min(request.together, args.answers - len(answers))
+            count = min(request.answers_per_draw, args.answers - len(answers))
             answers += draw(model, LANGUAGE, question, grammar, count, rng, args.temperature)
     except ValueError as error:  # a size without a token, or more tokens than the context holds
         raise InputError(f"{what} {request.about!r} cannot be expressed as a prompt: {error}") from None

@@ -114,12 +114,12 @@ SHELLS = ("bash", "zsh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command-line options of the verb."""
+    """Declare the verb's options."""
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"{' or '.join(SHELLS)}")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the completion script."""
+    """Print the script."""
     import shtab
 
     print(shtab.complete(build_parser(), shell=args.shell))

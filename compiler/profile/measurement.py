@@ -89,7 +89,7 @@ class Measurement:
         """True if the outputs are correct and the cycles are not below the lower bound."""
         return self.exact and self.cycles >= self.floor
 
-    def of(self, name: str) -> LayerCycles:
+    def layer_entry(self, name: str) -> LayerCycles:
         """Return the entry that contains a layer.
 
         Raises

@@ -41,7 +41,7 @@ class ProgramRequest(LmRequest):
 
     ask = Ask.PROGRAM
     #: The sequencer state is tracked separately for each answer.
-    together = 1
+    answers_per_draw = 1
 
     def __init__(self, programs: Programs, piece: EditableProgram):
         super().__init__(piece.name)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.codegen.semaphores import Issued
 from compiler.llm.model.numpy_transformer import Floats
 from compiler.llm.tokens.integer_tokens import LONG, MINUS, number_of, number_words
-from compiler.llm.tokens.program_edits import MOST, MOVE, SPLIT, edit_of, nearer
+from compiler.llm.tokens.program_edits import MAX_EDITS, MOVE, SPLIT, edit_of, index_from_nearer_end
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import Vocabulary
 from compiler.tuning.edits.edit import (
@@ -223,7 +223,7 @@ class EditsGrammar:
         self._states: dict[tuple[Edit, ...], _State] = {(): _State(self._known, list(commands))}
 
     @property
-    def any(self) -> bool:
+    def satisfiable(self) -> bool:
         """True if the program allows any edit."""
         return bool(self.after(()))
 
@@ -234,7 +234,9 @@ class EditsGrammar:
             return ()
         state = self._state(edits)
         if head is None:
-            heads = [word for word in (SPLIT, MOVE) if state.choices(word, ())] if len(edits) < MOST else []
+            heads = (
+                [word for word in (SPLIT, MOVE) if state.choices(word, ())] if len(edits) < MAX_EDITS else []
+            )
             return (*heads, *([END] if edits else []))
         numbers, part = _numbers(rest)
         return state.toward(head, numbers, part)
@@ -315,7 +317,7 @@ class _State:
         count = len(self.commands)
         if not numbers:
             places = self._splits() if head == SPLIT else self._moves()
-            return (nearer(at, count) for at in places)
+            return (index_from_nearer_end(at, count) for at in places)
         at = place_of(numbers[0], count)
         if head == MOVE:
             return (step for step in freedom(self.known.config, self.commands, at) if step)

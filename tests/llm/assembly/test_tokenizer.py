@@ -156,7 +156,9 @@ def test_no_program(words: str, reason: str) -> None:
 
 
 def test_no_instruction_is_named() -> None:
-    with pytest.raises(ValueError, match="instruction 1: 0x0000000000000005 cannot be written as assembly text"):
+    with pytest.raises(
+        ValueError, match="instruction 1: 0x0000000000000005 cannot be written as assembly text"
+    ):
         words_of(Program("program", (encode(MicroOp.HALT), 5)))
     with pytest.raises(ValueError, match="at least one instruction"):
         words_of(Program("program", ()))
