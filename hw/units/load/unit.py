@@ -13,7 +13,7 @@ from hw.layouts import command_stream, event_layout
 from hw.lib.fifo import StreamFifo
 from hw.memory.ports import SlotWritePort, SpWritePort
 from hw.units.load.receiver import LoadReceiver, replay_layout
-from hw.units.load.writer import LoadWriter
+from hw.units.load.writer import LoadWriter, PipelinedLoadWriter
 
 #: Commands whose requests went out and whose beats have not all come.
 COMMANDS = 16
@@ -88,7 +88,7 @@ class LoadUnit(wiring.Component):
         m.submodules.requests = requests = BurstWalk(config)
         m.submodules.commands = commands = StreamFifo(replay_layout(config), COMMANDS)
         m.submodules.receiver = receiver = LoadReceiver(config)
-        m.submodules.writer = writer = LoadWriter(config)
+        m.submodules.writer = writer = config.variant(LoadWriter, PipelinedLoadWriter)(config)
         m.submodules.log = log = OutstandingBursts(config)
         drain, draining = Signal(), Signal()
         m.d.comb += drain.eq(self.abort | draining)
@@ -161,7 +161,7 @@ class LoadUnit(wiring.Component):
         ]
 
     def _observe(self, m: Module, receiver: LoadReceiver, writer: LoadWriter, log: OutstandingBursts) -> None:
-        """Book-keeping of bursts and events."""
+        """Bookkeeping of bursts and events."""
         events, taken, asked = self.events, Signal(), Signal()
         m.d.comb += [
             taken.eq(self.r.valid & self.r.ready),

@@ -14,7 +14,7 @@ from hw.layouts import command_stream, event_layout
 from hw.lib.fifo import StreamFifo
 from hw.lib.pipeline import pipeline_domain
 from hw.memory.ports import SpReadPort
-from hw.units.store.data import CONTEXT, StoreData, data_addresses
+from hw.units.store.data import CONTEXT, PipelinedStoreData, StoreData, data_addresses
 
 #: Commands that may be in progress or waiting for the bus's answer.
 COMMANDS = 16
@@ -86,7 +86,7 @@ class StoreUnit(wiring.Component):
         m.submodules.requests = requests = BurstWalk(config)
         m.submodules.commands = commands = StreamFifo(walk_layout(data_addresses(config), CONTEXT), COMMANDS)
         m.submodules.targets = targets = StreamFifo(unsigned(_COUNT_BITS), COMMANDS)
-        m.submodules.data = store = StoreData(config)
+        m.submodules.data = store = config.variant(StoreData, PipelinedStoreData)(config)
         m.submodules.log = log = OutstandingBursts(config)
         drain, draining, clear = Signal(), Signal(), Signal()
         held = Signal(range(COMMANDS + 1))
