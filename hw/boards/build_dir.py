@@ -83,7 +83,7 @@ def _move(work: Path, folder: Path, names: Sequence[str], made: set[str]) -> Non
 
 
 def _forget(folder: Path, old: set[str], names: Sequence[str]) -> None:
-    """Remove what only an earlier build made."""
+    """Remove files that an earlier build made and this one does not."""
     for name in old:
         if not (folder / name).is_dir():
             (folder / name).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Sites for the multipliers of the chip, chosen before placement.
 
-The placer's analytic step draws all of the array together, as its wires ask for; the multipliers lie in three rows
-across the whole device and end up to 80 tiles away from their registers. With fixed multipliers the rest follows
-them: that shortens all wires together by a third.
+The placer's analytic step pulls the whole array to one spot to shorten its wires; the multipliers lie in three rows
+across the whole device and end up to 80 tiles away from their registers. With fixed multipliers the other cells follow
+them, which shortens the total wire length by a third.
 """
 
 import json
@@ -14,8 +14,8 @@ from pathlib import Path
 from hw.boards.board import Board
 
 _CELL = "MULT18X18D"
-#: The chip's multipliers outside the array, each kind with the block (counted from the left) and row where it begins:
-#: FUSE in the order of its steps, those of the sequencer on the other side of the device.
+#: The chip's multipliers outside the array: for each group its first block (counted from the left) and row. FUSE is in
+#: the order of its steps, the sequencer on the other side of the device.
 _OTHERS = (
     ("fuse.pipeline.op", 1, 2),
     ("fuse.pipeline.requant", 2, 2),

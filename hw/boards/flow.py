@@ -40,7 +40,7 @@ def build_component(
     board : Board
         Board to build for.
     make : callable
-        Gives what to build, in the sync domain; called once the folder is known to serve.
+        Returns the component to build, in the sync domain; called after the folder was checked.
     seeds : int
         Placements; the slowest is reported, the fastest becomes the bitstream.
     folder : Path
@@ -120,8 +120,8 @@ def _place(board: Board, folder: Path, seed: int) -> Job:
         _placed(seed),
         "--no-route",
         "--placer-heap-beta",
-        "0.75",  # less dense than it likes: wires are what dense regions lack
-        # What is late counts more than it does by itself: the chip, seed 2, comes to 78.7 MHz instead of 62.7.
+        "0.75",  # less dense than the default: dense regions run out of wires
+        # Late paths weigh more than by default: the chip, seed 2, reaches 78.7 MHz instead of 62.7.
         "--placer-heap-critexp",
         "4",
         "--placer-heap-timingweight",
@@ -133,11 +133,11 @@ def _place(board: Board, folder: Path, seed: int) -> Job:
 
 
 def _route(board: Board, folder: Path, seed: int) -> Job:
-    """Route with one seed; a missed clock is for the report to tell.
+    """Route with one seed; the report states if the clock is missed.
 
-    A call of its own, which has no constraint for the clock: with one the router gives short wires to the nets that are
-    late, and those of a full device are fought over without end (the chip, seed 2: 5,062 in conflict after 45 minutes
-    and rising; without, none after 18, and 65.5 MHz).
+    A separate call without a clock constraint: with one, the router gives short wires to late nets, and conflicts about
+    them never end on a full device (the chip, seed 2: 5,062 conflicts after 45 minutes and rising; without the
+    constraint none after 18 minutes, and 65.5 MHz).
     """
     arguments = [
         *_common(board, seed),

@@ -23,7 +23,7 @@ class Tool:
     Parameters
     ----------
     name : str
-        Name for people.
+        Name in messages and reports.
     package, function : str
         Python package and its function that takes the argument list.
     """
@@ -58,7 +58,7 @@ class Job:
     log : str
         File in `folder` for all output.
     title : str
-        Description of the job for progress messages.
+        Description of the command in progress messages.
     """
 
     tool: Tool
@@ -69,11 +69,11 @@ class Job:
 
 
 def silent(_text: str) -> None:
-    """Say nothing."""
+    """Ignore a progress message."""
 
 
 def _complaint(log: Path) -> str:
-    """The line of a log that says what went wrong: the first error, else the last line."""
+    """The line of a log that states the failure: the first error, else the last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR") or "Error" in line]
     return (errors or lines[-1:] or ["no output"])[0]
@@ -87,7 +87,7 @@ def run_all(jobs: Sequence[Job], workers: int = 1, say: Say = silent) -> None:
     Raises
     ------
     WorkError
-        A tool failed; the message has its complaint and names its log.
+        A tool failed; the message contains its error and the name of its log.
     """
     waiting = list(jobs)
     running: list[_Running] = []
@@ -104,7 +104,7 @@ def run_all(jobs: Sequence[Job], workers: int = 1, say: Say = silent) -> None:
 
 
 class _Running:
-    """A job under way."""
+    """A command that runs."""
 
     def __init__(self, job: Job, say: Say):
         self.job, self._say = job, say

@@ -23,7 +23,7 @@ def group_counters(group: str) -> list[int]:
     return [i for i, c in enumerate(COUNTERS) if c.group == group]
 
 
-#: Groups of one counter keep it by tag themselves: their tags may change at any time.
+#: Groups of one counter store its sum by tag themselves: their tags may change at any time.
 SINGLES = tuple(name for name in GROUPS if len(group_counters(name)) == 1)
 #: The others hold the sums of the tag before until they are flushed.
 FLUSHED = tuple(name for name in GROUPS if name not in SINGLES)
@@ -88,7 +88,7 @@ class CollectionSchedule(wiring.Component):
     read, select_counter : In
         The host reads this counter.
     all_tags : In
-        Rounds go through the tags; else they stay at tag 0.
+        Rounds cycle through the tags; else they stay at tag 0.
     valid : Out
         There is a step.
     counter : Out

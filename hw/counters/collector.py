@@ -31,19 +31,19 @@ class _Parts:
     """Submodules of the collector."""
 
     mem: Ram  # the 64-bit sums, by tag and counter
-    seen: Ram  # of the groups' sums, what was collected last, by counter
+    seen: Ram  # the groups' sums as they were last collected, by counter
     turns: CollectionSchedule
     groups: dict[str, CounterGroup]
     singles: dict[str, DirectCounter]
 
 
 class Collector(wiring.Component):
-    """Moves what the groups' sums have grown by to memory, one a cycle, and answers the host.
+    """Adds the increase of the groups' sums to memory, one counter a cycle, and answers reads of the host.
 
     CollectionSchedule chooses the counter of each step. The step has the counter's group copy its sums (`copy`), takes
-    the counter's sum and reads the memory word (`sample`), subtracts what was collected before (`compare`, with
-    `pipelined` a cycle later: block RAM is slow) and adds (`add`). A busy group still holds the copy of the tag before,
-    which is then what is collected; a host's read of the present tag waits for that to end, so its value is exact for
+    the counter's sum and reads the memory word (`sample`), subtracts the sum collected before (`compare`, with
+    `pipelined` a cycle later: block RAM is slow) and adds (`add`). A busy group still holds the copy of the previous
+    tag, which is collected then; a host's read of the present tag waits until this has ended, so its value is exact for
     the cycle of the copy.
 
     After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
@@ -52,7 +52,7 @@ class Collector(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `tags` sizes the memory; `pipelined`.
+        Machine configuration; uses `tags` and `pipelined`.
 
     Members
     -------
@@ -63,7 +63,7 @@ class Collector(wiring.Component):
     select_counter, select_tag : In
         Counter and tag that the host reads.
     read : In
-        Ask for it; held until `read_done`.
+        Request of a read; held until `read_done`.
     read_done : Out
         One cycle: `value` is there.
     value : Out
@@ -177,7 +177,7 @@ class Collector(wiring.Component):
         return singles
 
     def _clear(self, m: Module, parts: _Parts, store: Signal) -> Signal:
-        """Clears all memories, the words in cycles without a `store`; returns whether nothing may be read yet."""
+        """Clear all memories, the words in cycles without a `store`; returns a flag that nothing may be read yet."""
         mem, seen, singles = parts.mem, parts.seen, parts.singles.values()
         cleared = Signal(len(mem.w_addr) + 1)  # words; all when the highest bit is set
         swept = Signal(self.tag_bits + 1)  # tags of the single counters, likewise
@@ -199,8 +199,9 @@ class Collector(wiring.Component):
     def _source(
         self, m: Module, parts: _Parts, sample: Signal, counter: Signal
     ) -> tuple[Signal, Signal, Signal, Signal]:
-        """Of the step whose sum is taken: tag of that sum, and of the word that is read; whether it is a single
-        counter's; and, when it adds, whether that is what the host wants: it holds all events before the copy.
+        """Properties of the step whose sum is sampled: tag of that sum, tag of the word that is read, condition that
+        it is a single counter's, and, in its last cycle, condition that it answers the host: the sum then holds all
+        events before the copy.
         """
         tag, word_tag, single = Signal(self.tag_bits), Signal(self.tag_bits), Signal()
         turns, exact, host, last, answers = parts.turns, Signal(), Signal(), Signal(), Signal(2 + self._late)

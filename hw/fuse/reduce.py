@@ -113,7 +113,7 @@ def lane_reduce_latency(config: MlaConfig) -> int:
 
 class LaneReduce(wiring.Component):
     """Replaces lane 0 of a row's last beat by the sum, maximum or minimum of the lanes that contributed, if
-    asked.
+    its command reduces lanes.
 
     Latency: latency(config). Throughput: one beat in each cycle.
 
@@ -198,7 +198,7 @@ class LaneReduce(wiring.Component):
     def _parts(
         self, m: Module, beat: data.View, scalar: Value, found: Value, rows: list[Value]
     ) -> tuple[Value, Value, list[Value]]:
-        """Join the parts of a row; the last one carries the result."""
+        """Combine the beats of a row; the last one carries the result."""
         kind = fetch(m, "parts", self.controls, ("lane_reduce",), beat.cmd).lane_reduce
         so_far, any_so_far = Signal(signed(32), reset_less=True), Signal(reset_less=True)
         fresh = beat.part == 0

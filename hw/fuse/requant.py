@@ -51,11 +51,11 @@ class Requantizer(wiring.Component):
     value : In(lanes)
         Biased value of each lane.
     mult, exponent, neg_mult, neg_exponent : In(lanes)
-        The slot's parameters, together with the value.
+        The slot's parameters, in the cycle of the value.
     row_mult, row_exponent : In
-        The row's parameters, together with the value.
+        The row's parameters, in the cycle of the value.
     a_exponent : In(lanes of EXPONENT_BITS)
-        Added to the exponents, together with the value.
+        Summand of the exponents, in the cycle of the value.
     o : Out(lanes)
         Requantized value of each lane.
     changed : Out(COUNT_BITS)

@@ -1,4 +1,4 @@
-"""Assembles rows of results from the beats that carry their parts."""
+"""Assembles rows of results from their beats."""
 
 from itertools import pairwise
 
@@ -15,12 +15,12 @@ def _parts(beats: CreditFifo, count: int) -> list[Signal]:
 
 
 def assemble_row(m: Module, beats: CreditFifo, rate: int) -> tuple[Value, list[Value], Value]:
-    """The row at the head of the queue, of `rate` beats, the first ones of which wait for the last.
+    """The row at the head of the queue, of `rate` beats, all but the last in registers.
 
     Returns
     -------
     tuple
-        Whether it is there, its lanes, and how many of them clips have changed.
+        Flag that it is complete, its lanes, and the number of lanes that clips have changed.
     """
     head = beats.r_data
     row = list(head.value)

@@ -25,7 +25,7 @@ SCALE_STEPS = data.StructLayout(
         "second_4": 5,  # shift of the second rounding of the double mode
         "away_4": 1,
         "even_4": 1,
-        "wrap_5": 1,  # keep the low 32 bits instead of saturating
+        "wrap_5": 1,  # return the low 32 bits instead of saturating
         "even_5": 1,
     }
 )
@@ -51,7 +51,7 @@ class ScaleControl(wiring.Component):
     exponent : In(signed(EXPONENT_BITS)), ls : In(5), rounding : In(2)
         As in the definition of `scale`.
     raw : In(1)
-        Only multiply, and keep the low 32 bits.
+        Only multiply, and return the low 32 bits.
     steps : Out(SCALE_STEPS)
         For the lanes.
     """
@@ -111,7 +111,7 @@ class ScaleControl(wiring.Component):
 
 
 def _ones(number: Value) -> Value:
-    """As many ones as the number of three bits says."""
+    """Thermometer code of a number of three bits: bit i is set if the number exceeds i."""
     return Cat(number > i for i in range(7))
 
 
@@ -119,11 +119,11 @@ def _ones(number: Value) -> Value:
 SCALE_LATENCY = 7
 ROUNDED = 5
 _MAX = (1 << 31) - 1
-#: Bits left by the shift by bytes: a result, the bit that rounds it, and what the shift by bits can still drop.
+#: Bits left by the shift by bytes: a result, the bit that rounds it, and the bits that the shift by bits can drop.
 _KEPT = 40
 #: Significant bits of a product after the first rounding of the even mode.
 _SINGLE = 24
-#: The first byte of a product, shifted left by one, in which more than that many bits can begin.
+#: The first byte of a product, shifted left by one, in which more than _SINGLE bits can begin.
 _LEAST = _SINGLE // 8 + 1
 
 
@@ -136,10 +136,10 @@ class _Amounts:
     used : Value
         Bytes of the product with a bit that differs from the sign.
     ones, number : Value
-        The shift by bytes, as that many ones and as a number.
+        The shift by bytes, as a thermometer code and as a number.
     all, less : Value
-        The shift by bits that follows: as much as the control says; as much as the product has beyond _SINGLE bits,
-        even if the control says less. With neither the lesser of the two.
+        The shift by bits that follows is the amount of the control with `all`; the bits of the product beyond
+        _SINGLE with `less`, even if the control has a smaller amount; with neither the smaller of the two.
     """
 
     used: Value
@@ -156,17 +156,17 @@ class _Part:
     Attributes
     ----------
     kept : Value
-        Its _KEPT bits at the bottom.
+        The low _KEPT bits after the shift.
     sticky, excess : Value
-        Set if a bit below the kept ones is set; set if a bit above them differs from the sign.
+        Set if a bit below `kept` is set; set if a bit above it differs from the sign.
     negative : Value
         Sign of the product.
     bytes : Value
-        By how many it was shifted.
+        Number of bytes of the shift.
     spare : Value
-        The most to shift by now, as that many ones.
+        Largest shift by bits, as a thermometer code.
     less : Value
-        That is all to shift by, even if the control says less.
+        The shift is `spare`, even if the control has a smaller amount.
     """
 
     kept: Value
@@ -181,8 +181,8 @@ class _Part:
 class ScaleLane(wiring.Component):
     """One lane of `scale`.
 
-    The product is shifted first, by bytes and then by bits, and only as much of it is kept as the result and its
-    rounding need: 32 bits, the bit below them, whether any bit further below is set, and whether any bit above
+    The product is shifted first, by bytes and then by bits, reduced to the bits that the result and its
+    rounding need: 32 bits, the bit below them, a flag that a lower bit is set, and a flag that a bit above
     differs from the sign.
 
     Latency: LATENCY. Throughput: one value in each cycle.
@@ -197,11 +197,11 @@ class ScaleLane(wiring.Component):
     x : In(signed(x_width)), mult : In(signed(32))
         Factors of the product.
     steps : In(SCALE_STEPS)
-        From a ScaleControl given its inputs together with the operands.
+        Output of a ScaleControl whose inputs come in the cycle of the operands.
     o : Out(signed(32))
         Scaled, rounded and saturated product.
     rounded : Out(signed(33)), dropped : Out(6)
-        ROUNDED cycles after the operands: the product after its first rounding, and how many bits that dropped.
+        ROUNDED cycles after the operands: the product after its first rounding, and the number of dropped bits.
     """
 
     def __init__(self, *, x_width: int = 32):
@@ -290,8 +290,8 @@ class ScaleLane(wiring.Component):
         )
 
     def _fine(self, m: Module, part: _Part) -> tuple[Value, Value, Value, Value]:
-        """Shift by bits: the 32 bits of the result rounded down, whether to add one, whether it leaves int32, and
-        by how much the product was shifted.
+        """Shift by bits: the 32 bits of the result rounded down, flags to add one and that it leaves int32, and
+        the shift of the product.
         """
         kept, steps = part.kept, self.steps
         amount, low, high = Signal(7), Signal(7), Signal(8)
@@ -374,7 +374,7 @@ def add_zero_point(m: Module, name: str, value: Value, zero_point: Value) -> Sig
 
 
 def clip(m: Module, name: str, total: Value, lo: Value, hi: Value) -> tuple[Signal, Signal]:
-    """`total` limited to lo..hi (combinational), and whether that changed it; lo must not exceed hi."""
+    """`total` limited to lo..hi (combinational), and a flag of a change; lo must not exceed hi."""
     above, below = Signal(name=f"{name}_above"), Signal(name=f"{name}_below")
     limited, changed = Signal(signed(32), name=f"{name}_limited"), Signal(name=f"{name}_changed")
     m.d.comb += [

@@ -28,7 +28,7 @@ REPORT = data.StructLayout(
     }
 )
 
-#: A part of a point's row on its way through; `report.valid` comes with the last one.
+#: Registers of one stage, for a beat of a point's row; `report.valid` comes with the last one.
 _STEP = data.StructLayout({"valid": 1, "report": REPORT})
 
 

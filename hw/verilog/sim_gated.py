@@ -1,7 +1,7 @@
 """Verilog for fast simulation, second pass: logic moves behind the condition of the registers it feeds.
 
 An idle pipeline then costs a simulator one test per cycle instead of its arithmetic. The registers of one
-condition share a clocked block, which computes what only they need in temporaries first. Signals that nothing
+condition share a clocked block, which first computes the logic that only they use in temporaries. Signals that nothing
 reads are dropped.
 """
 
@@ -24,7 +24,7 @@ _GUARDED = re.compile(r"    if \((?P<condition>.*?)\) begin\n(?P<then>.*)\n    e
 _NAME = re.compile(r"(?<![\w'$.\\])(?:\\\S+ |[A-Za-z_][\w$]*)")
 _ASSIGNMENT = re.compile(r"^\s*(\\\S+ |[A-Za-z_][\w$]*) ?(\[[^\]]*\] )?= ", re.M)
 _KEYWORDS = {"if", "begin", "end", "else", "case", "casez", "endcase", "default", "signed", "unsigned"}
-_ELSEWHERE = -1  # a reader that keeps a signal where it is: an instance, a port, a condition
+_ELSEWHERE = -1  # a reader because of which a signal cannot move: an instance, a port, a condition
 
 
 class _Condition(NamedTuple):
@@ -41,10 +41,10 @@ class _Item:
 
     span: tuple[int, int]
     text: str = ""
-    target: str | None = None  # the signal it drives all or, if others drive the rest, part of
+    target: str | None = None  # the signal that it drives, or drives a part of
     reads: set[str] = field(default_factory=set)
-    reset: str = ""  # what a clocked block does under reset
-    condition: _Condition | None = None  # of a clocked block that is nothing else
+    reset: str = ""  # assignments of a clocked block under reset
+    condition: _Condition | None = None  # of a clocked block without other statements
 
 
 def gated_logic(text: str) -> str:
