@@ -109,8 +109,8 @@ class Chip(wiring.Component):
             control.start.ready.eq(core.start.ready & may_start),
             core.tag_hold.eq(meter.seq_hold),
         ]
-        told = ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap")
-        for name in (*told, "blocked_pc", *limit_ports(self._config, asks=True)):
+        outputs = ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap")
+        for name in (*outputs, "blocked_pc", *limit_ports(self._config, requests=True)):
             m.d.comb += getattr(control, name).eq(getattr(core, name))
         for name in ("fetch_data", "operand_data", "seg_info", "stop", "step_limit", "windows"):
             m.d.comb += getattr(core, name).eq(getattr(control, name))

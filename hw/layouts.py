@@ -128,9 +128,17 @@ def windows_layout(config: MlaConfig) -> data.Layout:
     return data.ArrayLayout(WINDOW_LAYOUT, config.windows)
 
 
-def limit_ports(config: MlaConfig, *, asks: bool) -> dict[str, wiring.Member]:
-    """Port with the number of the requested limit, if limits are requested; the answer comes two cycles later."""
-    return {"limit": (Out if asks else In)(LIMIT_BITS)} if config.serial_commands else {}
+def limit_ports(config: MlaConfig, *, requests: bool) -> dict[str, wiring.Member]:
+    """Port `limit` of machines with `serial_commands`: number of a window's limit, which is returned two cycles later.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    requests : bool
+        The component requests limits; else it returns them.
+    """
+    return {"limit": (Out if requests else In)(LIMIT_BITS)} if config.serial_commands else {}
 
 
 class SemaphorePort(wiring.Signature):

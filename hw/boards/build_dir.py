@@ -34,12 +34,12 @@ def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         made = _made(folder)
         _refuse_strangers(folder, names, made)
-        place = tempfile.TemporaryDirectory(prefix=".mla-", dir=folder)
+        work_dir = tempfile.TemporaryDirectory(prefix=".mla-", dir=folder)
     except OSError as error:
         raise InputError(f"folder {folder} cannot be used: {error.strerror}") from error
     try:
-        with place:
-            work = Path(place.name)
+        with work_dir:
+            work = Path(work_dir.name)
             try:
                 yield work
             except WorkError as error:

@@ -66,13 +66,14 @@ def _sites(cells: dict, elements: dict[int, tuple[int, int]], board: Board) -> I
     used: dict[tuple[int, int], int] = defaultdict(int)
     for name, cell in cells.items():
         if "matrix.array." in name:
-            place = _in_array(cell, elements)
+            position = _in_array(cell, elements)
         else:
-            place = next(((b, row) for kind, b, row in _OTHERS if kind in name), None)
-            if place:
-                used[place] += 1
-                place = (place[0] + (used[place] - 1) // 4, place[1], (used[place] - 1) % 4)
-        site = board.multiplier(*place) if place else None
+            position = next(((b, row) for prefix, b, row in _OTHERS if prefix in name), None)
+            if position:
+                used[position] += 1
+                block, row = position
+                position = (block + (used[position] - 1) // 4, row, (used[position] - 1) % 4)
+        site = board.multiplier(*position) if position else None
         if site and site not in taken:
             taken.add(site)
             yield name, site

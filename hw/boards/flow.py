@@ -12,17 +12,19 @@ from hw.boards.dsp_packing import register_products
 from hw.boards.dsp_placement import fix_multipliers
 from hw.boards.nextpnr_options import ROUTING, set_options
 from hw.boards.report import BoardReport, parse_seed, write_report
-from hw.boards.toolchain import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
+from hw.boards.toolchain import ECPPACK, NEXTPNR, YOSYS, Job, Progress, run_all, silent
 from hw.boards.top import BoardTop
 from hw.config import MlaConfig
 from hw.verilog.writer import convert
 
 
-def build(board: Board, config: MlaConfig, *, seeds: int, folder: Path, say: Say = silent) -> BoardReport:
+def build(
+    board: Board, config: MlaConfig, *, seeds: int, folder: Path, progress: Progress = silent
+) -> BoardReport:
     """Build the chip for a board; see `build_component`."""
     from hw.chip import Chip
 
-    return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder, say=say)
+    return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder, progress=progress)
 
 
 def build_component(
@@ -31,7 +33,7 @@ def build_component(
     *,
     seeds: int,
     folder: Path,
-    say: Say = silent,
+    progress: Progress = silent,
 ) -> BoardReport:
     """Build any component for a board, its ports on a scan chain.
 
@@ -46,7 +48,7 @@ def build_component(
     folder : Path
         Takes Verilog, logs, `report.json`, `report.txt` and the bitstream, all when the build is done; only files of
         an earlier build are replaced. A build that fails leaves its logs, an interrupted one nothing.
-    say : callable
+    progress : callable
         Called with lines of text that report progress.
 
     Raises
@@ -62,13 +64,13 @@ def build_component(
         (work / "top.lpf").write_text(board.constraints())
         script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
         synthesis = Job(tool=YOSYS, arguments=["-p", script], folder=work, log="yosys.log", title="synthesis")
-        run_all([synthesis], say=say)
+        run_all([synthesis], progress=progress)
         fix_multipliers(work / "top.json", board)
         register_products(work / "top.json")
         set_options(work / "top.json", ROUTING)
         workers = os.cpu_count() or 1
-        run_all([_place(board, work, seed) for seed in numbers], workers=workers, say=say)
-        run_all([_route(board, work, seed) for seed in numbers], workers=workers, say=say)
+        run_all([_place(board, work, seed) for seed in numbers], workers=workers, progress=progress)
+        run_all([_route(board, work, seed) for seed in numbers], workers=workers, progress=progress)
         for seed in numbers:
             (work / _placed(seed)).unlink()  # over a hundred megabytes each
         results = tuple(parse_seed((work / f"seed{n}.json").read_text(), n) for n in numbers)
@@ -79,7 +81,7 @@ def build_component(
             seeds=results,
             bitstream=str(folder / _bitstream(board)),
         )
-        _pack(work, report.best.seed, _bitstream(board), say)
+        _pack(work, report.best.seed, _bitstream(board), progress)
         write_report(report, work)
     return report
 
@@ -172,9 +174,10 @@ def _common(board: Board, seed: int) -> list[str]:
     ]
 
 
-def _pack(folder: Path, seed: int, bitstream: str, say: Say) -> None:
+def _pack(folder: Path, seed: int, bitstream: str, progress: Progress) -> None:
     """Turn the configuration of one seed into the bitstream."""
     arguments = ["--compress", "--input", f"seed{seed}.config", "--bit", bitstream]
     run_all(
-        [Job(tool=ECPPACK, arguments=arguments, folder=folder, log="ecppack.log", title="bitstream")], say=say
+        [Job(tool=ECPPACK, arguments=arguments, folder=folder, log="ecppack.log", title="bitstream")],
+        progress=progress,
     )

@@ -67,7 +67,7 @@ def control_ports(config: MlaConfig) -> dict[str, wiring.Member]:
         "abort": Out(1),
         "step_limit": Out(32),
         "windows": Out(windows_layout(config)),
-        **limit_ports(config, asks=False),
+        **limit_ports(config, requests=False),
         "statistics": In(STATISTICS_LAYOUT),
         "issued": In(_UNITS),
         "retired": In(_UNITS),

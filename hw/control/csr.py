@@ -83,7 +83,7 @@ class CsrWords(wiring.Component):
         return m
 
 
-def keep_words(
+def add_words(
     m: Module, csr: wiring.Component, masks: dict[str, int], writes: Callable[[str], Value]
 ) -> CsrWords:
     """Memory for some registers and for those of all windows; `writes` returns the write enable of one."""
@@ -252,7 +252,7 @@ class Csr(wiring.Component):
                 "watchdog": Out(32),
                 "segment_select": Out(32),
                 "windows": Out(windows_layout(config)),
-                **limit_ports(config, asks=False),
+                **limit_ports(config, requests=False),
                 "irq": Out(1),
             }
         )
@@ -423,7 +423,7 @@ class SerialCsr(Csr):
 
     def _look_up(self, m: Module, taken: Signal, is_counter: Signal, ready: Signal) -> None:
         masks = {name: ((1 << _WIDTHS.get(name, 32)) - 1) & -(1 << _ZEROS.get(name, 0)) for name in _PLAIN}
-        self._words = keep_words(m, self, masks, self._writes)
+        self._words = add_words(m, self, masks, self._writes)
         looked = Signal()
         m.d.sync += looked.eq(self.read.valid & ~taken)
         m.d.comb += ready.eq(Mux(is_counter, self.counter_done, looked))

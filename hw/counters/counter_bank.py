@@ -156,8 +156,8 @@ def sampled_sum(
     first, rest = (counter[:_FIRST_BITS], counter[_FIRST_BITS:]) if late else (counter, None)
     blocks: dict[int, dict[int, Value]] = {}
     for i, value in sums.items():
-        block, place = divmod(i, 1 << len(first))
-        blocks.setdefault(block, {})[place] = value
+        block, index = divmod(i, 1 << len(first))
+        blocks.setdefault(block, {})[index] = value
     found: dict[int, Value] = {}
     for block, values in blocks.items():
         found[block] = sampled = Signal(width, name=f"sampled_{block}")

@@ -111,15 +111,15 @@ class Requantizer(wiring.Component):
             m.submodules[f"control_{lane}"] = control = ScaleControl()
             m.d.comb += scale.x.eq(pipeline_register(m, f"x_{lane}", self.value[lane]))
             exponent = self._factors(m, lane, factors, scale)
-            place = slice(EXPONENT_SUM_BITS * lane, EXPONENT_SUM_BITS * (lane + 1))
+            bits = slice(EXPONENT_SUM_BITS * lane, EXPONENT_SUM_BITS * (lane + 1))
             m.d.comb += [
                 # A float32 result is rounded to its own bits only, however small it is.
                 control.exponent.eq(Mux(mode.to_float, _LEAST_EXPONENT, exponent)),
                 control.rounding.eq(mode.rounding),
                 scale.steps.eq(control.steps),
-                exponents.i[place].eq(exponent),
+                exponents.i[bits].eq(exponent),
             ]
-            number = pack(m, lane, scale.rounded, scale.dropped, exponents.o[place].as_signed())
+            number = pack(m, lane, scale.rounded, scale.dropped, exponents.o[bits].as_signed())
             total = add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
             limited, differs = clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
             result = Mux(limits.to_float, number, limited)

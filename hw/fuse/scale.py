@@ -120,11 +120,11 @@ SCALE_LATENCY = 7
 ROUNDED = 5
 _MAX = (1 << 31) - 1
 #: Bits left by the shift by bytes: a result, the bit that rounds it, and the bits that the shift by bits can drop.
-_KEPT = 40
+_COARSE_BITS = 40
 #: Significant bits of a product after the first rounding of the even mode.
-_SINGLE = 24
-#: The first byte of a product, shifted left by one, in which more than _SINGLE bits can begin.
-_LEAST = _SINGLE // 8 + 1
+_SINGLE_BITS = 24
+#: The first byte of a product, shifted left by one, in which more than _SINGLE_BITS bits can begin.
+_FIRST_LONG_BYTE = _SINGLE_BITS // 8 + 1
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class _Amounts:
         The shift by bytes, as a thermometer code and as a number.
     all, less : Value
         The shift by bits that follows is the amount of the control with `all`; the bits of the product beyond
-        _SINGLE with `less`, even if the control has a smaller amount; with neither the smaller of the two.
+        _SINGLE_BITS with `less`, even if the control has a smaller amount; with neither the smaller of the two.
     """
 
     used: Value
@@ -150,13 +150,13 @@ class _Amounts:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _CoarseProduct:
     """Product after the shift by whole bytes.
 
     Attributes
     ----------
     kept : Value
-        The low _KEPT bits after the shift.
+        The low _COARSE_BITS bits after the shift.
     sticky, excess : Value
         Set if a bit below `kept` is set; set if a bit above it differs from the sign.
     negative : Value
@@ -242,7 +242,7 @@ class ScaleLane(wiring.Component):
             m.d.comb += short.eq(Mux(excess_5 & negative_5, -_MAX - 1, _MAX))
         # Plus half, less one unit where a tie must go down: one addition with a carry.
         below, carry = Const((1 << 30) - 1, 30) >> ~second_5, Signal()
-        up = Mux(steps.even_5, (total[: _SINGLE + 2] >> second_5)[0], ~short[-1])
+        up = Mux(steps.even_5, (total[: _SINGLE_BITS + 2] >> second_5)[0], ~short[-1])
         m.d.comb += carry.eq((second_5 != 0) & up)
         sum_ = Cat(Const(1, 1), short).as_signed() + Cat(carry, below)
         lowered = pipeline_register(m, "lowered", sum_[1:34].as_signed())
@@ -253,12 +253,12 @@ class ScaleLane(wiring.Component):
     def _bytes(self, m: Module, value: Value) -> _Amounts:
         """Bytes to shift by."""
         steps, sign = self.steps, value[-1]
-        # Bytes of the product in use, of those that the first of more than 24 bits or a bit above _KEPT can be in.
+        # Bytes of the product in use, of those that the first of over 24 bits or a bit above _COARSE_BITS can be in.
         used, spare, ones = Signal(8), Signal(7), Signal(7)
-        for byte in range(_LEAST, 8):
+        for byte in range(_FIRST_LONG_BYTE, 8):
             m.d.comb += used[byte].eq((_window(value, 8 * byte, 8) ^ sign.replicate(8)).any())
         m.d.comb += [
-            spare.eq(Cat(used[byte:].any() for byte in range(_LEAST, 8))),
+            spare.eq(Cat(used[byte:].any() for byte in range(_FIRST_LONG_BYTE, 8))),
             ones.eq(steps.coarse_2 & (spare | ~steps.even_2.replicate(7))),
         ]
         return _Amounts(
@@ -269,15 +269,15 @@ class ScaleLane(wiring.Component):
             less=pipeline_register(m, "less_3", steps.even_2 & (steps.coarse_2 & ~spare).any()),
         )
 
-    def _coarse(self, m: Module, doubled: Value, amounts: _Amounts) -> _Part:
+    def _coarse(self, m: Module, doubled: Value, amounts: _Amounts) -> _CoarseProduct:
         """Shift by bytes."""
         value = pipeline_register(m, "value_3", doubled)
         negative, ones = value[-1], amounts.ones
         below = [_window(value, 8 * byte, 8).any() & ones[byte] for byte in range(7)]
-        above = [amounts.used[byte] & ~ones[byte - _KEPT // 8] for byte in range(_KEPT // 8, 8)]
-        kept = _shift(m, "coarse", value, amounts.number, 8, _KEPT)
-        top = kept[_SINGLE : _SINGLE + 8] ^ negative.replicate(8)
-        return _Part(
+        above = [amounts.used[byte] & ~ones[byte - _COARSE_BITS // 8] for byte in range(_COARSE_BITS // 8, 8)]
+        kept = _shift(m, "coarse", value, amounts.number, 8, _COARSE_BITS)
+        top = kept[_SINGLE_BITS : _SINGLE_BITS + 8] ^ negative.replicate(8)
+        return _CoarseProduct(
             kept=pipeline_register(m, "kept", kept),
             sticky=pipeline_register(m, "sticky", Cat(below).any()),
             excess=pipeline_register(m, "excess", Cat(above).any()),
@@ -289,7 +289,7 @@ class ScaleLane(wiring.Component):
             less=pipeline_register(m, "less_4", amounts.less),
         )
 
-    def _fine(self, m: Module, part: _Part) -> tuple[Value, Value, Value, Value]:
+    def _fine(self, m: Module, part: _CoarseProduct) -> tuple[Value, Value, Value, Value]:
         """Shift by bits: the 32 bits of the result rounded down, flags to add one and that it leaves int32, and
         the shift of the product.
         """

@@ -107,14 +107,14 @@ def pipeline_register(m: Module, name: str, value: Value, shape: Shape | None = 
     shape : Shape or None
         Shape of the register; that of `value` by default.
     """
-    kept = Signal(value.shape() if shape is None else shape, name=name, reset_less=True)
-    m.d.sync += kept.eq(value)
-    return kept
+    register = Signal(value.shape() if shape is None else shape, name=name, reset_less=True)
+    m.d.sync += register.eq(value)
+    return register
 
 
 def enable_register(m: Module, name: str, value: Value, take: Value) -> Signal:
     """Register without reset that loads `value` in cycles with `take` and holds it otherwise."""
-    kept = Signal(len(value), name=name, reset_less=True)
+    register = Signal(len(value), name=name, reset_less=True)
     with m.If(take):
-        m.d.sync += kept.eq(value)
-    return kept
+        m.d.sync += register.eq(value)
+    return register

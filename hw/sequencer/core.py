@@ -115,7 +115,7 @@ class Core(wiring.Component):
                 "stop": In(1),
                 "step_limit": In(32),
                 "windows": In(windows_layout(config)),
-                **limit_ports(config, asks=True),
+                **limit_ports(config, requests=True),
                 **{u.name.lower(): Out(command_stream(u)) for u in Unit},
                 "word_valid": Out(len(Unit)),
                 "word": Out(WORD_LAYOUT),

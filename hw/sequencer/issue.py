@@ -70,7 +70,7 @@ class CommandIssue(wiring.Component):
                 "meta": In(META_LAYOUT),
                 **fields,
                 "windows": In(windows_layout(config)),
-                **limit_ports(config, asks=True),
+                **limit_ports(config, requests=True),
                 "clear": In(1),
                 "sent": In(1),
                 "passed": Out(1),

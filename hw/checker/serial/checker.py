@@ -63,7 +63,7 @@ class SerialChecker(wiring.Component):
                 "start": In(1),
                 "unit": In(2),
                 "windows": In(windows_layout(config)),
-                **limit_ports(config, asks=True),
+                **limit_ports(config, requests=True),
                 "clear": In(1),
                 "done": Out(1),
                 "bad": Out(1),
@@ -132,16 +132,16 @@ class SerialChecker(wiring.Component):
             attrs={"rom_style": "block"},
         )
         port = code.read_port()
-        place, self._running = Signal(ADDRESS_BITS), Signal()
-        m.d.comb += port.addr.eq(place)
+        next_line, self._running = Signal(ADDRESS_BITS), Signal()
+        m.d.comb += port.addr.eq(next_line)
         with m.If(self.start):
             m.d.sync += self._running.eq(1)
             with m.Switch(self.unit):
                 for unit in Unit:
                     with m.Case(int(unit)):
-                        m.d.sync += place.eq(entries[unit])
+                        m.d.sync += next_line.eq(entries[unit])
         with m.Else():
-            m.d.sync += place.eq(Mux(jump, target, place + 1))
+            m.d.sync += next_line.eq(Mux(jump, target, next_line + 1))
         with m.If(flush):
             m.d.sync += self._running.eq(0)
         return data.View(CODE_LAYOUT, port.data)

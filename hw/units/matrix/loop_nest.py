@@ -121,12 +121,12 @@ def nested_address(
         None if stride is None else Signal(shape, name=f"{name}_{i}", reset_less=True)
         for i, (_, stride) in enumerate(levels)
     ]
-    kept = [s for s in starts if s is not None]
+    registers = [s for s in starts if s is not None]
     if levels[-1][1] is None:
         starts.append(Signal(shape, name=f"{name}_base", reset_less=True))
-        kept.append(starts[-1])
+        registers.append(starts[-1])
     with m.If(load):
-        m.d.sync += [s.eq(base) for s in kept]
+        m.d.sync += [s.eq(base) for s in registers]
     with m.Elif(step):
         for i, (advance, stride) in enumerate(levels):
             inner = [s for s in starts[: i + 1] if s is not None]
@@ -136,7 +136,7 @@ def nested_address(
                 m.d.comb += following.eq(outer if stride is None else outer + stride)
                 with m.If(advance):
                     m.d.sync += [s.eq(following) for s in inner]
-    return kept[0]
+    return registers[0]
 
 
 def lane_count_bits(n: int) -> int:

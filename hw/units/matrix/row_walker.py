@@ -22,7 +22,7 @@ TILE_DIMS = ("kx", "ky", "ic", "oc")
 COORDINATE_BITS = 17
 
 
-def add_places(
+def add_addresses(
     m: Module,
     row: data.View,
     *,
@@ -194,7 +194,7 @@ class RowWalker(wiring.Component):
         inner = [sweep.advance[0] & ~tile_end, Mux(held.word.dw, sweep.last[0], sweep.advance[1]) & ~tile_end]
         outer = [tile_end & tiles.advance[i] for i in range(len(TILE_DIMS))]
         row = buffer.i.payload
-        add_places(
+        add_addresses(
             m,
             row,
             begin=self.load,
