@@ -9,9 +9,6 @@ from compiler.visualize.graphs.layers import layers_view
 from compiler.visualize.graphs.operators import graph_view, partition_view
 from compiler.visualize.graphs.programs import programs_view
 from compiler.visualize.graphs.view import View, timeline_view
-from compiler.visualize.svg.flowchart import draw_flow
-from compiler.visualize.svg.gantt import draw_memory, draw_units
-from compiler.visualize.svg.swimlanes import draw_lanes
 from hw.errors import InputError, shown
 
 
@@ -81,9 +78,3 @@ def view_of(record: CompilationTrace, stage: str) -> View:
     if stage not in STAGES:
         raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(stage)}")
     return STAGES[stage](record)
-
-
-def to_svg(view: View) -> str:
-    """Return the view as an SVG file."""
-    draw = {"scheduled": draw_lanes, "placed": draw_memory, "timeline": draw_units}
-    return draw.get(view.graph["stage"], draw_flow)(view)
