@@ -10,6 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+# Importing these modules registers their conversions and rewrites.
+import compiler.frontends.onnx.ops.control_flow
+import compiler.frontends.onnx.ops.conv
+import compiler.frontends.onnx.ops.elementwise
+import compiler.frontends.onnx.ops.indexing
+import compiler.frontends.onnx.ops.lstm
+import compiler.frontends.onnx.ops.matmul
+import compiler.frontends.onnx.ops.pool
+import compiler.frontends.onnx.ops.quantize
+import compiler.frontends.onnx.ops.shape  # noqa: F401
 from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
 from compiler.frontends.onnx.file import parsed, read_proto
