@@ -1,4 +1,4 @@
-"""Command-line parser of `mla`, and shell completion from it."""
+"""Command-line parser of `mla`."""
 
 import argparse
 import importlib
@@ -106,21 +106,3 @@ def build_parser() -> Parser:
         module.add_arguments(verb)
         verb.set_defaults(run=module.run)
     return parser
-
-
-SUMMARY = "print a script that completes verbs and options in a shell"
-EXAMPLE = 'eval "$(mla completion bash)"'
-SHELLS = ("bash", "zsh")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"{' or '.join(SHELLS)}")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the script."""
-    import shtab
-
-    print(shtab.complete(build_parser(), shell=args.shell))
-    return 0
