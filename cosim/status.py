@@ -40,7 +40,7 @@ class Completion:
     started, retired : int
         Low 32 bits of the cycle counter at dispatch and at completion.
     micros : int
-        Micro-instructions executed.
+        Number of micro-instructions executed.
     """
 
     trap: int

@@ -16,7 +16,7 @@ from hw.layouts import limit_ports
 from hw.lib.pipeline import pipeline_domain
 from hw.sequencer.core import PULSES, Core
 from hw.sequencer.semaphores import Semaphores
-from hw.units.command_queue import CommandQueue
+from hw.units.command_queue import CommandQueue, command_queue
 
 Queues = list[CommandQueue]
 
@@ -50,7 +50,7 @@ class Chip(wiring.Component):
         m.submodules.datapath = datapath = Datapath(self._config)
         m.submodules.semaphores = semaphores = Semaphores(pipelined=self._config.pipelined)
         m.submodules.meter = meter = EventRouter(self._config)
-        queues = [CommandQueue(unit, self._config) for unit in Unit]
+        queues = [command_queue(unit, self._config) for unit in Unit]
         for unit, queue in zip(Unit, queues, strict=True):
             m.submodules[f"{unit.name.lower()}_queue"] = queue
             self._queue(m, unit, queue, core, datapath, semaphores, control, meter)
@@ -87,14 +87,7 @@ class Chip(wiring.Component):
             queue.word_valid.eq(core.word_valid[unit]),
             queue.word.eq(core.word),
         ]
-        if self._config.pipelined:
-            # Only a start ends what allows one, and the next comes cycles later, as does another payload.
-            m.d.sync += [queue.output.ready.eq(engine.ready & may_start), engine.valid.eq(queue.started)]
-        else:
-            m.d.comb += [
-                engine.valid.eq(queue.output.valid & may_start),
-                queue.output.ready.eq(engine.ready & may_start),
-            ]
+        queue.connect_engine(m, engine, may_start)
 
     def _program(
         self,
@@ -116,8 +109,8 @@ class Chip(wiring.Component):
             control.start.ready.eq(core.start.ready & may_start),
             core.tag_hold.eq(meter.seq_hold),
         ]
-        told = ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap")
-        for name in (*told, "blocked_pc", *limit_ports(self._config, asks=True)):
+        outputs = ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap")
+        for name in (*outputs, "blocked_pc", *limit_ports(self._config, requests=True)):
             m.d.comb += getattr(control, name).eq(getattr(core, name))
         for name in ("fetch_data", "operand_data", "seg_info", "stop", "step_limit", "windows"):
             m.d.comb += getattr(core, name).eq(getattr(control, name))
@@ -131,7 +124,7 @@ class Chip(wiring.Component):
             semaphores.seq_take.eq(core.seq_take),
         ]
         late = pipeline_domain(m, self._config.pipelined)
-        # An instruction comes late enough after the one before to see what that took or issued.
+        # Instructions are far enough apart for each to see the tokens and commands of the one before.
         late += [
             core.seq_tokens.eq(semaphores.seq_tokens),
             core.unit_idle.eq(Cat(queue.idle for queue in queues)),
@@ -196,7 +189,7 @@ class Chip(wiring.Component):
             name, state = unit.name.lower(), meter.units[unit]
             active, begins = getattr(datapath, f"{name}_active"), getattr(datapath, name).valid
             m.d.comb += [
-                state.active.eq(active | begins if self._config.pipelined else active),
+                state.active.eq(queue.engine_active(active, begins)),
                 state.tag.eq(getattr(datapath, f"{name}_tag")),
                 state.queued.eq(queue.queued != 0),
                 state.started.eq(queue.started),
@@ -212,7 +205,7 @@ class Chip(wiring.Component):
             meter.counting.eq(~control.gated | ~control.status[0]),
             datapath.tag_busy.eq(meter.dma_busy),
         ]
-        # With `pipelined` what the array does or waits for is known a cycle later.
+        # With `pipelined` the state of the array is valid a cycle later.
         late = pipeline_domain(m, self._config.pipelined)
         late += [
             *(state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE),

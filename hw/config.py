@@ -4,9 +4,11 @@ import re
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hw.errors import InputError, shown
+
+_Variant = TypeVar("_Variant")
 
 TARGETS = Path(__file__).parent / "targets"
 
@@ -123,6 +125,18 @@ class MlaConfig:
         value = getattr(self, name)
         if not (low <= value <= high and value & (value - 1) == 0):
             raise InputError(f"{name} must be a power of two in {low}..{high}, not {shown(value)}")
+
+    def variant(self, direct: _Variant, pipelined: _Variant) -> _Variant:
+        """Implementation of a component for this machine, chosen by `pipelined`.
+
+        Parameters
+        ----------
+        direct : type
+            Component of machines without `pipelined`.
+        pipelined : type
+            Component of machines with `pipelined`; it has the same interface.
+        """
+        return pipelined if self.pipelined else direct
 
     @property
     def sp_rows(self) -> int:

@@ -9,7 +9,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream, event_layout
 from hw.memory.accumulator import Accumulator
-from hw.memory.scratchpad import SP_EVENTS, Scratchpad
+from hw.memory.scratchpad import SP_EVENTS, PipelinedScratchpad, Scratchpad
 from hw.units.fuse import FuseUnit
 from hw.units.load.unit import LoadUnit
 from hw.units.matrix.unit import MatrixUnit
@@ -52,7 +52,7 @@ class Datapath(wiring.Component):
     ar, r, aw, w, b
         Bus channels of LOAD and STORE.
     {unit}_events, fuse_out_events, sp_events : Out, acc_reads, acc_conflicts : Out(2)
-        Counter events.
+        Increments of the counters.
     {unit}_active, {unit}_tag : Out
         The unit has a command; its tag.
     matrix_tagged : Out
@@ -125,7 +125,7 @@ class Datapath(wiring.Component):
     def _memories(
         self, m: Module, load: LoadUnit, matrix: MatrixUnit, fuse: FuseUnit, store: StoreUnit
     ) -> None:
-        m.submodules.sp = sp = Scratchpad(self._config)
+        m.submodules.sp = sp = self._config.variant(Scratchpad, PipelinedScratchpad)(self._config)
         m.submodules.acc = acc = Accumulator(self._config)
         connect(m, matrix.act, sp.act)
         connect(m, matrix.weight, sp.weight)

@@ -21,7 +21,7 @@ def packed_layout(packed: Packed) -> data.StructLayout:
     return data.StructLayout({f.name: shape_of(f) for f in packed.fields})
 
 
-#: What travels with every unit command.
+#: Metadata of every unit command.
 META_LAYOUT = data.StructLayout(
     {
         "wait": 16,  # semaphores to take, producer << 2 | index
@@ -54,7 +54,7 @@ def command_layout(unit: Unit) -> data.StructLayout:
     return data.StructLayout(members)
 
 
-#: What carries one field to a unit that gets its commands in words: `index` counts the fields, then the derived ones.
+#: Word with one field of a command, for `serial_commands`: `index` counts the fields, then the derived ones.
 WORD_LAYOUT = data.StructLayout({"index": FIELD_INDEX_BITS, "data": 32})
 #: Indices of no field: all fields return to their defaults; the command is complete.
 CLEAR_WORD, END_WORD = (1 << FIELD_INDEX_BITS) - 1, (1 << FIELD_INDEX_BITS) - 2
@@ -128,9 +128,17 @@ def windows_layout(config: MlaConfig) -> data.Layout:
     return data.ArrayLayout(WINDOW_LAYOUT, config.windows)
 
 
-def limit_ports(config: MlaConfig, *, asks: bool) -> dict[str, wiring.Member]:
-    """Number of the limit that is asked for, if limits are; the answer comes two cycles later."""
-    return {"limit": (Out if asks else In)(LIMIT_BITS)} if config.serial_commands else {}
+def limit_ports(config: MlaConfig, *, requests: bool) -> dict[str, wiring.Member]:
+    """Port `limit` of machines with `serial_commands`: number of a window's limit, which is returned two cycles later.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    requests : bool
+        The component requests limits; else it returns them.
+    """
+    return {"limit": (Out if requests else In)(LIMIT_BITS)} if config.serial_commands else {}
 
 
 class SemaphorePort(wiring.Signature):
@@ -144,9 +152,9 @@ class SemaphorePort(wiring.Signature):
     available : In
         Semaphores this unit can take a token from.
     room : In
-        Semaphores this unit may promise another signal to.
+        Semaphores this unit may reserve another signal of.
     take, owe : Out
-        Tokens taken and signals promised by the command that starts in this cycle.
+        Tokens taken and signals reserved by the command that starts in this cycle.
     give : Out
         Signals of the command that retires in this cycle.
     step : Out

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.json} must be outside {folder}, which the build manages")
     claim(args)
     config = load_target(args.target or board.name)
-    result = build(board, config, seeds=args.seeds, folder=folder, say=_say)
+    result = build(board, config, seeds=args.seeds, folder=folder, progress=_say)
     report(result.to_document(), format_report(result), args.json)
     return 0 if result.meets_clock else 1
 

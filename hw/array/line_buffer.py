@@ -35,7 +35,7 @@ class LineBuffer(wiring.Component):
 
     Line g of G groups shows pixel s - (G-1-g) * period, g * taps cycles after step s: the first delay counts
     pixels and comes from a history memory for each line, the second counts cycles and comes from a small
-    ring. Both together make the array a transposed FIR filter (docs/machine.md, depthwise mode): array row g
+    ring. The two delays make the array a transposed FIR filter (docs/machine.md, depthwise mode): array row g
     * taps + t of the sum that enters the array with step s meets pixel s - (G-1-g) * period + t. So the sum
     of stream position n enters with step n - (taps-1).
 
@@ -59,7 +59,7 @@ class LineBuffer(wiring.Component):
     line0, line1, line2 : Out(9 * n)
         Delayed pixels of each line, for the systolic array.
     live : Out(1)
-        A step may still be on its way through buffers or array.
+        A step may still be inside the buffers or the array.
     """
 
     def __init__(self, config: MlaConfig):
@@ -92,7 +92,7 @@ class LineBuffer(wiring.Component):
         ]
         taps, distances = self._distances(m)
 
-        # Stage 1: where the next pixel goes, how many pixels before it are known.
+        # Stage 1: address of the next pixel, number of pixels stored before it.
         pointer, age, known = Signal(bits, reset_less=True), Signal(bits), Signal(bits)
         m.d.comb += known.eq(Mux(s1["fresh"], 0, age))
         with m.If(s1["valid"]):

@@ -44,11 +44,11 @@ class SystolicArray(wiring.Component):
     wrapping at 32 bits.
 
     Activations move right, partial sums move down, both one element a cycle; lane k of a row enters k cycles
-    after lane 0. So whatever happens to a row in element (k, c) happens k + c cycles after it happened in
+    after lane 0. So every event of a row in element (k, c) comes k + c cycles after the same event in
     element (0, 0), and all control is a delay line with one stage for each diagonal d = k + c. The array is
-    rigid: it has no flow control, bubbles carry rubbish.
+    rigid: it has no flow control, and bubbles carry undefined values.
 
-    Each element holds two weights: the one in use and a shadow. `swap` goes ahead of the first row of a tile
+    Each element holds two weights: the one in use and a shadow. `swap` precedes the first row of a tile
     by one cycle and copies shadow to active, diagonal after diagonal. The shadow is written over a bus: row k
     of a tile (column c when it comes transposed) k (or c) cycles after the swap entered, which is just before
     the swap reaches it and at the earliest just after the swap N cycles before has left its last element. So
@@ -57,8 +57,8 @@ class SystolicArray(wiring.Component):
 
     In depthwise mode (`select` of a row not 0) the elements of array row k take lane c of line `select` - 1
     instead of what comes from the left. All elements of a column see a line's lane in the same cycle, c
-    cycles after lane 0, while the partial sums move down: a transposed FIR filter. The mode is part of what
-    travels with the swap: tiles of both modes follow each other freely.
+    cycles after lane 0, while the partial sums move down: a transposed FIR filter. The mode travels
+    with the swap: tiles of both modes follow each other freely.
 
     Latency: 2 * n + 1 cycles from `row` to `psum`. Throughput: one row a cycle.
 
@@ -72,7 +72,7 @@ class SystolicArray(wiring.Component):
     row : In(9 * n)
         Activations, lane k of array row k.
     line0, line1, line2 : In(9 * n)
-        Depthwise lines: array row i of a row that entered in cycle t uses what is here in cycle t + i.
+        Depthwise lines: array row i of a row that entered in cycle t uses their value in cycle t + i.
     live : In(1)
         The lines are in use; must be high from the first to the last cycle in which a depthwise row is
         inside.

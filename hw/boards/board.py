@@ -28,7 +28,7 @@ class Board:
     Parameters
     ----------
     name, part : str
-        Board and device for people.
+        Names of the board and the device, for messages.
     device : str
         nextpnr's name of the device's size.
     package, speed : str

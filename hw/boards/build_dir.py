@@ -34,12 +34,12 @@ def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         made = _made(folder)
         _refuse_strangers(folder, names, made)
-        place = tempfile.TemporaryDirectory(prefix=".mla-", dir=folder)
+        work_dir = tempfile.TemporaryDirectory(prefix=".mla-", dir=folder)
     except OSError as error:
         raise InputError(f"folder {folder} cannot be used: {error.strerror}") from error
     try:
-        with place:
-            work = Path(place.name)
+        with work_dir:
+            work = Path(work_dir.name)
             try:
                 yield work
             except WorkError as error:
@@ -83,7 +83,7 @@ def _move(work: Path, folder: Path, names: Sequence[str], made: set[str]) -> Non
 
 
 def _forget(folder: Path, old: set[str], names: Sequence[str]) -> None:
-    """Remove what only an earlier build made."""
+    """Remove files that an earlier build made and this one does not."""
     for name in old:
         if not (folder / name).is_dir():
             (folder / name).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Registers of products, moved from the fabric into the multipliers.
 
-Synthesis leaves them outside, so that every product bit takes a wire to a register before it reaches what uses it, and
-the multiplier's own delay is followed by that of the wire.
+Synthesis leaves them outside, so that the path of every product bit is the delay of the multiplier plus that of a wire
+to the register.
 """
 
 import json
@@ -13,10 +13,10 @@ _OUTPUTS = tuple(f"P{i}" for i in range(36))
 
 
 def register_products(netlist: Path) -> int:
-    """Use the output registers of multipliers in a netlist of Yosys; returns how many do.
+    """Use the output registers of multipliers in a netlist of Yosys; returns their number.
 
-    A multiplier takes part if each bit of its product goes to one register and nowhere else, and these registers run
-    on one clock, always enabled, and begin at 0.
+    A multiplier qualifies if each bit of its product drives one register and nothing else, and these registers have
+    the same clock, no enable, and 0 as their initial value.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def register_products(netlist: Path) -> int:
 
 
 def _users(cells: dict) -> dict[int, list[tuple[str, str]]]:
-    """Cells and ports that each bit goes to."""
+    """Cells and ports that each bit drives."""
     users = defaultdict(list)
     for name, cell in cells.items():
         for port, bits in cell["connections"].items():

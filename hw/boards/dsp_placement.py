@@ -1,8 +1,8 @@
 """Sites for the multipliers of the chip, chosen before placement.
 
-The placer's analytic step draws all of the array together, as its wires ask for; the multipliers lie in three rows
-across the whole device and end up to 80 tiles away from their registers. With fixed multipliers the rest follows
-them: that shortens all wires together by a third.
+The placer's analytic step pulls the whole array to one spot to shorten its wires; the multipliers lie in three rows
+across the whole device and end up to 80 tiles away from their registers. With fixed multipliers the other cells follow
+them, which shortens the total wire length by a third.
 """
 
 import json
@@ -14,8 +14,8 @@ from pathlib import Path
 from hw.boards.board import Board
 
 _CELL = "MULT18X18D"
-#: The chip's multipliers outside the array, each kind with the block (counted from the left) and row where it begins:
-#: FUSE in the order of its steps, those of the sequencer on the other side of the device.
+#: The chip's multipliers outside the array: for each group its first block (counted from the left) and row. FUSE is in
+#: the order of its steps, the sequencer on the other side of the device.
 _OTHERS = (
     ("fuse.pipeline.op", 1, 2),
     ("fuse.pipeline.requant", 2, 2),
@@ -66,13 +66,14 @@ def _sites(cells: dict, elements: dict[int, tuple[int, int]], board: Board) -> I
     used: dict[tuple[int, int], int] = defaultdict(int)
     for name, cell in cells.items():
         if "matrix.array." in name:
-            place = _in_array(cell, elements)
+            position = _in_array(cell, elements)
         else:
-            place = next(((b, row) for kind, b, row in _OTHERS if kind in name), None)
-            if place:
-                used[place] += 1
-                place = (place[0] + (used[place] - 1) // 4, place[1], (used[place] - 1) % 4)
-        site = board.multiplier(*place) if place else None
+            position = next(((b, row) for prefix, b, row in _OTHERS if prefix in name), None)
+            if position:
+                used[position] += 1
+                block, row = position
+                position = (block + (used[position] - 1) // 4, row, (used[position] - 1) % 4)
+        site = board.multiplier(*position) if position else None
         if site and site not in taken:
             taken.add(site)
             yield name, site

@@ -1,10 +1,10 @@
-"""Options of the placer and router that have no switch: they travel in the netlist."""
+"""Options of the placer and router that have no command-line switch: they are attributes of the netlist."""
 
 import json
 from pathlib import Path
 
-#: The router looks for a net's wires this many tiles beyond the box around its pins. Three, its own choice, leave it
-#: no way around regions where wires are short.
+#: The router looks for a net's wires this many tiles beyond the box around its pins. With its
+#: default of three it cannot route around regions in which wires are scarce.
 ROUTING = {"router2/bbMargin/x": "12", "router2/bbMargin/y": "12"}
 
 

@@ -154,7 +154,7 @@ def parse_seed(text: str, seed: int) -> SeedResult:
 
 
 def format_report(report: BoardReport) -> str:
-    """The report for people."""
+    """Text of the report."""
     worst = report.worst
     path = worst.critical_path
     seeds = "  ".join(f"{result.seed}: {result.fmax_mhz:.1f}" for result in report.seeds)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from hw.errors import WorkError
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 """Called with lines of text that report progress."""
 
 _POLL_SECONDS = 0.1
-_SAY_SECONDS = 30.0
+_PROGRESS_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Tool:
     Parameters
     ----------
     name : str
-        Name for people.
+        Name in messages and reports.
     package, function : str
         Python package and its function that takes the argument list.
     """
@@ -58,7 +58,7 @@ class Job:
     log : str
         File in `folder` for all output.
     title : str
-        Description of the job for progress messages.
+        Description of the command in progress messages.
     """
 
     tool: Tool
@@ -69,32 +69,32 @@ class Job:
 
 
 def silent(_text: str) -> None:
-    """Say nothing."""
+    """Ignore a progress message."""
 
 
-def _complaint(log: Path) -> str:
-    """The line of a log that says what went wrong: the first error, else the last line."""
+def _error_line(log: Path) -> str:
+    """The line of a log that states the failure: the first error, else the last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR") or "Error" in line]
     return (errors or lines[-1:] or ["no output"])[0]
 
 
-def run_all(jobs: Sequence[Job], workers: int = 1, say: Say = silent) -> None:
+def run_all(jobs: Sequence[Job], workers: int = 1, progress: Progress = silent) -> None:
     """Run all jobs, at most `workers` at a time; on an error or an interrupt the running ones are killed.
 
-    `say` is called with a line when a job begins or ends, and periodically with the last line of its log.
+    `progress` is called with a line when a job begins or ends, and periodically with the last line of its log.
 
     Raises
     ------
     WorkError
-        A tool failed; the message has its complaint and names its log.
+        A tool failed; the message contains its error and the name of its log.
     """
     waiting = list(jobs)
     running: list[_Running] = []
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(_Running(waiting.pop(0), say))
+                running.append(_Running(waiting.pop(0), progress))
             time.sleep(_POLL_SECONDS)
             running = [each for each in running if not each.finished()]
     finally:
@@ -104,12 +104,12 @@ def run_all(jobs: Sequence[Job], workers: int = 1, say: Say = silent) -> None:
 
 
 class _Running:
-    """A job under way."""
+    """A command that runs."""
 
-    def __init__(self, job: Job, say: Say):
-        self.job, self._say = job, say
-        self._start = self._spoken = time.monotonic()
-        say(f"{job.title}: started")
+    def __init__(self, job: Job, progress: Progress):
+        self.job, self._progress = job, progress
+        self._start = self._last_progress = time.monotonic()
+        progress(f"{job.title}: started")
         with (job.folder / job.log).open("wb") as log:
             command = job.tool.command(job.arguments)
             self.process = subprocess.Popen(
@@ -120,16 +120,16 @@ class _Running:
         """Return whether the tool has ended; WorkError if it failed."""
         job, status, now = self.job, self.process.poll(), time.monotonic()
         if status:
-            complaint = _complaint(job.folder / job.log)
+            error = _error_line(job.folder / job.log)
             raise WorkError(
-                f"{job.tool.name} failed with status {status}: {complaint} (log: {job.folder / job.log})"
+                f"{job.tool.name} failed with status {status}: {error} (log: {job.folder / job.log})"
             )
         minutes = f"{(now - self._start) / 60:.1f} minutes"
         if status == 0:
-            self._say(f"{job.title}: done after {minutes}")
-        elif now - self._spoken > _SAY_SECONDS:
-            self._spoken = now
-            self._say(f"{job.title}: {minutes}: {_last_line(job.folder / job.log)}")
+            self._progress(f"{job.title}: done after {minutes}")
+        elif now - self._last_progress > _PROGRESS_SECONDS:
+            self._last_progress = now
+            self._progress(f"{job.title}: {minutes}: {_last_line(job.folder / job.log)}")
         return status == 0
 
 

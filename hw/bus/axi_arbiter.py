@@ -22,8 +22,8 @@ from hw.lib.fifo import StreamFifo
 class AddressArbiter(wiring.Component):
     """Merges address channels; the identifier is the master's index.
 
-    Round robin: a master waits for at most one burst of each other, so the one that asks at every cycle
-    starves none and a rare one (ring fetch, completion record) is served at once. The chosen burst is
+    Round robin: a master waits for at most one burst of each other master, so one that requests in every cycle
+    starves none, and a rare one (ring fetch, completion record) is served at once. The chosen burst is
     registered, because a later request must not displace one that the bus has seen. Latency: one cycle.
     Throughput: one burst per cycle.
 
@@ -96,7 +96,7 @@ class ReadArbiter(wiring.Component):
     """Shares the read channels between LOAD, the ring fetch and the loader of the instruction store.
 
     Round robin on AR (see AddressArbiter): the ring fetch, whose latency matters, never waits for more than
-    two bursts, and LOAD keeps at least every third. Latency: one cycle on AR, none on R. Throughput: one
+    two bursts, and LOAD gets at least every third. Latency: one cycle on AR, none on R. Throughput: one
     burst, one beat per cycle.
 
     Parameters
@@ -140,7 +140,7 @@ class ReadArbiter(wiring.Component):
         return m
 
 
-#: Bursts whose address went out before the one whose data go out: hides the cycles between AW and the first beat.
+#: Bursts whose address can be sent ahead of the data: hides the cycles between AW and the first beat.
 ORDER_DEPTH = 16
 
 

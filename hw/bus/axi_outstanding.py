@@ -1,4 +1,4 @@
-"""Book-keeping of the bursts a master has in flight: how many, for how long, and where each is."""
+"""Bookkeeping of the bursts that a master has in flight: their number, age and addresses."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring

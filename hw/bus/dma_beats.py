@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import chunk_beats
 from hw.config import SP_ADDR_BITS, MlaConfig
+from hw.lib.pipeline import vacancy, vacate
 
 
 def span_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
@@ -28,7 +29,7 @@ def span_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
 
 
 def beat_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
-    """A beat: scratchpad address of its byte 0, its bytes that belong to the line, and what it ends."""
+    """A beat: scratchpad address of its byte 0, its bytes that belong to the line, and flags of the line's ends."""
     return data.StructLayout(
         {
             "addr": SP_ADDR_BITS,
@@ -93,15 +94,14 @@ class BeatWalk(wiring.Component):
             beat.mask.eq(Cat((held.start <= i) & (stop >= i) for i in range(n))),
             beat.bytes.eq(stop - held.start + 1),
             beat.burst_end.eq(beat.line_end | held.slot.all()),
-            self.line.ready.eq(~valid if late else ~valid | (self.beat.ready & beat.line_end)),
+            self.line.ready.eq(vacancy(valid, self.beat.ready & beat.line_end, late)),
         ]
         with m.If(self.clear):
             m.d.sync += valid.eq(0)
         with m.Elif(self.line.ready):
             m.d.sync += [valid.eq(self.line.valid), held.eq(line), first.eq(1)]
         with m.Elif(self.beat.ready):
-            if late:
-                m.d.sync += valid.eq(~beat.line_end)
+            vacate(m, valid, ~beat.line_end, late)
             m.d.sync += [
                 first.eq(0),
                 held.start.eq(0),

@@ -5,13 +5,14 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import chunk_beats
-from hw.bus.dma_lines import LineWalk, walk_layout
+from hw.bus.dma_lines import LineWalk, PipelinedLineWalk, walk_layout
 from hw.config import MlaConfig
+from hw.lib.pipeline import vacancy, vacate
 
 ADDRESSES = {"dram": 32}
 #: Context of the walk: bytes of a line, less one.
 CONTEXT = data.StructLayout({"rest": 20})
-#: A request: byte address of its first beat, beats less one, and whether it is the command's last.
+#: A request: byte address of its first beat, beats less one, and a flag of the command's last request.
 REQUEST = data.StructLayout({"addr": 32, "len": 8, "end": 1})
 
 
@@ -58,9 +59,8 @@ class BurstWalk(wiring.Component):
         n, late = self._config.n, self._config.pipelined
         lane_bits = (n - 1).bit_length()
         chunk_bits = (chunk_beats(self._config) - 1).bit_length()
-        m.submodules.lines = lines = LineWalk(
-            addresses=ADDRESSES, context=CONTEXT, pipelined=self._config.pipelined
-        )
+        line_walk = self._config.variant(LineWalk, PipelinedLineWalk)
+        m.submodules.lines = lines = line_walk(addresses=ADDRESSES, context=CONTEXT)
         wiring.connect(m, wiring.flipped(self.walk), lines.walk)
         line, request = lines.line, self.request
         # The line in hand: number of its next beat, beats left less one.
@@ -76,7 +76,7 @@ class BurstWalk(wiring.Component):
             fits.eq(left <= room),
             size.eq(Mux(fits, left, room)),
             emit.eq(valid & self.allow & ~self.stop & (~request.valid | request.ready)),
-            line.ready.eq(~valid if late else ~valid | (emit & fits)),
+            line.ready.eq(vacancy(valid, emit & fits, late)),
             self.active.eq(line.valid | valid | request.valid),
         ]
         with m.If(self.stop):
@@ -90,8 +90,7 @@ class BurstWalk(wiring.Component):
             ]
         with m.Elif(emit):
             m.d.sync += [beat.eq(((beat >> chunk_bits) + 1) << chunk_bits), left.eq(left - room - 1)]
-            if late:
-                m.d.sync += valid.eq(~fits)
+            vacate(m, valid, ~fits, late)
         with m.If(emit):
             m.d.sync += [
                 request.valid.eq(1),

@@ -4,6 +4,8 @@ from amaranth.hdl import Elaboratable, Module, Mux, ShapeLike, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.lib.pipeline import vacancy
+
 
 def walk_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLayout:
     """Payload that starts a LineWalk: counts, and base and strides of each address."""
@@ -14,7 +16,7 @@ def walk_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLay
 
 
 def line_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLayout:
-    """Payload of a line: its addresses, whether it ends a plane or the walk, and the walk's context."""
+    """Payload of a line: its addresses, flags of the end of a plane and of the walk, and the walk's context."""
     return data.StructLayout({**addresses, "plane_end": 1, "end": 1, "context": context})
 
 
@@ -22,17 +24,14 @@ class LineWalk(wiring.Component):
     """Emits the lines of z_count planes of y_count lines.
 
     Latency: the first line is there one cycle after the walk was accepted. Throughput: one line per cycle;
-    the next walk is accepted together with the last line, so walks follow each other without a gap (with
-    `pipelined` a cycle after it).
+    the next walk is accepted in the cycle of the last line, so walks follow each other without a gap.
 
     Parameters
     ----------
     addresses : dict of str to int
-        Addresses that advance together: name and width; they wrap at their width.
+        Addresses that advance in the same step: name and width; they wrap at their width.
     context : ShapeLike
         Data of a walk that accompany each of its lines unchanged.
-    pipelined : int
-        1: what ends a line and takes a walk comes from registers.
 
     Members
     -------
@@ -44,8 +43,8 @@ class LineWalk(wiring.Component):
         Drop the walk in progress and accept none.
     """
 
-    def __init__(self, *, addresses: dict[str, int], context: ShapeLike, pipelined: int = 0):
-        self._addresses, self._pipelined = addresses, pipelined
+    def __init__(self, *, addresses: dict[str, int], context: ShapeLike):
+        self._addresses = addresses
         super().__init__(
             {
                 "walk": In(stream.Signature(walk_layout(addresses, context))),
@@ -59,14 +58,13 @@ class LineWalk(wiring.Component):
         walk, line = self.walk.payload, self.line.payload
         active, step, load = Signal(), Signal(), Signal()
         y_left, z_left, y_count = Signal(16), Signal(16), Signal(16)
-        late = self._pipelined
-        last_y, last_z = (Signal(), Signal()) if late else (y_left == 1, z_left == 1)
+        last_y, last_z = self._last(y_left, z_left)
         m.d.comb += [
             self.line.valid.eq(active),
             line.plane_end.eq(last_y),
             line.end.eq(last_y & last_z),
             step.eq(active & self.line.ready),
-            self.walk.ready.eq(~self.clear & (~active if late else ~active | (step & line.end))),
+            self.walk.ready.eq(~self.clear & self._vacancy(active, step & line.end)),
             load.eq(self.walk.valid & self.walk.ready),
         ]
         with m.If(load):
@@ -84,8 +82,7 @@ class LineWalk(wiring.Component):
                 y_left.eq(Mux(line.plane_end, y_count, y_left - 1)),
                 z_left.eq(z_left - line.plane_end),
             ]
-        if late:
-            self._find_last(m, load, step, (y_left, z_left), (last_y, last_z))
+        self._find_last(m, load, step, (y_left, z_left), (last_y, last_z))
         for name, width in self._addresses.items():
             plane, y_step, z_step = (
                 Signal(width, name=f"{name}_{part}") for part in ("plane", "y_step", "z_step")
@@ -107,10 +104,36 @@ class LineWalk(wiring.Component):
                     m.d.sync += plane.eq(following)
         return m
 
+    def _last(self, y_left: Signal, z_left: Signal) -> tuple[Value, Value]:
+        """Conditions that one line of the plane, one plane of the walk is left."""
+        return y_left == 1, z_left == 1
+
+    def _vacancy(self, active: Signal, ends: Value) -> Value:
+        """Condition that the next walk can be taken."""
+        return vacancy(active, ends, 0)
+
     def _find_last(
         self, m: Module, load: Signal, step: Signal, left: tuple[Signal, ...], last: tuple[Value, ...]
     ) -> None:
-        """Registers that say whether one line of the plane, one plane of the walk is left."""
+        """Drive the values of `_last` that are registers."""
+
+
+class PipelinedLineWalk(LineWalk):
+    """`LineWalk` whose ends of planes and walks, and whose readiness for a walk, come from registers.
+
+    Latency: as `LineWalk`. Throughput: one line per cycle; the next walk is accepted a cycle after the last line.
+    Parameters, members: as `LineWalk`.
+    """
+
+    def _last(self, y_left: Signal, z_left: Signal) -> tuple[Value, Value]:
+        return Signal(), Signal()
+
+    def _vacancy(self, active: Signal, ends: Value) -> Value:
+        return vacancy(active, ends, 1)
+
+    def _find_last(
+        self, m: Module, load: Signal, step: Signal, left: tuple[Signal, ...], last: tuple[Value, ...]
+    ) -> None:
         walk, single = self.walk.payload, Signal()
         with m.If(load):
             m.d.sync += [

@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-#: Multiplications that start together.
+#: Multiplications that start in the same cycle.
 LANES = 4
 X_BITS = 17
 Y_BITS = 21

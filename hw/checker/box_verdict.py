@@ -14,21 +14,21 @@ SUM_BITS = 52
 class BoxVerdict(wiring.Component):
     """Holds the box outside its space that comes first in the order of checks; each checker has its own variant.
 
-    Latency: 1 cycle. Throughput: one box a cycle, or as the variant says.
+    Latency: 1 cycle. Throughput: one box a cycle, unless the variant states another.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the machine.
     access : dict of str to Member
-        Ports by which the variant learns which DRAM accesses are permitted.
+        Ports of the variant for the permissions of DRAM accesses.
 
     Members
     -------
     start : In
         Discard the results of the last command.
     valid : In
-        A box is there.
+        The box at the inputs is valid.
     kind, order : In
         Its space and its index among the streams of the space.
     low, high : In
@@ -85,5 +85,5 @@ class BoxVerdict(wiring.Component):
         return m
 
     def _judge(self, m: Module, reaches: Value) -> tuple[Value, Value]:
-        """`reaches` (the box reaches beyond its on-chip space) and whether a window permits a DRAM access."""
+        """`reaches` (the box reaches beyond its on-chip space) and a flag that a window permits a DRAM access."""
         raise NotImplementedError

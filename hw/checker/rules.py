@@ -1,4 +1,4 @@
-"""BAD_COMMAND: what may not be in a command's fields, whatever the sizes of its walks."""
+"""BAD_COMMAND: illegal values of a command's fields that do not depend on the sizes of its walks."""
 
 from amaranth.hdl import Cat, Value
 from amaranth.lib import data

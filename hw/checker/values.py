@@ -141,7 +141,7 @@ class AddressSpace:
 
 
 def spaces(fields: dict[Unit, data.View]) -> dict[str, Value | int]:
-    """Space (see `Kind`) of each stream."""
+    """Memory space (see `Kind`) of each stream."""
     fuse, load = fields[Unit.FUSE], fields[Unit.LOAD]
     return {
         "load_dram": AddressSpace.DRAM_READ,

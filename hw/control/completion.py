@@ -96,7 +96,7 @@ class RetireTracker(wiring.Component):
     has passed the macro-instruction. Commands of one unit retire in order, so it passes them in order.
 
     Latency: `passed` comes 1 cycle after the last retirement, at the earliest 1 cycle after the halt.
-    Throughput: one event of each kind per cycle, one macro-instruction passed per cycle.
+    Throughput: one event of each type per cycle, one macro-instruction passed per cycle.
 
     Members
     -------
@@ -134,7 +134,7 @@ class RetireTracker(wiring.Component):
             ends.w_en.eq(self.halt),
             ends.w_data[:_COUNT_BITS].eq(issues_next),
             ends.w_data[_COUNT_BITS].eq(~self.spared),
-            # The counts cannot tell, because they wrap around to the same values.
+            # The counts alone do not suffice, because they wrap around to the same values.
             self.spared.eq(~(some | self.issued)),
             ends.r0_addr.eq(passes),
             ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
@@ -182,7 +182,7 @@ class Completion(wiring.Component):
     issued, retired : In
         Commands, a bit for each unit.
     flush, cause : In
-        `flush` ends what is running; macro-instructions that are not complete take `cause` into their
+        `flush` ends the running macro-instruction; macro-instructions that are not complete take `cause` into their
         records.
     cycle : In
         Low half of the cycle counter.

@@ -8,8 +8,8 @@ from hw.bus.axi import BURST, RESPONSE, read_beat, write_beat
 from hw.bus.axi_lite import AxiLite, join_lite_pins, lite_pins
 from hw.config import MlaConfig
 from hw.control.completion import Completion
-from hw.control.csr import Csr
-from hw.control.dispatch import Dispatch
+from hw.control.csr import Csr, host_registers
+from hw.control.dispatch import Dispatch, PipelinedDispatch
 from hw.control.dispatch_table import DispatchTable
 from hw.control.layouts import BUS_ERROR_LAYOUT
 from hw.control.program_store import ProgramStore
@@ -25,7 +25,7 @@ from hw.layouts import (
     limit_ports,
     windows_layout,
 )
-from hw.lib.pipeline import pipeline_register
+from hw.lib.pipeline import optional_register
 from hw.memory.instruction_store import WIS_ADDR_BITS
 
 #: Events of the control side, one cycle each; names as in hw.isa.counters.
@@ -67,7 +67,7 @@ def control_ports(config: MlaConfig) -> dict[str, wiring.Member]:
         "abort": Out(1),
         "step_limit": Out(32),
         "windows": Out(windows_layout(config)),
-        **limit_ports(config, asks=False),
+        **limit_ports(config, requests=False),
         "statistics": In(STATISTICS_LAYOUT),
         "issued": In(_UNITS),
         "retired": In(_UNITS),
@@ -111,15 +111,16 @@ class Control(wiring.Component):
         Level of the interrupt pin.
     cycle : Out
         Value of the cycle counter.
-    start, fetch_addr, fetch_en, fetch_data, operand_addr, operand_data, seg_index, seg_info, in_use, halted,
-    steps, trap : In, Out
+    start, fetch_addr, fetch_en, fetch_data, operand_addr, operand_data, seg_index, seg_info : In, Out
+        The core's ports of these names.
+    in_use, halted, steps, trap : In
         The core's ports of these names. `steps` is also sampled when a trap clears the machine.
     core_blocked, blocked_pc, core_pc, core_segment, core_tag : In
         The core's blocked, blocked_pc, pc, segment and tag.
     stop, flush : Out
         Freeze the core; clear core (its `clear`), queues and semaphores. `flush` lasts one cycle.
     abort : Out
-        Units finish what is on the bus and drop their commands; lasts until `flush`, inclusive.
+        Units finish their bus transfers and drop their commands; lasts until `flush`, inclusive.
     step_limit, windows : Out, limit : In
         Registers for the core, and the limit of a window that it requests.
     statistics : In
@@ -154,10 +155,10 @@ class Control(wiring.Component):
         m = Module()
         config = self.config
         m.submodules.axilite = axilite = AxiLite()
-        m.submodules.csr = csr = Csr(config)
+        m.submodules.csr = csr = host_registers(config)
         m.submodules.table = table = DispatchTable(entries=config.opcodes * config.candidates)
         m.submodules.ring = ring = RingFetch(config)
-        m.submodules.dispatch = dispatch = Dispatch(config)
+        m.submodules.dispatch = dispatch = config.variant(Dispatch, PipelinedDispatch)(config)
         m.submodules.completion = completion = Completion(config)
         m.submodules.traps = traps = Traps(pipelined=config.pipelined)
         self._registers(m, axilite, csr)
@@ -178,9 +179,7 @@ class Control(wiring.Component):
                     table.busy,
                 )
             ),
-            csr.status.eq(
-                pipeline_register(m, "status_held", self.status) if config.pipelined else self.status
-            ),
+            csr.status.eq(optional_register(m, "status_held", self.status, config.pipelined)),
             csr.irq_set.eq(Cat(completion.irq, traps.event, store.irq_check, store.irq_error)),
             self.events.dispatch_first.eq(dispatch.first),
             self.events.dispatch_other.eq(dispatch.other),

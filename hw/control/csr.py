@@ -1,6 +1,6 @@
 """The control and status registers behind the AXI4-Lite slave, from the table in `hw.bus.register_map`.
 
-Registers that only hold what the host wrote are words of a small memory (`CsrWords`).
+With `serial_commands`, registers that only hold values of the host are words of a small memory (`CsrWords`).
 """
 
 from collections.abc import Callable
@@ -25,27 +25,27 @@ class CsrWords(wiring.Component):
     """Reads back registers without a wire from each of them, and the limits of the DRAM windows.
 
     Latency: 1 cycle. Throughput: a write and two reads a cycle. Data are undefined if a word is read while it is
-    written: the host does not do both at a time.
+    written; the host does not do so.
 
     Parameters
     ----------
     masks : dict of str and int
-        Registers, and which of their bits are not always 0.
+        Registers, and the bits of each that can be 1.
 
     Attributes
     ----------
     masks : dict of str and int
-        As given.
+        Value of the parameter.
 
     Members
     -------
     address, data, writes : In
         Write: bit i of `writes` for register i.
     read : In, value : Out
-        Byte address, whose upper bits do not count, and what that register holds: 0 before the first write, and at
-        addresses of others. `read` stays until then.
+        Byte address, whose upper bits are ignored, and the value of that register a cycle later: 0 before the first
+        write, and at other addresses. `read` stays unchanged for that cycle.
     limit : In, word : Out
-        Number of a limit (see LIMIT_BITS), and what the host wrote there.
+        Number of a limit (see LIMIT_BITS), and the value that the host wrote to it.
     """
 
     def __init__(self, masks: dict[str, int]):
@@ -83,7 +83,7 @@ class CsrWords(wiring.Component):
         return m
 
 
-def keep_words(
+def add_words(
     m: Module, csr: wiring.Component, masks: dict[str, int], writes: Callable[[str], Value]
 ) -> CsrWords:
     """Memory for some registers and for those of all windows; `writes` returns the write enable of one."""
@@ -127,7 +127,7 @@ def read_only(csr: wiring.Component) -> dict[str, Value]:
 
 
 def select_register(m: Module, address: Value, values: dict[str, Value], data: Signal, bad: Signal) -> None:
-    """Value at an address, and whether there is none."""
+    """Load the value at an address, and a flag that no register has this address."""
     m.d.sync += [data.eq(0), bad.eq(1)]
     with m.Switch(address[2:]):
         for entry in REGISTERS:
@@ -144,8 +144,8 @@ def select_register_late(
     data: Signal,
     bad: Signal,
 ) -> None:
-    """Like `choose`, with the values that the host wrote in a memory; the address is valid a cycle earlier, in which it
-    is compared with the address of each register.
+    """Like `select_register`, with the values that the host wrote in a memory; the address is valid a cycle earlier,
+    in which it is compared with the address of each register.
     """
     fixed, known = Signal(32), Signal()
     with m.Switch(address[_NUMBER]):
@@ -166,7 +166,7 @@ def select_register_late(
         m.d.sync += [data.eq(found), bad.eq(0)]
 
 
-#: Registers that only hold what the host wrote.
+#: Registers that only hold the values that the host wrote.
 _PLAIN = tuple(
     register.name
     for register in REGISTERS
@@ -183,8 +183,8 @@ class Csr(wiring.Component):
     """Registers. A write that starts an operation is answered when the operation is decided, so whatever the
     host reads next shows its effect. Reads change nothing but the latches of the high halves.
 
-    Latency: 1 cycle for plain writes (`pipelined`: 2), 2 for reads (`serial_commands`: 3); a counter takes as long as
-    its block. Throughput: one read and one write at a time.
+    Latency: 1 cycle for plain writes, 2 for reads; a counter takes as long as its block. Throughput: one read and one
+    write at a time.
 
     Parameters
     ----------
@@ -207,11 +207,12 @@ class Csr(wiring.Component):
         Operations on the segment table and the dispatch table.
     resume : Out
         One cycle for each write of 1 to RESUME.
-    control, gated, ring_base, ring_log2, ring_head, step_limit, watchdog, segment_select, maximum_select,
-    windows : Out
+    control, gated, ring_base, ring_log2, ring_head, step_limit, watchdog : Out
+        Values of the registers.
+    segment_select, maximum_select, windows : Out
         Values of the registers.
     limit : In
-        With `serial_commands`: which limit of a window is to be there in two cycles.
+        With `serial_commands`: number of the limit of a window that is returned in two cycles.
     irq : Out
         Interrupt pin, level.
     """
@@ -251,15 +252,14 @@ class Csr(wiring.Component):
                 "watchdog": Out(32),
                 "segment_select": Out(32),
                 "windows": Out(windows_layout(config)),
-                **limit_ports(config, asks=False),
+                **limit_ports(config, requests=False),
                 "irq": Out(1),
             }
         )
 
     def elaborate(self, platform: object) -> Elaboratable:
-        self._m = m = Module()
-        self._late, self._ripe = self.config.pipelined, Signal()
-        self._serial = self.config.serial_commands
+        self._m, self._decoded = Module(), Signal()
+        m = self._m
         values: dict[str, Value] = {}
         for name in _PLAIN:
             zeros = _ZEROS.get(name, 0)
@@ -286,29 +286,34 @@ class Csr(wiring.Component):
             self.maximum_select.eq(values["MAXIMUM_SELECT"]),
         ]
         self._read(m, values)
-        if self._late:
-            # Which register a write is for has a cycle of its own.
-            m.d.sync += self._ripe.eq(self.write.valid & ~self.write.ready)
-            with m.If(~self._ripe):
-                m.d.comb += self.write.ready.eq(0)
+        self._delay_writes(m)
         return m
 
+    def _delay_writes(self, m: Module) -> None:
+        """Withhold `write.ready` until the register of the write is decoded."""
+
+    def _hit(self, name: str) -> Value:
+        """Condition that the address of a write is that of a register."""
+        return self.write.p.addr[2:] == ADDRESS[name] >> 2
+
     def _writes(self, name: str) -> Value:
-        hit, ripe = self.write.p.addr[2:] == ADDRESS[name] >> 2, self._ripe
-        return (
-            ripe & pipeline_register(self._m, f"writes_{name}", hit) if self._late else self.write.valid & hit
-        )
+        """Condition that a register is written."""
+        return self.write.valid & self._hit(name)
+
+    def _window_registers(self, index: int) -> dict[str, Value]:
+        """Registers of a DRAM window that are in `windows`, by the end of their name."""
+        window = self.windows[index]
+        return {name: window[name.lower()] for name in ("BASE", "LAST", "PERM")}
 
     def _window(self, m: Module, index: int, values: dict[str, Value]) -> None:
-        window = {"perm": self.windows.perm[index]} if self._serial else self.windows[index]
-        for part in ("perm",) if self._serial else ("base", "last", "perm"):
-            name = f"WINDOW{index}_{part.upper()}"
-            values[name] = window[part]
+        for end, register in self._window_registers(index).items():
+            name = f"WINDOW{index}_{end}"
+            values[name] = register
             with m.If(self._writes(name)):
-                m.d.sync += window[part].eq(self.write.p.data)
+                m.d.sync += register.eq(self.write.p.data)
 
     def _start_operations(self, m: Module, values: dict[str, Value]) -> None:
-        """Writes that wait until someone else has taken them."""
+        """Writes that start an operation and wait until another component accepts it."""
         data, word_address = self.write.p.data, Signal(32, name="wis_address")
         values["WIS_ADDRESS"] = word_address
         op, table = self.segment_op, self.table_op
@@ -373,17 +378,7 @@ class Csr(wiring.Component):
             m.d.sync += settled.eq(settled + 1)
         step, is_counter, is_cycle, ready = Signal(), Signal(), Signal(), Signal()
         m.d.comb += ready.eq(~is_counter | self.counter_done)
-        words = None
-        if self._serial:
-            masks = {
-                name: ((1 << _WIDTHS.get(name, 32)) - 1) & -(1 << _ZEROS.get(name, 0)) for name in _PLAIN
-            }
-            words = keep_words(m, self, masks, self._writes)
-            values = {name: value for name, value in values.items() if name not in words.masks}
-        if words:
-            looked = Signal()
-            m.d.sync += looked.eq(self.read.valid & ~taken)
-            m.d.comb += ready.eq(Mux(is_counter, self.counter_done, looked))
+        self._look_up(m, taken, is_counter, ready)
         m.d.comb += [
             is_counter.eq(address[2:] == ADDRESS["COUNTER_LO"] >> 2),
             is_cycle.eq(address[2:] == ADDRESS["CYCLE_LO"] >> 2),
@@ -392,11 +387,9 @@ class Csr(wiring.Component):
             self.read.ready.eq(taken),
         ]
         m.d.sync += taken.eq(step)
-        if words:
-            select_register_late(m, step, address, values, words, self.read_data, self.read_bad)
+        self._select_before(m, step, values)
         with m.If(step):
-            if not words:
-                select_register(m, address, values, self.read_data, self.read_bad)
+            self._select(m, values)
             with m.If(is_cycle):
                 m.d.sync += cycle_high.eq(self.cycle[32:])
             with m.If(is_counter):
@@ -405,3 +398,62 @@ class Csr(wiring.Component):
         known = (register.address >> 2 for register in REGISTERS)
         with m.Switch(self.write.p.addr[2:]), m.Case(*known):
             m.d.comb += self.write_bad.eq(0)
+
+    def _look_up(self, m: Module, taken: Signal, is_counter: Signal, ready: Signal) -> None:
+        """Add a memory of registers, and the cycle that its look-up takes before `ready`."""
+
+    def _select_before(self, m: Module, step: Signal, values: dict[str, Value]) -> None:
+        """Select the register to read from the values of a cycle before `step`."""
+
+    def _select(self, m: Module, values: dict[str, Value]) -> None:
+        """Select the register to read, in the block of `step`."""
+        select_register(m, self.read.p.addr, values, self.read_data, self.read_bad)
+
+
+class SerialCsr(Csr):
+    """`Csr` of machines with `serial_commands`: a memory returns the registers that only hold values of the host, and
+    the limits of the DRAM windows one at a time.
+
+    Latency: as `Csr`, 3 cycles for reads. Throughput: as `Csr`.
+    Parameters, members: as `Csr`.
+    """
+
+    def _window_registers(self, index: int) -> dict[str, Value]:
+        return {"PERM": self.windows.perm[index]}
+
+    def _look_up(self, m: Module, taken: Signal, is_counter: Signal, ready: Signal) -> None:
+        masks = {name: ((1 << _WIDTHS.get(name, 32)) - 1) & -(1 << _ZEROS.get(name, 0)) for name in _PLAIN}
+        self._words = add_words(m, self, masks, self._writes)
+        looked = Signal()
+        m.d.sync += looked.eq(self.read.valid & ~taken)
+        m.d.comb += ready.eq(Mux(is_counter, self.counter_done, looked))
+
+    def _select_before(self, m: Module, step: Signal, values: dict[str, Value]) -> None:
+        wired = {name: value for name, value in values.items() if name not in self._words.masks}
+        select_register_late(m, step, self.read.p.addr, wired, self._words, self.read_data, self.read_bad)
+
+    def _select(self, m: Module, values: dict[str, Value]) -> None:
+        pass
+
+
+class PipelinedCsr(SerialCsr):
+    """`SerialCsr` that decodes the register of a write in a cycle of its own.
+
+    Latency: as `SerialCsr`, 2 cycles for plain writes. Throughput: as `Csr`.
+    Parameters, members: as `Csr`.
+    """
+
+    def _delay_writes(self, m: Module) -> None:
+        m.d.sync += self._decoded.eq(self.write.valid & ~self.write.ready)
+        with m.If(~self._decoded):
+            m.d.comb += self.write.ready.eq(0)
+
+    def _writes(self, name: str) -> Value:
+        return self._decoded & pipeline_register(self._m, f"writes_{name}", self._hit(name))
+
+
+def host_registers(config: MlaConfig) -> Csr:
+    """The variant of Csr for a machine, by `serial_commands` and `pipelined`."""
+    if config.serial_commands:
+        return config.variant(SerialCsr, PipelinedCsr)(config)
+    return Csr(config)

@@ -29,31 +29,6 @@ class Lookup:
         self.cause, self.segment, self.address = Signal(5), Signal(8), Signal(32)
 
 
-#: With `pipelined` the host hears of a claim two cycles late: the segment is claimed for two cycles before its state
-#: is read, in the last of these, and judged in the next.
-CLAIMED_EARLY = ("HOLD", "STAND", "LOOK")
-
-
-def claims(ongoing: Callable[[str], Value], late: int) -> Value:
-    """Condition that the chosen segment is claimed and must not change, from the state of dispatch."""
-    claimed = ongoing("CLAIM") | ongoing("START") | ongoing("RUN")
-    for state in CLAIMED_EARLY if late else ():
-        claimed |= ongoing(state)
-    return claimed
-
-
-def known(m: Module, look_up: data.View, late: int) -> data.View:
-    """Entry of the chosen segment when its state is evaluated; adds the states that precede the evaluation."""
-    if not late:
-        return look_up
-    info = Signal(look_up.shape())
-    m.d.sync += info.eq(look_up)
-    for state, following in pairwise((*CLAIMED_EARLY, "CLAIM")):
-        with m.State(state):
-            m.next = following
-    return info
-
-
 class Dispatch(wiring.Component):
     """Dispatches macro-instructions one at a time: looks up the candidates of the opcode in order, starts the first
     one whose guard holds, and releases the macro-instruction when its program ends.
@@ -62,13 +37,12 @@ class Dispatch(wiring.Component):
     segment is claimed from the cycle in which its state is evaluated until the program ends.
 
     Latency: 4 cycles from `macro` to `start` for a first candidate without a guard, 6 with one; each
-    candidate before the chosen one costs 2 (not valid) or 4 cycles; with `pipelined` a guard takes a cycle
-    more. Throughput: one macro-instruction at a time.
+    candidate before the chosen one costs 2 (not valid) or 4 cycles. Throughput: one macro-instruction at a time.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `opcodes`, `candidates`, `pipelined`.
+        Machine configuration; uses `opcodes` and `candidates`.
 
     Members
     -------
@@ -99,15 +73,19 @@ class Dispatch(wiring.Component):
     trap : Out
         Held until `clear`.
     clear : In
-        After a trap: what was pushed is over, anything else begins anew. A program on offer that the core has
-        not taken is withdrawn, the only case in which `start` drops.
+        After a trap: a macro-instruction that was pushed ends, any other state is discarded. An offered program that
+        the core has not taken is withdrawn, the only case in which `start` drops.
     first, other : Out
         Events: a program started, from the first or a later candidate.
     """
 
+    #: States from the choice of a segment to the one before `CLAIM`; the segment is claimed in them.
+    _CLAIM_STATES: tuple[str, ...] = ()
+    #: States from the read of the value that a guard compares to the one before `COMPARE`.
+    _VALUE_STATES: tuple[str, ...] = ("VALUE",)
+
     def __init__(self, config: MlaConfig):
         self.config = config
-        self._chosen = CLAIMED_EARLY[0] if config.pipelined else "CLAIM"
         self.candidate_bits = (config.candidates - 1).bit_length()
         self.index_bits = (config.opcodes - 1).bit_length() + self.candidate_bits
         super().__init__(
@@ -158,7 +136,7 @@ class Dispatch(wiring.Component):
                 self.waiting.eq(fsm.ongoing("IDLE")),
                 self.running.eq(fsm.ongoing("RUN")),
                 in_trap.eq(fsm.ongoing("TRAP")),
-                self.claim.eq(claims(fsm.ongoing, self.config.pipelined)),
+                self.claim.eq(self._claims(fsm.ongoing)),
                 self.operand_taken.eq(fsm.ongoing("GUARD") | fsm.ongoing("VALUE")),
                 self.start.valid.eq(fsm.ongoing("START")),
             ]
@@ -171,7 +149,7 @@ class Dispatch(wiring.Component):
                     self._trap(m, at, Trap.UNBOUND, NO_SEGMENT, header.opcode)
                 with m.Else():
                     self._read(m, at, 0)
-            info = known(m, self.lookup_info, self.config.pipelined)
+            info = self._claim_states(m)
             self._guard_states(m, guard, at)
             with m.State("CLAIM"):
                 self._load_start(m, info)
@@ -196,12 +174,24 @@ class Dispatch(wiring.Component):
         self._push(m, at)
         return m
 
+    def _claims(self, ongoing: Callable[[str], Value]) -> Value:
+        """Condition that the chosen segment is claimed and must not change, from the state of dispatch."""
+        claimed = ongoing("CLAIM") | ongoing("START") | ongoing("RUN")
+        for state in self._CLAIM_STATES:
+            claimed |= ongoing(state)
+        return claimed
+
+    def _claim_states(self, m: Module) -> data.View:
+        """Add the states before `CLAIM`; returns the entry of the chosen segment that is evaluated there."""
+        return self.lookup_info
+
     def _guard_states(self, m: Module, guard: DispatchGuard, at: Lookup) -> None:
-        """From the look-up of a candidate to its choice; without `enable` the look-up is dropped and begins
-        anew later.
+        """From the look-up of a candidate to its choice; without `enable` the look-up is dropped and
+        starts again later.
         """
         header = self.macro.p.header
         last = self.config.candidates - 1
+        chosen = (*self._CLAIM_STATES, "CLAIM")[0]
         m.d.comb += [
             guard.selector.eq(at.entry.candidate.selector),
             guard.compare.eq(at.entry.candidate.compare),
@@ -221,18 +211,17 @@ class Dispatch(wiring.Component):
             m.d.comb += [self.table_hold.eq(1), rejected.eq(~at.entry.candidate.valid)]
             m.d.sync += self.lookup_index.eq(at.entry.candidate.segment)
             with m.If(at.entry.candidate.compare == int(Compare.ALWAYS)):
-                m.next = self._chosen
+                m.next = chosen
             with m.Else():
                 m.next = "VALUE"
             self._reject(m, rejected, at, last)
-        states = ("VALUE", "DECIDE") if self.config.pipelined else ("VALUE",)
-        for state, following in pairwise((*states, "COMPARE")):
+        for state, following in pairwise((*self._VALUE_STATES, "COMPARE")):
             with m.State(state):
                 m.d.comb += self.table_hold.eq(1)
                 m.next = following
         with m.State("COMPARE"):
             m.d.comb += [self.table_hold.eq(1), rejected.eq(~guard.holds)]
-            m.next = self._chosen
+            m.next = chosen
             self._reject(m, rejected, at, last)
 
     def _reject(self, m: Module, rejected: Signal, at: Lookup, last: int) -> None:
@@ -291,3 +280,26 @@ class Dispatch(wiring.Component):
             self.first.eq(started & (at.candidate == 0)),
             self.other.eq(started & (at.candidate != 0)),
         ]
+
+
+class PipelinedDispatch(Dispatch):
+    """`Dispatch` with more states, so that look-ups of segments and guards are registered.
+
+    `SegmentHost` sees a claim two cycles late: the segment is claimed for two cycles before its entry is read,
+    in the last of these, and evaluated in the next.
+
+    Latency: as `Dispatch`, with three cycles more from the choice to `start`, and one more for a guard. Throughput: as
+    `Dispatch`.
+    Parameters, members: as `Dispatch`.
+    """
+
+    _CLAIM_STATES = ("HOLD", "STAND", "LOOK")
+    _VALUE_STATES = ("VALUE", "DECIDE")
+
+    def _claim_states(self, m: Module) -> data.View:
+        info = Signal(self.lookup_info.shape())
+        m.d.sync += info.eq(self.lookup_info)
+        for state, following in pairwise((*self._CLAIM_STATES, "CLAIM")):
+            with m.State(state):
+                m.next = following
+        return info

@@ -56,7 +56,7 @@ SEGMENT_ENTRY_LAYOUT = data.StructLayout({"base": PC_BITS, "length": PC_BITS, "s
 #: A refused access to a segment in use.
 IN_USE_TRAP_LAYOUT = data.StructLayout({"valid": 1, "segment": 8, "address": 32})
 
-#: What the loader has to do; `load` 0: only check.
+#: Operation of the loader on a segment; `load` 0: only check.
 JOB_LAYOUT = data.StructLayout(
     {
         "load": 1,
@@ -68,7 +68,7 @@ JOB_LAYOUT = data.StructLayout(
     }
 )
 
-#: End of a job.
+#: Result of an operation of the loader.
 JOB_RESULT_LAYOUT = data.StructLayout({"valid": 1, "good": 1, "bus": 1})
 
 #: A word of the loader for the instruction store.

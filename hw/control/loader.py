@@ -164,10 +164,10 @@ class LoaderDma(wiring.Component):
 
 
 class Loader(wiring.Component):
-    """Runs one job: optionally reads a segment's image from DRAM, then reads the segment back and compares
+    """Loads and checks a segment: optionally reads its image from DRAM, then reads the segment back and compares
     its CRC.
 
-    Latency: a check takes `length` + 7 cycles; a load adds that of the DMA. Throughput: one job at a time.
+    Latency: a check takes `length` + 7 cycles; a load adds that of the DMA. Throughput: one operation at a time.
 
     Parameters
     ----------
@@ -177,13 +177,13 @@ class Loader(wiring.Component):
     Members
     -------
     job, start : In
-        `start` begins the job, which stays until `result`.
+        `start` begins the operation `job`, which stays unchanged until `result`.
     cancel : In
-        End a check; a result that comes all the same in this cycle or the next is to be ignored.
+        End a check; a result in this cycle or the next is to be ignored.
     checking : Out
-        The image is complete in the store; its check begins. Not given by jobs that only check.
+        The image is complete in the store; its check begins. Not set by operations that only check.
     result : Out
-        The job has ended.
+        The operation has ended, and its outcome.
     write : Out
         Words for the instruction store.
     check_addr, check_en : Out, check_data : In

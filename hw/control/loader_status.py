@@ -10,9 +10,9 @@ from hw.isa.enums import SegmentState
 
 
 class LoaderStatus(wiring.Component):
-    """Follows the loader's jobs and the outcome of the host's operations.
+    """Tracks the loader's operations and the outcome of the host's operations.
 
-    Latency: a job's result reaches the segment table in the cycle after it; `busy` rises the cycle after
+    Latency: a result of the loader reaches the segment table in the next cycle; `busy` rises the cycle after
     `start`. Throughput: does not apply.
 
     Parameters
@@ -23,7 +23,7 @@ class LoaderStatus(wiring.Component):
     Members
     -------
     start, segment : In
-        A job begins for a segment.
+        The loader begins an operation on a segment.
     cancel : In
         The check ends without a result: a word was written into the segment.
     checking, result : In
@@ -32,7 +32,7 @@ class LoaderStatus(wiring.Component):
         An operation of the host was decided; why it was refused; it is the write of a word, which leaves
         `error` alone unless it is refused.
     busy, busy_segment : Out
-        A job runs.
+        The loader is busy, and its segment.
     set, state : Out
         Loader port of the segment table, for `busy_segment`.
     loaded : Out

@@ -162,7 +162,7 @@ class ProgramStore(wiring.Component):
         ]
 
     def _write(self, m: Module, wis: InstructionStore, host: SegmentHost, loader: Loader) -> None:
-        """The registered write port; the host goes before the loader."""
+        """The registered write port; the host has priority over the loader."""
         load, op, deciding = loader.write, self.op.p, Signal()
         # A word that the host is then refused costs the loader a cycle: sooner than the refusal is known.
         m.d.comb += [

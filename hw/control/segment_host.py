@@ -32,7 +32,7 @@ class SegmentScan(wiring.Component):
     Members
     -------
     start : In
-        Begin; what follows stays until `done`.
+        Begin; the next inputs stay unchanged until `done`.
     low, high : In
         The range: words low..high - 1.
     skip, skipped : In
@@ -102,10 +102,9 @@ class SegmentHost(wiring.Component):
 
     - a word written into a segment that is being checked reopens it and ends the check, also in the check's
       last cycle;
-    - a word written into a segment that is being loaded is just written, in the order of the write port: the
-      check that follows reads what is there;
-    - open and free of the loader's segment are refused, so the loader never writes into what is no longer its
-      own.
+    - a word written into a segment that is being loaded is written, in the order of the write port; the
+      check that follows reads the final contents;
+    - open and free of the loader's segment are refused, so the loader never writes outside its segment.
 
     Latency: 3 cycles, and up to 2 more than there are segments if a range has to be compared with all of them
     (open; a word outside the segment written last). Throughput: one operation at a time.
@@ -128,12 +127,12 @@ class SegmentHost(wiring.Component):
     decided, code, writing : Out
         An operation is decided in this cycle; why it is refused; it is the write of a word.
     job, start, cancel : Out
-        To the loader: in the next cycle `start` begins `job`; a word is being written into the segment it
+        To the loader: in the next cycle `start` begins the operation `job`; a word is being written into the segment it
         checks.
     trap : Out
         A segment in use was to be changed; one cycle.
     write : Out
-        The word of this cycle's operation goes to the instruction store.
+        The word of this cycle's operation is written to the instruction store.
     """
 
     def __init__(self, config: MlaConfig):
@@ -171,7 +170,7 @@ class SegmentHost(wiring.Component):
         bad_range, bad_select, found = Signal(), Signal(), Signal()
         target = Signal(self.index_bits)
         end, writing, scanning = Signal(33), Signal(), Signal()
-        # Latched for the decision: what was written where has a long way through the registers' decoder.
+        # Registers: the path through the decoder of host registers is long.
         self._kind = kind = Signal(SegmentOp)
         self._wrong_length = wrong_length = Signal()
         cached, cache_segment = self._cache(m, found)
@@ -205,7 +204,7 @@ class SegmentHost(wiring.Component):
                     m.d.sync += target.eq(scan.position)
                 m.next = "LOOK"
             with m.State("LOOK"):
-                # Only this host changes a length, so what is compared here still holds when it decides.
+                # Only this component changes a length, so the comparison is still valid in the cycle of the decision.
                 m.d.sync += [
                     wrong_length.eq(op.length != self.entry.length),
                     bad_range.eq(
@@ -243,7 +242,7 @@ class SegmentHost(wiring.Component):
     def _judge(
         self, m: Module, target: Signal, bad_range: Signal, bad_select: Signal, found: Signal
     ) -> Signal:
-        """Set `code`; returns whether a program uses the target."""
+        """Set `code`; returns a flag that a program uses the target."""
         state = self.entry.state
         used, loading, closed = Signal(), Signal(), Signal()
         domain = pipeline_domain(m, self.config.pipelined)
@@ -309,7 +308,7 @@ class SegmentHost(wiring.Component):
             self.cancel.eq(self.write & (self.entry.state == SegmentState.CHECKING)),
         ]
         m.d.sync += self.start.eq(job & (self.code == LoaderError.NONE))
-        # Whether it will start is known late: what a loader that has nothing to do sees does not matter.
+        # The start is decided late in the cycle; an idle loader ignores these inputs.
         with m.If(job & ~self.busy):
             m.d.sync += [
                 self.job.load.eq(self._kind == SegmentOp.LOAD),

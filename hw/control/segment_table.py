@@ -1,4 +1,4 @@
-"""The segment table: where each program lies in the instruction store, and whether it may run."""
+"""The segment table: range of each program in the instruction store, and its state."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
 from amaranth.lib import data, wiring
@@ -72,7 +72,7 @@ class SegmentTable(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        # Base and length are only looked at while the state says that they were written.
+        # Base and length are only used in states in which they were written.
         m.submodules.extents = extents = Ram(width=2 * PC_BITS, depth=self.segments, reads=3, comb=True)
         m.d.comb += [
             extents.w_addr.eq(self.host_index),

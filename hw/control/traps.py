@@ -15,14 +15,14 @@ SETTLE = 16
 
 
 class Traps(wiring.Component):
-    """From the first sign of a trap to RESUME.
+    """Handles traps, from the first event of one to RESUME.
 
     - RUN: watching.
     - DRAIN, after an exact trap: earlier commands run until every unit is stuck.
     - ABORT, after a bus error or the watchdog: the core is stopped, units finish their bus transfers without
       effect.
     - FLUSH, one cycle: queues, semaphores, core and dispatch are cleared.
-    - RECORDS: completion records of what was in flight are written.
+    - RECORDS: completion records of macro-instructions in flight are written.
     - TRAPPED: recorded, interrupt raised; waiting for RESUME.
 
     A bus error or the watchdog replaces an exact trap that waits in DRAIN. WIS_IN_USE is only recorded, and
@@ -137,7 +137,7 @@ class Traps(wiring.Component):
                 self.trapped.eq(fsm.ongoing("TRAPPED")),
                 self.stop.eq(aborting),
             ]
-            # Registers, for they reach all of the machine: what the state will be.
+            # Registers, because they reach the whole machine: flags of the next state.
             m.d.sync += [self.abort.eq(self.stop), self.flush.eq(0)]
             with m.State("RUN"):
                 with m.If(imprecise.valid):

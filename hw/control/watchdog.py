@@ -9,7 +9,7 @@ from hw.lib.pipeline import pipeline_domain
 
 
 class Watchdog(wiring.Component):
-    """Deadlock and watchdog detection, and the wait until everything has come to rest.
+    """Deadlock and watchdog detection, and the wait until the machine is at rest.
 
     Latency: conditions must hold for `settle` cycles, and with `pipelined` a deadlock is reported a cycle later.
     Throughput: does not apply.
@@ -17,15 +17,16 @@ class Watchdog(wiring.Component):
     Parameters
     ----------
     settle : int
-        Cycles without change that rule out that a signal is still on its way.
+        Cycles without change after which no signal is still in a pipeline register.
     pipelined : int
         As in MlaConfig.
 
     Members
     -------
-    stuck, idle, busy, program_running, core_blocked, dispatch_idle, flight_empty, flight_waiting, progress,
-    limit : In
-        As in Traps.
+    stuck, idle, busy, program_running, core_blocked, dispatch_idle : In
+        State of units and control, as in Traps.
+    flight_empty, flight_waiting, progress, limit : In
+        State of macro-instructions and limit of the watchdog, as in Traps.
     running, counting, aborting : In
         A deadlock can be declared; the watchdog counts; the machine is being aborted.
     still : Out
@@ -77,7 +78,7 @@ class Watchdog(wiring.Component):
         self._hold(m, "deadlock", blocked, dead)
         cycles, reached, restart = Signal(32), Signal(), Signal()
         m.d.comb += restart.eq(self.flight_empty | self.progress | ~self.counting | self.expired)
-        # What completed in the cycle of the limit has not missed it.
+        # A completion in the cycle of the limit is in time.
         m.d.comb += self.expired.eq(reached & self.counting & ~self.flight_empty)
         # Registered for speed: a restart clears it with the count.
         m.d.sync += reached.eq((cycles >= self.limit) & (self.limit != 0) & ~restart)

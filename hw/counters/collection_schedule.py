@@ -23,7 +23,7 @@ def group_counters(group: str) -> list[int]:
     return [i for i, c in enumerate(COUNTERS) if c.group == group]
 
 
-#: Groups of one counter keep it by tag themselves: their tags may change at any time.
+#: Groups of one counter store its sum by tag themselves: their tags may change at any time.
 SINGLES = tuple(name for name in GROUPS if len(group_counters(name)) == 1)
 #: The others hold the sums of the tag before until they are flushed.
 FLUSHED = tuple(name for name in GROUPS if name not in SINGLES)
@@ -88,7 +88,7 @@ class CollectionSchedule(wiring.Component):
     read, select_counter : In
         The host reads this counter.
     all_tags : In
-        Rounds go through the tags; else they stay at tag 0.
+        Rounds cycle through the tags; else they stay at tag 0.
     valid : Out
         There is a step.
     counter : Out
@@ -147,13 +147,13 @@ class CollectionSchedule(wiring.Component):
         self, m: Module, flushing: Signal, flush_turn: Signal, final: Signal
     ) -> Callable[[Value], Value]:
         """Return whether a flush collects a counter within `apart` cycles of this one."""
-        places = [(self.old, self.counter)]
+        steps = [(self.old, self.counter)]
         for number in range(1, self._apart):
             old, counter = Signal(name=f"old_{number}"), Signal(COUNTER_BITS, name=f"counter_{number}")
-            m.d.sync += [old.eq(places[-1][0]), counter.eq(places[-1][1])]
-            places.append((old, counter))
-        places += [(flushing & (flush_turn + i <= final), flush_turn + i) for i in range(self._apart)]
-        return lambda number: Cat(there & (number == place) for there, place in places).any()
+            m.d.sync += [old.eq(steps[-1][0]), counter.eq(steps[-1][1])]
+            steps.append((old, counter))
+        steps += [(flushing & (flush_turn + i <= final), flush_turn + i) for i in range(self._apart)]
+        return lambda number: Cat(valid & (number == collected) for valid, collected in steps).any()
 
     def _others(self, m: Module, near: Callable[[Value], Value]) -> None:
         """The host's step, or the round's."""

@@ -27,23 +27,23 @@ from hw.lib.ram import Ram
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _Submodules:
     """Submodules of the collector."""
 
     mem: Ram  # the 64-bit sums, by tag and counter
-    seen: Ram  # of the groups' sums, what was collected last, by counter
+    seen: Ram  # the groups' sums as they were last collected, by counter
     turns: CollectionSchedule
     groups: dict[str, CounterGroup]
     singles: dict[str, DirectCounter]
 
 
 class Collector(wiring.Component):
-    """Moves what the groups' sums have grown by to memory, one a cycle, and answers the host.
+    """Adds the increase of the groups' sums to memory, one counter a cycle, and answers reads of the host.
 
     CollectionSchedule chooses the counter of each step. The step has the counter's group copy its sums (`copy`), takes
-    the counter's sum and reads the memory word (`sample`), subtracts what was collected before (`compare`, with
-    `pipelined` a cycle later: block RAM is slow) and adds (`add`). A busy group still holds the copy of the tag before,
-    which is then what is collected; a host's read of the present tag waits for that to end, so its value is exact for
+    the counter's sum and reads the memory word (`sample`), subtracts the sum collected before (`compare`, with
+    `pipelined` a cycle later: block RAM is slow) and adds (`add`). A busy group still holds the copy of the previous
+    tag, which is collected then; a host's read of the present tag waits until this has ended, so its value is exact for
     the cycle of the copy.
 
     After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
@@ -52,7 +52,7 @@ class Collector(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `tags` sizes the memory; `pipelined`.
+        Machine configuration; uses `tags` and `pipelined`.
 
     Members
     -------
@@ -63,7 +63,7 @@ class Collector(wiring.Component):
     select_counter, select_tag : In
         Counter and tag that the host reads.
     read : In
-        Ask for it; held until `read_done`.
+        Request of a read; held until `read_done`.
     read_done : Out
         One cycle: `value` is there.
     value : Out
@@ -102,26 +102,26 @@ class Collector(wiring.Component):
             width=max(self.widths.values()), depth=1 << COUNTER_BITS, exclusive=True
         )
         m.submodules.turns = turns = CollectionSchedule(self.tag_bits, APART_LATE if self._late else APART)
-        parts = _Parts(mem, seen, turns, self._groups(m), self._singles(m))
+        blocks = _Submodules(mem, seen, turns, self._groups(m), self._singles(m))
         store = Signal()
         m.d.comb += [
-            turns.go.eq(~self._clear(m, parts, store)),
-            turns.busy.eq(Cat(group.busy for group in parts.groups.values())),
+            turns.go.eq(~self._clear(m, blocks, store)),
+            turns.busy.eq(Cat(group.busy for group in blocks.groups.values())),
             turns.read.eq(self.read & self.ready),
             turns.select_counter.eq(self.select_counter),
             turns.all_tags.eq(self.ready),
         ]
-        self._step(m, parts, store)
+        self._step(m, blocks, store)
         return m
 
-    def _step(self, m: Module, parts: _Parts, store: Signal) -> None:
-        mem, seen = parts.mem, parts.seen
+    def _step(self, m: Module, blocks: _Submodules, store: Signal) -> None:
+        mem, seen = blocks.mem, blocks.seen
         sample, counter = Signal(), Signal(COUNTER_BITS)
         compare, compared = Signal(), Signal(COUNTER_BITS)
-        m.d.sync += [sample.eq(parts.turns.valid), counter.eq(parts.turns.counter)]
+        m.d.sync += [sample.eq(blocks.turns.valid), counter.eq(blocks.turns.counter)]
         m.d.sync += [compare.eq(sample), compared.eq(counter)]
-        tag, word_tag, single, answer = self._source(m, parts, sample, counter)
-        sampled = sampled_sum(m, counter, self._sums(parts), seen.width, sample, self._late)
+        tag, word_tag, single, answer = self._source(m, blocks, sample, counter)
+        sampled = sampled_sum(m, counter, self._sums(blocks), seen.width, sample, self._late)
         mine, amount, word = Signal(), Signal(seen.width), Signal(64)
         before, total = Signal(seen.width), Signal(64)
         m.d.comb += [
@@ -176,9 +176,9 @@ class Collector(wiring.Component):
             ]
         return singles
 
-    def _clear(self, m: Module, parts: _Parts, store: Signal) -> Signal:
-        """Clears all memories, the words in cycles without a `store`; returns whether nothing may be read yet."""
-        mem, seen, singles = parts.mem, parts.seen, parts.singles.values()
+    def _clear(self, m: Module, blocks: _Submodules, store: Signal) -> Signal:
+        """Clear all memories, the words in cycles without a `store`; returns a flag that nothing may be read yet."""
+        mem, seen, singles = blocks.mem, blocks.seen, blocks.singles.values()
         cleared = Signal(len(mem.w_addr) + 1)  # words; all when the highest bit is set
         swept = Signal(self.tag_bits + 1)  # tags of the single counters, likewise
         starting, sweep = Signal(), Signal()
@@ -197,15 +197,16 @@ class Collector(wiring.Component):
         return starting
 
     def _source(
-        self, m: Module, parts: _Parts, sample: Signal, counter: Signal
+        self, m: Module, blocks: _Submodules, sample: Signal, counter: Signal
     ) -> tuple[Signal, Signal, Signal, Signal]:
-        """Of the step whose sum is taken: tag of that sum, and of the word that is read; whether it is a single
-        counter's; and, when it adds, whether that is what the host wants: it holds all events before the copy.
+        """Properties of the step whose sum is sampled: tag of that sum, tag of the word that is read, condition that
+        it is a single counter's, and, in its last cycle, condition that it answers the host: the sum then holds all
+        events before the copy.
         """
         tag, word_tag, single = Signal(self.tag_bits), Signal(self.tag_bits), Signal()
-        turns, exact, host, last, answers = parts.turns, Signal(), Signal(), Signal(), Signal(2 + self._late)
+        turns, exact, host, last, answers = blocks.turns, Signal(), Signal(), Signal(), Signal(2 + self._late)
         m.d.sync += [exact.eq(1), host.eq(turns.host), last.eq(turns.last)]
-        for name, group in parts.groups.items():
+        for name, group in blocks.groups.items():
             numbers = group_counters(name)
             with m.If((turns.counter >= numbers[0]) & (turns.counter <= numbers[-1])):
                 m.d.comb += group.copy.eq(turns.valid)
@@ -215,22 +216,22 @@ class Collector(wiring.Component):
                 m.d.comb += [tag.eq(group.old_tag), group.finish_old.eq(last)]
         collected = Signal(self.tag_bits)
         m.d.sync += collected.eq(Mux(turns.host, self.select_tag, turns.tag))
-        for name, part in parts.singles.items():
-            m.d.comb += part.read_tag.eq(collected)
+        for name, counter_of_tag in blocks.singles.items():
+            m.d.comb += counter_of_tag.read_tag.eq(collected)
             with m.If(counter == group_counters(name)[0]):
                 m.d.comb += [tag.eq(collected), single.eq(1)]
         m.d.comb += word_tag.eq(Mux(host, self.select_tag, tag))
         m.d.sync += answers.eq(Cat(sample & host & exact, answers))
         return tag, word_tag, single, answers[-1]
 
-    def _sums(self, parts: _Parts) -> dict[int, Value]:
+    def _sums(self, blocks: _Submodules) -> dict[int, Value]:
         """The sum of each counter."""
         sums: dict[int, Value] = {}
         for i, counter in enumerate(COUNTERS):
             if counter.group in FLUSHED:
-                sums[i] = parts.groups[counter.group].sum(counter.name)
+                sums[i] = blocks.groups[counter.group].sum(counter.name)
             else:
-                sums[i] = parts.singles[counter.group].value
+                sums[i] = blocks.singles[counter.group].value
         return sums
 
     def _modulus(self, m: Module, counter: Signal) -> Signal:

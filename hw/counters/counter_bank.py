@@ -97,7 +97,7 @@ class DirectCounter(wiring.Component):
     increment, tag : In
         Event of this cycle and its tag.
     clear, clear_tag : In
-        This tag's sum starts anew with the increment of this cycle, whatever its tag.
+        This tag's sum restarts at the increment of this cycle, which need not have this tag.
     read_tag : In, value : Out
         Sum of a tag, combinational.
     """
@@ -151,13 +151,13 @@ def sampled_sum(
     sample : Signal
         Sample the sum.
     late : int
-        1: a part of the choice comes after the register.
+        1: the sum is selected in two stages, before and after the register.
     """
     first, rest = (counter[:_FIRST_BITS], counter[_FIRST_BITS:]) if late else (counter, None)
     blocks: dict[int, dict[int, Value]] = {}
     for i, value in sums.items():
-        block, place = divmod(i, 1 << len(first))
-        blocks.setdefault(block, {})[place] = value
+        block, index = divmod(i, 1 << len(first))
+        blocks.setdefault(block, {})[index] = value
     found: dict[int, Value] = {}
     for block, values in blocks.items():
         found[block] = sampled = Signal(width, name=f"sampled_{block}")

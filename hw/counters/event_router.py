@@ -1,4 +1,4 @@
-"""Gathers what the machine reports into the events of the counters, and says when a tag may change."""
+"""Routes the events of the machine to the counters, and controls when a tag may change."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -33,7 +33,7 @@ class EventRouter(wiring.Component):
 
     A group of counters can change its tag only when the sums of the previous one are collected, about thirty cycles
     after the last change, or a hundred and fifty if all groups change. To keep counts exact by tag, commands and
-    programs with another tag wait for that (`may_start`, `seq_hold`); LOAD and STORE do so themselves (`dma_busy`).
+    programs with another tag wait for that (`may_start`, `seq_hold`); LOAD and STORE wait inside (`dma_busy`).
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class EventRouter(wiring.Component):
         return last
 
     def _matrix_tag(self, m: Module, collector: Collector) -> None:
-        """The array's cycles go to the tag of its last events; without a command, to that of the command it waits
+        """The array's cycles count for the tag of its last events; without a command, to that of the command it waits
         for, or to the sequencer's if there is none.
         """
         state, held, tag = (
@@ -161,7 +161,7 @@ class EventRouter(wiring.Component):
         m.d.comb += [
             collector.matrix_tag.eq(tag),
             steady.eq((state.next_tag == last) | (~busy & (cur == last) & (tag == last))),
-            # Without a command `tag` is that of the one to come, and `held` what it was when the first one started.
+            # Without a command `tag` is that of the next one, and `held` the value of `tag` when the first one started.
             quiet.eq((cur == tag) & (~busy | (cur == state.next_tag))),
             self.may_start[Unit.MATRIX].eq(Mux(state.active, steady, quiet)),
         ]
@@ -177,8 +177,8 @@ class EventRouter(wiring.Component):
         ]
 
     def _seq_events(self, m: Module) -> data.View:
-        """The sequencer's events and what units do at the same time; with `pipelined` two cycles later, as their tag:
-        one register where they happen, one where they are counted.
+        """The sequencer's events and the overlaps of units; with `pipelined` two cycles later, as their tag: one
+        register at their source, one at the counters.
         """
         load, matrix, store = (self.units[unit].active for unit in (Unit.LOAD, Unit.MATRIX, Unit.STORE))
         events = Signal(event_layout("seq"), name="seq_events_0")

@@ -12,8 +12,8 @@ STATE_LAYOUT = data.StructLayout(
     {
         "row_entering": 1,  # a row enters the array
         "wait_weights": 1,  # a tile cannot start: weight reads were refused
-        "weight_shift": 1,  # a tile cannot start: its weights are on their way
-        "in_flight": 1,  # rows are still in the array or on their way to the accumulator
+        "weight_shift": 1,  # a tile cannot start: its weights have not arrived
+        "in_flight": 1,  # rows are in the array or between it and the accumulator
         "head_queued": 1,  # a MATRIX command waits in the queue
         "head_waits": 4,  # producers whose semaphores it lacks
         "program_runs": 1,  # the sequencer executes instructions
@@ -28,9 +28,9 @@ STATE_LAYOUT = data.StructLayout(
 class StallCause(wiring.Component):
     """Combinational choice of the first cause that applies.
 
-    What the array itself does comes first; then what the head of its queue waits for; then, with nothing to do,
-    the unit whose work the machine waits for. wait_activations and wait_accumulator never come: the scratchpad always
-    grants MATRIX its activations, and the accumulator forwards.
+    The state of the array comes first, then the semaphores that the head of its queue waits for, then, without a
+    command, the unit that the machine waits for. wait_activations and wait_accumulator never occur: the scratchpad
+    always grants MATRIX its activations, and the accumulator forwards.
 
     Members
     -------

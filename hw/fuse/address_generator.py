@@ -9,7 +9,7 @@ from hw.fuse.layouts import INDEX_BITS, POINT, READ_CONTROL
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import Unit
 from hw.layouts import command_layout, command_stream
-from hw.lib.pipeline import pipeline_register
+from hw.lib.pipeline import pipeline_register, vacancy
 from hw.lib.skid_buffer import SkidBuffer
 
 
@@ -27,23 +27,21 @@ class AddressWalk(wiring.Component):
         Bits of the value; arithmetic is modulo 2**width.
     dims : tuple of str
         Dimensions with a stride, innermost first; the value stays constant along the others.
-    late : int
-        1: the summands of a step are registered before it; `level` is valid a cycle before the step.
 
     Members
     -------
     load : In(1), base : In
-        Start value; `load` goes with the strides of the new command, which stay valid until the next load.
+        Start value; from `load` on the strides of the new command stay valid until the next load.
     step : In(1), level : In(3)
         Advance dimension number `level` of FUSE_DIMS.
     stride_{dim} : In
-        Strides.
+        Stride of each dimension.
     value : Out
         Current value of the address.
     """
 
-    def __init__(self, *, width: int, dims: tuple[str, ...], late: int = 0):
-        self._width, self._dims, self._late = width, dims, late
+    def __init__(self, *, width: int, dims: tuple[str, ...]):
+        self._width, self._dims = width, dims
         strides = {f"stride_{dim}": In(signed(width)) for dim in dims}
         super().__init__(
             {
@@ -69,11 +67,7 @@ class AddressWalk(wiring.Component):
                     m.d.comb += origin.eq(starts[outer[0]] if outer else first)
                     if dim in self._dims:
                         m.d.comb += stride.eq(getattr(self, f"stride_{dim}"))
-        if self._late:
-            origin, stride = (
-                pipeline_register(m, "origin_held", origin),
-                pipeline_register(m, "stride_held", stride),
-            )
+        origin, stride = self._register_summands(m, origin, stride)
         m.d.comb += following.eq(origin + stride)
         with m.If(self.load):
             m.d.sync += first.eq(self.base)
@@ -82,6 +76,21 @@ class AddressWalk(wiring.Component):
                 m.d.sync += start.eq(Mux(self.load, self.base, following))
         m.d.comb += self.value.eq(starts[self._dims[0]])
         return m
+
+    def _register_summands(self, m: Module, origin: Signal, stride: Signal) -> tuple[Signal, Signal]:
+        """Summands of a step as the adder uses them."""
+        return origin, stride
+
+
+class PipelinedAddressWalk(AddressWalk):
+    """`AddressWalk` with registers before its adder.
+
+    Latency, throughput, parameters: as `AddressWalk`.
+    Members: as `AddressWalk`; `level` is valid a cycle before the step.
+    """
+
+    def _register_summands(self, m: Module, origin: Signal, stride: Signal) -> tuple[Signal, Signal]:
+        return pipeline_register(m, "origin_held", origin), pipeline_register(m, "stride_held", stride)
 
 
 #: u and v of a legal command lie in -65536..65535.
@@ -93,13 +102,12 @@ class PointWalker(wiring.Component):
     """Walks commands and makes one point of each step; the next command's first point follows the last
     one's at once.
 
-    Latency: two cycles from a command to its first point. Throughput: one point in each cycle; with `pipelined` a
-    cycle passes between commands.
+    Latency: two cycles from a command to its first point. Throughput: one point in each cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `pipelined`.
+        Configuration of the machine.
 
     Members
     -------
@@ -116,7 +124,7 @@ class PointWalker(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self._early = config.pipelined
+        self._config = config
         super().__init__(
             {
                 "cmd": In(command_stream(Unit.FUSE)),
@@ -136,11 +144,11 @@ class PointWalker(wiring.Component):
         command, index, reads = Signal(command_layout(Unit.FUSE)), Signal(INDEX_BITS), Signal(READ_CONTROL)
         level, at_end = self._loops(m, step, command)
         final = at_end.all()
-        ready = self._stands(m, active, step)
+        ready = self._ready(m, active, step)
         m.d.comb += [
             step.eq(ready & buffer.i.ready),
             buffer.i.valid.eq(ready),
-            self.cmd.ready.eq((~active if self._early else ~active | (step & final)) & self.room),
+            self.cmd.ready.eq(vacancy(active, step & final, self._config.pipelined) & self.room),
             self.load.eq(self.cmd.valid & self.cmd.ready),
         ]
         with m.If(self.load):
@@ -156,13 +164,42 @@ class PointWalker(wiring.Component):
         self._point(m, buffer.i.payload, command, reads, step, level, at_end, index)
         return m
 
-    def _stands(self, m: Module, active: Signal, step: Signal) -> Value:
-        """Signal that a point is ready; with `pipelined` from the second cycle in which it is valid."""
-        if not self._early:
-            return active
-        stood = Signal()
-        m.d.sync += stood.eq(active & ~step)
-        return active & stood
+    def _ready(self, m: Module, active: Signal, step: Signal) -> Value:
+        """Condition that a point is ready."""
+        return active
+
+    def _compare_ends(self, m: Module, left: dict[str, Signal], at_end: Signal) -> None:
+        """Drive the dimensions that are at their last step from the steps left."""
+        m.d.comb += at_end.eq(Cat(left[dim] == 0 for dim in _ALL))
+
+    def _register_end(
+        self,
+        m: Module,
+        number: int,
+        at_end: Signal,
+        *,
+        left: Signal,
+        command: Signal,
+        step: Value,
+        level: Value,
+    ) -> None:
+        """Update `at_end` of one dimension, if it is a register.
+
+        Parameters
+        ----------
+        m : Module
+            Module that the logic is added to.
+        number : int
+            Number of the dimension.
+        at_end : Signal
+            Dimensions that are at their last step.
+        left : Signal
+            Steps left of the dimension.
+        command : Signal
+            Command that is being walked.
+        step, level : Value
+            A dimension advances, and its number.
+        """
 
     def _loops(self, m: Module, step: Value, command: Signal) -> tuple[Signal, Signal]:
         """Loop counters; returns the dimension that advances next and which dimensions are at their last
@@ -170,8 +207,7 @@ class PointWalker(wiring.Component):
         """
         level, at_end = Signal(3), Signal(len(_ALL))
         left = {dim: Signal(16, name=f"left_{dim}") for dim in _ALL}
-        if not self._early:
-            m.d.comb += at_end.eq(Cat(left[dim] == 0 for dim in _ALL))
+        self._compare_ends(m, left, at_end)
         for number in reversed(range(len(_ALL))):
             with m.If(~at_end[number]):
                 m.d.comb += level.eq(number)
@@ -182,14 +218,7 @@ class PointWalker(wiring.Component):
                 m.d.sync += left[dim].eq(left[dim] - 1)
             with m.Elif(step & (level > number)):
                 m.d.sync += left[dim].eq(command[f"{dim}_count"] - 1)
-            if self._early:
-                # Known a cycle before it is used.
-                with m.If(self.load):
-                    m.d.sync += at_end[number].eq(self.cmd.payload[f"{dim}_count"] == 1)
-                with m.Elif(step & (level == number)):
-                    m.d.sync += at_end[number].eq(left[dim] == 1)
-                with m.Elif(step & (level > number)):
-                    m.d.sync += at_end[number].eq(command[f"{dim}_count"] == 1)
+            self._register_end(m, number, at_end, left=left[dim], command=command, step=step, level=level)
         return level, at_end
 
     def _walk(
@@ -203,7 +232,8 @@ class PointWalker(wiring.Component):
         level: Value,
         command: Signal,
     ) -> Value:
-        m.submodules[f"walk_{name}"] = walk = AddressWalk(width=width, dims=tuple(strides), late=self._early)
+        address_walk = self._config.variant(AddressWalk, PipelinedAddressWalk)
+        m.submodules[f"walk_{name}"] = walk = address_walk(width=width, dims=tuple(strides))
         m.d.comb += [
             walk.load.eq(self.load),
             walk.base.eq(self.cmd.payload[base]),
@@ -259,3 +289,39 @@ class PointWalker(wiring.Component):
             point.emit.eq(reads.emit_all | last),
             point.cmd.eq(index),
         ]
+
+
+class PipelinedPointWalker(PointWalker):
+    """`PointWalker` whose loop ends are registers, set a cycle before they are used.
+
+    Latency: as `PointWalker`, one cycle more. Throughput: one point in two cycles; a cycle passes between commands.
+    Parameters, members: as `PointWalker`.
+    """
+
+    def _ready(self, m: Module, active: Signal, step: Signal) -> Value:
+        """Condition that a point is ready: from the second cycle in which it is valid."""
+        stood = Signal()
+        m.d.sync += stood.eq(active & ~step)
+        return active & stood
+
+    def _compare_ends(self, m: Module, left: dict[str, Signal], at_end: Signal) -> None:
+        pass
+
+    def _register_end(
+        self,
+        m: Module,
+        number: int,
+        at_end: Signal,
+        *,
+        left: Signal,
+        command: Signal,
+        step: Value,
+        level: Value,
+    ) -> None:
+        count = f"{_ALL[number]}_count"
+        with m.If(self.load):
+            m.d.sync += at_end[number].eq(self.cmd.payload[count] == 1)
+        with m.Elif(step & (level == number)):
+            m.d.sync += at_end[number].eq(left == 1)
+        with m.Elif(step & (level > number)):
+            m.d.sync += at_end[number].eq(command[count] == 1)

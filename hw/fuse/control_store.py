@@ -56,7 +56,7 @@ class ControlStore(wiring.Component):
 
 
 def fetch(m: Module, name: str, source: data.View, names: tuple[str, ...], index: Value) -> data.View:
-    """Keep the named controls of `source` (a control_write view) in a store of their own; returns those of
+    """Store the named controls of `source` (a control_write view) in a separate memory; returns those of
     command `index`.
     """
     members = source.control.shape().members

@@ -25,7 +25,7 @@ class Unpacked:
 
 
 def unpack(m: Module, lane: int, bits: Value) -> Unpacked:
-    """A float32 number's parts (combinational). Infinity and what is not a number count as numbers one binade
+    """Fields of a float32 number (combinational). Infinity and NaN count as numbers one binade
     beyond the largest.
     """
     field, fraction = bits[_FRACTION : _FRACTION + 8], bits[:_FRACTION]
@@ -43,7 +43,7 @@ def unpack(m: Module, lane: int, bits: Value) -> Unpacked:
 
 def pack(m: Module, lane: int, value: Value, dropped: Value, exponent: Value) -> Signal:
     """The float32 number value * 2**(dropped + exponent - 31), three cycles later: a product rounded to 24 bits and
-    its exponents. What is too small for a normal number is 0, what is too large infinity.
+    its exponents. Underflow gives 0, overflow infinity.
     """
     sign_1 = pipeline_register(m, f"float_sign_1_{lane}", value[-1])
     magnitude = pipeline_register(

@@ -97,7 +97,7 @@ OP_CONTROL = data.StructLayout(
 
 
 def requant_control(n: int) -> data.StructLayout:
-    """Controls of step 2; `slot` and `row` say where the multiplier comes from (neither: the fields)."""
+    """Controls of step 2; `slot` and `row` select the source of the multiplier (neither: the fields)."""
     return data.StructLayout(
         {
             "slot": 1,
@@ -207,7 +207,7 @@ def controls(n: int) -> dict[str, data.StructLayout]:
 
 
 def control_write(control: data.StructLayout) -> data.StructLayout:
-    """A command's controls on their way into a stage's store."""
+    """Write of a command's controls into the store of a stage."""
     return data.StructLayout({"write": 1, "index": INDEX_BITS, "control": control})
 
 

@@ -78,12 +78,12 @@ class Params(wiring.Component):
         )
         shift, beat_bits = n.bit_length() - 1, (beats - 1).bit_length()
         row, slot = self.write.addr[shift : shift + _ROW_BITS], self.write.addr[shift + _ROW_BITS :]
-        place = Signal(max(row_bits, 1), name=f"{name}_place")
+        index = Signal(max(row_bits, 1), name=f"{name}_place")
         hit = self.write.valid & ~self.write.table
         wanted = getattr(self, f"{read}_part")
         m.d.comb += [
-            place.eq(row - first),
-            ram.w_addr.eq(Cat(place[row_bits - word_bits : row_bits], slot)),
+            index.eq(row - first),
+            ram.w_addr.eq(Cat(index[row_bits - word_bits : row_bits], slot)),
             ram.w_data.eq(self.write.data.replicate(in_word)),
             *(
                 ram.w_en[i].eq(hit & Cat(row == r for r in range(first + i, first + rows, in_word)).any())

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.fuse.layouts import BEAT, CREDITS, DESCRIPTOR, POINT
-from hw.lib.pipeline import pipeline_register
+from hw.lib.pipeline import optional_register, vacancy
 from hw.memory.ports import ACC_READ_LATENCY, SP_READ_LATENCY, AccReadPort, SpReadPort
 
 #: Cycles from a granted read to the operand register that holds its data.
@@ -37,7 +37,7 @@ class PointIssue(wiring.Component):
     free : In(1)
         The writer has finished a point.
     sp_read, acc_read : Out
-        Memory ports; their data goes to the operand registers.
+        Memory ports; their data is loaded into the operand registers.
     sp_load : Out(10), acc_load : Out(2)
         The port's data belongs to this piece of A (4), B (4), residual (2); to A, B.
     beat : Out(BEAT)
@@ -67,16 +67,15 @@ class PointIssue(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
+        late = self._config.pipelined
         taken, complete, launch = Signal(), Signal(), Signal()
         sp_next, acc_next, last_step = self._next_step(m, taken)
-        stands = self._stands(m, taken)
+        ready = self._ready(m, taken)
         credit = Signal(range(CREDITS + 1), init=CREDITS // self._config.fuse_rate)
         full, room = Signal(), Signal()
         m.d.comb += [
-            room.eq(
-                (~full if self._config.pipelined else ~full | complete) & ~self._held(m, complete & launch)
-            ),
-            taken.eq(stands & room & (credit != 0)),
+            room.eq(vacancy(full, complete, late) & ~self._held(m, complete & launch)),
+            taken.eq(ready & room & (credit != 0)),
             self.points.ready.eq(taken & last_step),
             self.push.eq(taken & last_step),
             self.descriptor.addr.eq(self.points.payload.d),
@@ -95,13 +94,9 @@ class PointIssue(wiring.Component):
         self._launch(m, full & complete & launch, point)
         return m
 
-    def _stands(self, m: Module, taken: Signal) -> Value:
-        """A step is ready; with `pipelined` what it reads is found a cycle before."""
-        if not self._config.pipelined:
-            return self.points.valid
-        stood = Signal()
-        m.d.sync += stood.eq(self.points.valid & ~taken)
-        return self.points.valid & stood
+    def _ready(self, m: Module, taken: Signal) -> Value:
+        """Condition that a step is ready."""
+        return self.points.valid
 
     def _held(self, m: Module, launched: Value) -> Value:
         """The operand registers are in use by the parts of a row still to come."""
@@ -113,12 +108,23 @@ class PointIssue(wiring.Component):
             m.d.sync += left.eq(parts - 2)
         with m.Elif(left != 0):
             m.d.sync += left.eq(left - 1)
-        # With `pipelined` the step that launches also takes the room.
-        return (left != 0) if self._config.pipelined else launched | (left != 0)
+        return self._in_use(launched, left)
+
+    def _in_use(self, launched: Value, left: Signal) -> Value:
+        """Condition that the operand registers are in use.
+
+        Parameters
+        ----------
+        launched : Value
+            The first part of a row is launched in this cycle.
+        left : Signal
+            Parts of the row still to come after the next one.
+        """
+        return launched | (left != 0)
 
     def _next_step(self, m: Module, taken: Value) -> tuple[Signal, Signal, Signal]:
-        """The next reads of the point at the stream's head, and whether they are its last."""
-        point = self.points.payload
+        """The next reads of the point at the stream's head, and a flag that they are its last."""
+        point, late = self.points.payload, self._config.pipelined
         results = []
         rests = []
         self._choices: list[Signal] = []  # those of this cycle
@@ -133,9 +139,8 @@ class PointIssue(wiring.Component):
                 chosen.eq(open_ & ~rest),
             ]
             self._choices.append(chosen)
-            if self._config.pipelined:
-                chosen = pipeline_register(m, f"{name}_next_held", chosen)
-                rest = pipeline_register(m, f"{name}_rest_held", rest)
+            chosen = optional_register(m, f"{name}_next_held", chosen, late)
+            rest = optional_register(m, f"{name}_rest_held", rest, late)
             results.append(chosen)
             rests.append((done, chosen, rest))
         last_step = Signal()
@@ -171,7 +176,7 @@ class PointIssue(wiring.Component):
         m.d.comb += [
             # `taken` comes when the scratchpad's register is free: it is part of the step that waits.
             sp.valid.eq(taken & sp_next.any()),
-            sp.addr.eq(pipeline_register(m, "sp_addr", address) if self._config.pipelined else address),
+            sp.addr.eq(optional_register(m, "sp_addr", address, self._config.pipelined)),
             complete.eq(full & sp.ready & (~acc.valid | acc.ready)),
             self.refused.eq((sp.waits & ~sp.ready) | (acc.valid & ~acc.ready)),
         ]
@@ -217,3 +222,20 @@ class PointIssue(wiring.Component):
             ]
             with m.If(again.valid):
                 m.d.comb += self.beat.eq(again)
+
+
+class PipelinedPointIssue(PointIssue):
+    """`PointIssue` that finds the reads of a step a cycle before it issues them.
+
+    Latency: as `PointIssue`, one cycle more. Throughput: as `PointIssue`, and one step in two cycles.
+    Parameters, members: as `PointIssue`.
+    """
+
+    def _ready(self, m: Module, taken: Signal) -> Value:
+        stood = Signal()
+        m.d.sync += stood.eq(self.points.valid & ~taken)
+        return self.points.valid & stood
+
+    def _in_use(self, launched: Value, left: Signal) -> Value:
+        """As `PointIssue._in_use`; the step that launches also occupies the register of the step."""
+        return left != 0

@@ -113,7 +113,7 @@ def lane_reduce_latency(config: MlaConfig) -> int:
 
 class LaneReduce(wiring.Component):
     """Replaces lane 0 of a row's last beat by the sum, maximum or minimum of the lanes that contributed, if
-    asked.
+    its command reduces lanes.
 
     Latency: latency(config). Throughput: one beat in each cycle.
 
@@ -187,7 +187,7 @@ class LaneReduce(wiring.Component):
         found = pipeline_delay(m, "any", any_, levels)
         at = 1 + levels
         if self._config.fuse_rate > 1:
-            scalar, found, rows = self._parts(m, beats[at], scalar, found, rows)
+            scalar, found, rows = self._combine_beats(m, beats[at], scalar, found, rows)
             at += 1
         last = fetch(m, "result", self.controls, ("lane_reduce",), beats[at].cmd)
         one = Mux(found, scalar, 0)
@@ -195,10 +195,10 @@ class LaneReduce(wiring.Component):
         m.d.comb += [self.o[lane].eq(pipeline_register(m, f"o_{lane}", row)) for lane, row in enumerate(rows)]
         return m
 
-    def _parts(
+    def _combine_beats(
         self, m: Module, beat: data.View, scalar: Value, found: Value, rows: list[Value]
     ) -> tuple[Value, Value, list[Value]]:
-        """Join the parts of a row; the last one carries the result."""
+        """Combine the beats of a row; the last one carries the result."""
         kind = fetch(m, "parts", self.controls, ("lane_reduce",), beat.cmd).lane_reduce
         so_far, any_so_far = Signal(signed(32), reset_less=True), Signal(reset_less=True)
         fresh = beat.part == 0

@@ -51,11 +51,11 @@ class Requantizer(wiring.Component):
     value : In(lanes)
         Biased value of each lane.
     mult, exponent, neg_mult, neg_exponent : In(lanes)
-        The slot's parameters, together with the value.
+        The slot's parameters, in the cycle of the value.
     row_mult, row_exponent : In
-        The row's parameters, together with the value.
+        The row's parameters, in the cycle of the value.
     a_exponent : In(lanes of EXPONENT_BITS)
-        Added to the exponents, together with the value.
+        Summand of the exponents, in the cycle of the value.
     o : Out(lanes)
         Requantized value of each lane.
     changed : Out(COUNT_BITS)
@@ -111,15 +111,15 @@ class Requantizer(wiring.Component):
             m.submodules[f"control_{lane}"] = control = ScaleControl()
             m.d.comb += scale.x.eq(pipeline_register(m, f"x_{lane}", self.value[lane]))
             exponent = self._factors(m, lane, factors, scale)
-            place = slice(EXPONENT_SUM_BITS * lane, EXPONENT_SUM_BITS * (lane + 1))
+            bits = slice(EXPONENT_SUM_BITS * lane, EXPONENT_SUM_BITS * (lane + 1))
             m.d.comb += [
                 # A float32 result is rounded to its own bits only, however small it is.
                 control.exponent.eq(Mux(mode.to_float, _LEAST_EXPONENT, exponent)),
                 control.rounding.eq(mode.rounding),
                 scale.steps.eq(control.steps),
-                exponents.i[place].eq(exponent),
+                exponents.i[bits].eq(exponent),
             ]
-            number = pack(m, lane, scale.rounded, scale.dropped, exponents.o[place].as_signed())
+            number = pack(m, lane, scale.rounded, scale.dropped, exponents.o[bits].as_signed())
             total = add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
             limited, differs = clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
             result = Mux(limits.to_float, number, limited)

@@ -1,4 +1,4 @@
-"""Assembles rows of results from the beats that carry their parts."""
+"""Assembles rows of results from their beats."""
 
 from itertools import pairwise
 
@@ -9,18 +9,18 @@ from hw.lib.fifo import CreditFifo
 from hw.lib.trees import tree_sum
 
 
-def _parts(beats: CreditFifo, count: int) -> list[Signal]:
+def _beat_registers(beats: CreditFifo, count: int) -> list[Signal]:
     """Registers of a row's parts."""
     return [Signal(beats.r_data.shape(), name=f"part_{i}", reset_less=True) for i in range(count)]
 
 
 def assemble_row(m: Module, beats: CreditFifo, rate: int) -> tuple[Value, list[Value], Value]:
-    """The row at the head of the queue, of `rate` beats, the first ones of which wait for the last.
+    """The row at the head of the queue, of `rate` beats, all but the last in registers.
 
     Returns
     -------
     tuple
-        Whether it is there, its lanes, and how many of them clips have changed.
+        Flag that it is complete, its lanes, and the number of lanes that clips have changed.
     """
     head = beats.r_data
     row = list(head.value)
@@ -31,7 +31,7 @@ def assemble_row(m: Module, beats: CreditFifo, rate: int) -> tuple[Value, list[V
     with m.If(beats.pop):
         m.d.sync += count.eq(count + 1)
     m.d.comb += beats.pop.eq(beats.valid & ~last)
-    held = _parts(beats, rate - 1)
+    held = _beat_registers(beats, rate - 1)
     with m.If(beats.valid & ~last):
         m.d.sync += [after.eq(before) for before, after in pairwise([head, *held])]
     changed = Signal(SUM_BITS)
@@ -49,7 +49,7 @@ def collect_row(m: Module, beats: CreditFifo, rate: int, load: Value) -> tuple[V
         m.d.sync += count.eq(beats.pop)
     with m.Elif(beats.pop):
         m.d.sync += count.eq(count + 1)
-    held = _parts(beats, rate)
+    held = _beat_registers(beats, rate)
     with m.If(beats.pop):
         m.d.sync += [after.eq(before) for before, after in pairwise([beats.r_data, *held])]
     changed = Signal(SUM_BITS)

@@ -25,7 +25,7 @@ SCALE_STEPS = data.StructLayout(
         "second_4": 5,  # shift of the second rounding of the double mode
         "away_4": 1,
         "even_4": 1,
-        "wrap_5": 1,  # keep the low 32 bits instead of saturating
+        "wrap_5": 1,  # return the low 32 bits instead of saturating
         "even_5": 1,
     }
 )
@@ -51,7 +51,7 @@ class ScaleControl(wiring.Component):
     exponent : In(signed(EXPONENT_BITS)), ls : In(5), rounding : In(2)
         As in the definition of `scale`.
     raw : In(1)
-        Only multiply, and keep the low 32 bits.
+        Only multiply, and return the low 32 bits.
     steps : Out(SCALE_STEPS)
         For the lanes.
     """
@@ -111,7 +111,7 @@ class ScaleControl(wiring.Component):
 
 
 def _ones(number: Value) -> Value:
-    """As many ones as the number of three bits says."""
+    """Thermometer code of a number of three bits: bit i is set if the number exceeds i."""
     return Cat(number > i for i in range(7))
 
 
@@ -119,12 +119,12 @@ def _ones(number: Value) -> Value:
 SCALE_LATENCY = 7
 ROUNDED = 5
 _MAX = (1 << 31) - 1
-#: Bits left by the shift by bytes: a result, the bit that rounds it, and what the shift by bits can still drop.
-_KEPT = 40
+#: Bits left by the shift by bytes: a result, the bit that rounds it, and the bits that the shift by bits can drop.
+_COARSE_BITS = 40
 #: Significant bits of a product after the first rounding of the even mode.
-_SINGLE = 24
-#: The first byte of a product, shifted left by one, in which more than that many bits can begin.
-_LEAST = _SINGLE // 8 + 1
+_SINGLE_BITS = 24
+#: The first byte of a product, shifted left by one, in which more than _SINGLE_BITS bits can begin.
+_FIRST_LONG_BYTE = _SINGLE_BITS // 8 + 1
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ class _Amounts:
     used : Value
         Bytes of the product with a bit that differs from the sign.
     ones, number : Value
-        The shift by bytes, as that many ones and as a number.
+        The shift by bytes, as a thermometer code and as a number.
     all, less : Value
-        The shift by bits that follows: as much as the control says; as much as the product has beyond _SINGLE bits,
-        even if the control says less. With neither the lesser of the two.
+        The shift by bits that follows is the amount of the control with `all`; the bits of the product beyond
+        _SINGLE_BITS with `less`, even if the control has a smaller amount; with neither the smaller of the two.
     """
 
     used: Value
@@ -150,23 +150,23 @@ class _Amounts:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _CoarseProduct:
     """Product after the shift by whole bytes.
 
     Attributes
     ----------
     kept : Value
-        Its _KEPT bits at the bottom.
+        The low _COARSE_BITS bits after the shift.
     sticky, excess : Value
-        Set if a bit below the kept ones is set; set if a bit above them differs from the sign.
+        Set if a bit below `kept` is set; set if a bit above it differs from the sign.
     negative : Value
         Sign of the product.
     bytes : Value
-        By how many it was shifted.
+        Number of bytes of the shift.
     spare : Value
-        The most to shift by now, as that many ones.
+        Largest shift by bits, as a thermometer code.
     less : Value
-        That is all to shift by, even if the control says less.
+        The shift is `spare`, even if the control has a smaller amount.
     """
 
     kept: Value
@@ -181,8 +181,8 @@ class _Part:
 class ScaleLane(wiring.Component):
     """One lane of `scale`.
 
-    The product is shifted first, by bytes and then by bits, and only as much of it is kept as the result and its
-    rounding need: 32 bits, the bit below them, whether any bit further below is set, and whether any bit above
+    The product is shifted first, by bytes and then by bits, reduced to the bits that the result and its
+    rounding need: 32 bits, the bit below them, a flag that a lower bit is set, and a flag that a bit above
     differs from the sign.
 
     Latency: LATENCY. Throughput: one value in each cycle.
@@ -197,11 +197,11 @@ class ScaleLane(wiring.Component):
     x : In(signed(x_width)), mult : In(signed(32))
         Factors of the product.
     steps : In(SCALE_STEPS)
-        From a ScaleControl given its inputs together with the operands.
+        Output of a ScaleControl whose inputs come in the cycle of the operands.
     o : Out(signed(32))
         Scaled, rounded and saturated product.
     rounded : Out(signed(33)), dropped : Out(6)
-        ROUNDED cycles after the operands: the product after its first rounding, and how many bits that dropped.
+        ROUNDED cycles after the operands: the product after its first rounding, and the number of dropped bits.
     """
 
     def __init__(self, *, x_width: int = 32):
@@ -242,7 +242,7 @@ class ScaleLane(wiring.Component):
             m.d.comb += short.eq(Mux(excess_5 & negative_5, -_MAX - 1, _MAX))
         # Plus half, less one unit where a tie must go down: one addition with a carry.
         below, carry = Const((1 << 30) - 1, 30) >> ~second_5, Signal()
-        up = Mux(steps.even_5, (total[: _SINGLE + 2] >> second_5)[0], ~short[-1])
+        up = Mux(steps.even_5, (total[: _SINGLE_BITS + 2] >> second_5)[0], ~short[-1])
         m.d.comb += carry.eq((second_5 != 0) & up)
         sum_ = Cat(Const(1, 1), short).as_signed() + Cat(carry, below)
         lowered = pipeline_register(m, "lowered", sum_[1:34].as_signed())
@@ -253,12 +253,12 @@ class ScaleLane(wiring.Component):
     def _bytes(self, m: Module, value: Value) -> _Amounts:
         """Bytes to shift by."""
         steps, sign = self.steps, value[-1]
-        # Bytes of the product in use, of those that the first of more than 24 bits or a bit above _KEPT can be in.
+        # Bytes of the product in use, of those that the first of over 24 bits or a bit above _COARSE_BITS can be in.
         used, spare, ones = Signal(8), Signal(7), Signal(7)
-        for byte in range(_LEAST, 8):
+        for byte in range(_FIRST_LONG_BYTE, 8):
             m.d.comb += used[byte].eq((_window(value, 8 * byte, 8) ^ sign.replicate(8)).any())
         m.d.comb += [
-            spare.eq(Cat(used[byte:].any() for byte in range(_LEAST, 8))),
+            spare.eq(Cat(used[byte:].any() for byte in range(_FIRST_LONG_BYTE, 8))),
             ones.eq(steps.coarse_2 & (spare | ~steps.even_2.replicate(7))),
         ]
         return _Amounts(
@@ -269,15 +269,15 @@ class ScaleLane(wiring.Component):
             less=pipeline_register(m, "less_3", steps.even_2 & (steps.coarse_2 & ~spare).any()),
         )
 
-    def _coarse(self, m: Module, doubled: Value, amounts: _Amounts) -> _Part:
+    def _coarse(self, m: Module, doubled: Value, amounts: _Amounts) -> _CoarseProduct:
         """Shift by bytes."""
         value = pipeline_register(m, "value_3", doubled)
         negative, ones = value[-1], amounts.ones
         below = [_window(value, 8 * byte, 8).any() & ones[byte] for byte in range(7)]
-        above = [amounts.used[byte] & ~ones[byte - _KEPT // 8] for byte in range(_KEPT // 8, 8)]
-        kept = _shift(m, "coarse", value, amounts.number, 8, _KEPT)
-        top = kept[_SINGLE : _SINGLE + 8] ^ negative.replicate(8)
-        return _Part(
+        above = [amounts.used[byte] & ~ones[byte - _COARSE_BITS // 8] for byte in range(_COARSE_BITS // 8, 8)]
+        kept = _shift(m, "coarse", value, amounts.number, 8, _COARSE_BITS)
+        top = kept[_SINGLE_BITS : _SINGLE_BITS + 8] ^ negative.replicate(8)
+        return _CoarseProduct(
             kept=pipeline_register(m, "kept", kept),
             sticky=pipeline_register(m, "sticky", Cat(below).any()),
             excess=pipeline_register(m, "excess", Cat(above).any()),
@@ -289,9 +289,9 @@ class ScaleLane(wiring.Component):
             less=pipeline_register(m, "less_4", amounts.less),
         )
 
-    def _fine(self, m: Module, part: _Part) -> tuple[Value, Value, Value, Value]:
-        """Shift by bits: the 32 bits of the result rounded down, whether to add one, whether it leaves int32, and
-        by how much the product was shifted.
+    def _fine(self, m: Module, part: _CoarseProduct) -> tuple[Value, Value, Value, Value]:
+        """Shift by bits: the 32 bits of the result rounded down, flags to add one and that it leaves int32, and
+        the shift of the product.
         """
         kept, steps = part.kept, self.steps
         amount, low, high = Signal(7), Signal(7), Signal(8)
@@ -374,7 +374,7 @@ def add_zero_point(m: Module, name: str, value: Value, zero_point: Value) -> Sig
 
 
 def clip(m: Module, name: str, total: Value, lo: Value, hi: Value) -> tuple[Signal, Signal]:
-    """`total` limited to lo..hi (combinational), and whether that changed it; lo must not exceed hi."""
+    """`total` limited to lo..hi (combinational), and a flag of a change; lo must not exceed hi."""
     above, below = Signal(name=f"{name}_above"), Signal(name=f"{name}_below")
     limited, changed = Signal(signed(32), name=f"{name}_limited"), Signal(name=f"{name}_changed")
     m.d.comb += [

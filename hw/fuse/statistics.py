@@ -28,7 +28,7 @@ REPORT = data.StructLayout(
     }
 )
 
-#: A part of a point's row on its way through; `report.valid` comes with the last one.
+#: Registers of one stage, for a beat of a point's row; `report.valid` comes with the last one.
 _STEP = data.StructLayout({"valid": 1, "report": REPORT})
 
 
@@ -82,7 +82,7 @@ class Statistics(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        step, row, mask = self._whole(m) if self._rate == 1 else self._parts(m)
+        step, row, mask = self._whole_row(m) if self._rate == 1 else self._split_row(m)
         end = pipeline_struct(m, "step", step, 1 + tree_latency(self._lanes))[-1]
         arrived = end.report
         least = self._extreme(m, "least", row, mask, _MAX, lambda a, b: a < b)
@@ -110,13 +110,13 @@ class Statistics(wiring.Component):
             m.d.sync += [getattr(self, name).eq(total[name]) for name in running]
         return m
 
-    def _whole(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
+    def _whole_row(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
         """The row in one step, and its mask."""
         step = Signal(_STEP)
         m.d.comb += [step.valid.eq(self.report.valid), step.report.eq(self.report)]
         return step, [self.row[lane] for lane in range(self._n)], list(self.mask)
 
-    def _parts(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
+    def _split_row(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
         """Step of each cycle, its lanes and their mask; the two stored rows alternate."""
         rows = [Signal(lanes(self._n), name=f"row_{i}", reset_less=True) for i in range(2)]
         masks = [Signal(self._n, name=f"mask_{i}", reset_less=True) for i in range(2)]
@@ -141,7 +141,7 @@ class Statistics(wiring.Component):
             part.eq(part + step.valid),
         ]
         choice = Cat(part, scanning)
-        row = part_of([kept[lane] for kept in rows for lane in range(self._n)], choice, self._lanes)
+        row = part_of([stored[lane] for stored in rows for lane in range(self._n)], choice, self._lanes)
         return step, row, part_of([bit for mask in masks for bit in mask], choice, self._lanes)
 
     def _extreme(

@@ -17,7 +17,7 @@ _TABLE_BYTES = 512
 
 
 class TableLookup(wiring.Component):
-    """value -> table[value & 255] where the command asks for it, else unchanged.
+    """value -> table[value & 255] where the command enables it, else unchanged.
 
     Each lane reads a copy of its own. A copy is as wide as a write (N bytes), so that loading takes every
     beat; the read picks the entry out of the word.

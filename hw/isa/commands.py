@@ -2,7 +2,7 @@
 
 A micro-program writes fields with `set UNIT.FIELD, ...` and sends a snapshot of them with `issue UNIT`. All fields
 return to their defaults at the start of every macro-instruction. The index of a field in its tuple is its number in
-the encoding (`unit << 6 | index`). docs/machine.md says what each command does.
+the encoding (`unit << 6 | index`). docs/machine.md specifies the effect of each command.
 """
 
 from enum import Enum

@@ -99,8 +99,8 @@ class Class(IntEnum):
 class Form:
     """Assembly form of a micro-operation.
 
-    `operands` lists what follows the mnemonic: d (register), field (unit.field), unit, a, b, imm, target, sem, mask,
-    wait, signal. `a`, `b` and `imm` after a `d` or `field` are summed or combined as docs/machine.md says.
+    `operands` lists the operands after the mnemonic: d (register), field (unit.field), unit, a, b, imm, target, sem,
+    mask, wait, signal. `a`, `b` and `imm` after a `d` or `field` are summed or combined as in docs/machine.md.
     """
 
     cls: Class
@@ -179,7 +179,9 @@ def encode(op: MicroOp, *, d: int = 0, a: int = 0, b: int = 0, imm: int = 0) -> 
     if imm > _IMM.high:
         imm -= 1 << 32
     if not (0 <= d <= _D.high and 0 <= a <= _A.high and 0 <= b <= _B.high and imm >= _IMM.low):
-        return WORD.pack(opcode=int(op), d=d, a=a, b=b, imm=imm)  # says which of them is out of range
+        return WORD.pack(
+            opcode=int(op), d=d, a=a, b=b, imm=imm
+        )  # raises an error that names the one out of range
     return op << _OPCODE_AT | d << _D_AT | a << _A_AT | b << _B_AT | imm & _IMM_MASK
 
 

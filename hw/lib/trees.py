@@ -8,7 +8,7 @@ from hw.lib.pipeline import pipeline_register
 
 
 def select_tree(m: Module, name: str, number: Value, values: dict[int, Value]) -> Value:
-    """values[number] as a tree of two-way choices, any of them where `number` is no key.
+    """values[number] as a tree of two-way choices, an arbitrary one where `number` is no key.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ class SpReadPort(wiring.Signature):
 
 
 class SpWritePort(wiring.Signature):
-    """Scratchpad write port, seen from the requester: byte i of `data` goes to byte `addr` + i where `mask`[i].
+    """Scratchpad write port, seen from the requester: byte i of `data` is written to byte `addr` + i where `mask`[i].
 
     Taken with `valid & ready` and granted with `waits & ready`, as a read is; reads granted in later cycles return it.
     `addr` + i wraps at the memory's size, so that a first partial beat may start below its address with its low mask

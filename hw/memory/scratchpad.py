@@ -88,7 +88,7 @@ class SpAccess:
 
 
 class SpReadLane(wiring.Component):
-    """From the banks' words to the row that one read port asked for.
+    """Selects the row that one read port requested from the words of the banks.
 
     Latency: the row is at `data` two cycles after `capture`, whose memory words are at `even`, `odd` one
     cycle after it. Throughput: one row per cycle.
@@ -279,15 +279,24 @@ class Scratchpad(wiring.Component):
                 Signal(self._config.sp_banks, name=f"{name}_asks_{half}") for half in ("even", "odd")
             )
             m.d.comb += [asks[h].eq(Mux(port.waits, access.want[h], 0)) for h in range(2)]
-            refused = Cat(asks[h] & taken[h] for h in range(2)).any()
-            if self._config.pipelined and name == "load_write":
-                refused = self.fuse_write.waits  # whatever it wants: LOAD's side has more to decide from it
-            m.d.comb += port.ready.eq(~refused)
+            m.d.comb += port.ready.eq(~self._refused(name, asks, taken))
             # The request of a refused port counts as granted, so that the grants of all ports are computed in parallel
             # instead of one after another, which would be the longest path of the machine.
             taken = [asks[h] | taken[h] for h in range(2)]
             asked[name] = asks
         return asked
+
+    def _refused(self, name: str, asks: tuple[Signal, ...], taken: list[Value]) -> Value:
+        """Condition that a port is not served.
+
+        Parameters
+        ----------
+        name : str
+            Name of the port.
+        asks, taken : sequence
+            Banks requested by it and by ports before it, of the even and of the odd half.
+        """
+        return Cat(asks[h] & taken[h] for h in range(2)).any()
 
     def _steer_reads(
         self, m: Module, ram: Ram, accesses: dict[str, SpAccess], asked: dict, half: int, bank: int
@@ -351,3 +360,15 @@ class Scratchpad(wiring.Component):
                 total = partial
             counts.append(Cat(total, Const(0, width * (SP_BANKS_MAX - banks))))
         m.d.comb += self.events.as_value().eq(Cat(counts))
+
+
+class PipelinedScratchpad(Scratchpad):
+    """`Scratchpad` that refuses LOAD's write during every write of FUSE, whatever their banks: LOAD has more logic
+    behind its `ready`.
+
+    Latency, throughput: as `Scratchpad`, except for LOAD's writes.
+    Parameters, members: as `Scratchpad`.
+    """
+
+    def _refused(self, name: str, asks: tuple[Signal, ...], taken: list[Value]) -> Value:
+        return self.fuse_write.waits if name == "load_write" else super()._refused(name, asks, taken)

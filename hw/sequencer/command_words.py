@@ -1,4 +1,4 @@
-"""Commands as words: how fields travel to a unit that does not get its commands whole."""
+"""Commands as words: sends the fields of a command to its unit one by one."""
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -12,9 +12,9 @@ from hw.lib.ram import Ram
 
 
 class CommandWords(wiring.Component):
-    """Sends what changed in a unit's fields since its last command, then the derived increments, then an end.
+    """Sends the fields of a unit that changed since its last command, then the derived increments, then an end.
 
-    A unit keeps its fields from command to command, so that only those travel that were written since. The wires to
+    A unit holds its fields from command to command, so that only those written since are sent. The wires to
     the units are those of one word.
 
     Latency: the first word comes two cycles after `start` if fields have to return to their defaults, the first field
@@ -36,7 +36,7 @@ class CommandWords(wiring.Component):
     word : Out
         Word for the unit's queue, which always has room.
     sent : Out
-        All words are on their way; until the next `start`.
+        All words were sent; until the next `start`.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class CommandWords(wiring.Component):
         return m
 
     def _changes(self, m: Module) -> tuple[list[Signal], list[Signal]]:
-        """Fields of each unit that were written since its last command, and whether all had been cleared before."""
+        """Fields of each unit that were written since its last command, and a flag that all had been cleared before."""
         changed, cleared = [], []
         for unit in Unit:
             name = unit.name.lower()
@@ -101,7 +101,7 @@ class CommandWords(wiring.Component):
         return changed, cleared
 
     def _fields(self, m: Module, changed: list[Signal], word: data.View, present: Signal) -> Signal:
-        """Words of the changed fields; returns whether all are out."""
+        """Words of the changed fields; returns a flag that all were sent."""
         most = max(len(fields) for fields in UNIT_FIELDS)
         m.submodules.values = values = Ram(width=32, depth=len(Unit) << FIELD_INDEX_BITS, exclusive=True)
         m.d.comb += [

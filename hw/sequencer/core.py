@@ -18,16 +18,15 @@ from hw.layouts import (
     limit_ports,
     windows_layout,
 )
-from hw.lib.pipeline import pipeline_domain, pipeline_register
+from hw.lib.pipeline import optional_register, pipeline_domain
 from hw.sequencer.call_stack import CallStack
-from hw.sequencer.command_words import CommandWords
-from hw.sequencer.config_registers import ConfigRegisters
-from hw.sequencer.decode import Decode
-from hw.sequencer.execute import Execute, advance, redirection
-from hw.sequencer.fetch import Fetch
-from hw.sequencer.issue import WRITES, CommandIssue, SerialIssue, command_issue
+from hw.sequencer.decode import Decode, PipelinedDecode
+from hw.sequencer.execute import Execute
+from hw.sequencer.execute_pipelined import PipelinedExecute
+from hw.sequencer.fetch import Fetch, PipelinedFetch
+from hw.sequencer.issue import CommandIssue, command_issue
 from hw.sequencer.layouts import COUNTER_BITS, FRAME_LAYOUT
-from hw.sequencer.loop_stack import LoopStack
+from hw.sequencer.loop_stack import LoopStack, PipelinedLoopStack
 
 #: Counter events.
 PULSES = (
@@ -47,8 +46,8 @@ class Core(wiring.Component):
 
     Latency: the first instruction executes 4 cycles after `start` is taken; `halted` comes one cycle after
     HALT executed. Throughput: one instruction a cycle; a taken branch, call or loop entry costs 3 cycles
-    more, RET, CALLP and a loop without trips 4, MUL 2, a second macro operand in one instruction 1; going
-    round a hardware loop costs nothing; ISSUE takes one cycle more than ParallelChecker's latency and the wait
+    more, RET, CALLP and a loop without trips 4, MUL 2, a second macro operand in one instruction 1; an
+    iteration of a hardware loop costs nothing; ISSUE takes one cycle more than ParallelChecker's latency and the wait
     for a full queue. With `pipelined` an instruction takes four cycles.
 
     Parameters
@@ -75,7 +74,7 @@ class Core(wiring.Component):
     stop : In
         Nothing executes from the next cycle on until `clear`.
     step_limit, windows : In, limit : Out
-        Host registers, and which limit of a window is asked for.
+        Host registers, and the number of the window limit that is requested.
     load, matrix, fuse, store : Out
         Checked commands; an offer is withdrawn only by `clear` and the cycle after `stop`.
     word_valid, word : Out
@@ -85,13 +84,13 @@ class Core(wiring.Component):
     unit_idle : In
         Units with nothing queued or running.
     tag_hold : In
-        TAG waits: the counters have not yet put the last tag's sums away.
+        TAG waits: the counters have not yet stored the last tag's sums.
     blocked, blocked_pc : Out
         Waiting in WAIT, FENCE or for a full queue.
     statistics : In
         Values of the statistics selectors.
     running, tag, macro, pc, segment : Out
-        State: what runs, and the instruction that executes.
+        State of the program that runs and its instruction that executes.
     micro_*, fetch_stalls, queue_stalls, sync_stalls : Out
         Events of the sequencer's counters.
     """
@@ -116,7 +115,7 @@ class Core(wiring.Component):
                 "stop": In(1),
                 "step_limit": In(32),
                 "windows": In(windows_layout(config)),
-                **limit_ports(config, asks=True),
+                **limit_ports(config, requests=True),
                 **{u.name.lower(): Out(command_stream(u)) for u in Unit},
                 "word_valid": Out(len(Unit)),
                 "word": Out(WORD_LAYOUT),
@@ -138,15 +137,16 @@ class Core(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.fetch = fetch = Fetch(self.config)
-        m.submodules.read = read = Decode(self.config)
-        m.submodules.execute = execute = Execute(self.config)
-        m.submodules.issue = issue = command_issue(self.config)
+        config = self.config
+        m.submodules.fetch = fetch = config.variant(Fetch, PipelinedFetch)()
+        m.submodules.read = read = config.variant(Decode, PipelinedDecode)(config)
+        m.submodules.execute = execute = config.variant(Execute, PipelinedExecute)(config)
+        m.submodules.issue = issue = command_issue(config)
         started, active, frozen, flush = Signal(), Signal(), Signal(), Signal()
         frame, operands = Signal(FRAME_LAYOUT), Signal(6)
         boot, ended = self._life(m, execute, started, active, frozen, operands)
-        redirect, target = redirection(m, execute, self.clear)
-        present, passed = advance(m, execute, read.ready_valid & ~redirect)
+        redirect, target = execute.register_redirect(m, self.clear)
+        present, passed = execute.advance(m, read.ready_valid & ~redirect)
         m.d.comb += [
             flush.eq(self.clear | started | redirect | ended),
             fetch.redirect.eq(boot | redirect),
@@ -155,9 +155,7 @@ class Core(wiring.Component):
             fetch.take.eq(read.take),
             self.fetch_addr.eq(fetch.fetch_addr),
             self.fetch_en.eq(fetch.fetch_en),
-            read.word.eq(
-                pipeline_register(m, "fetched", self.fetch_data) if self.config.pipelined else self.fetch_data
-            ),
+            read.word.eq(optional_register(m, "fetched", self.fetch_data, config.pipelined)),
             read.pc.eq(fetch.pc),
             read.valid.eq(fetch.valid),
             read.flush.eq(flush),
@@ -168,8 +166,7 @@ class Core(wiring.Component):
             read.operand_data.eq(self.operand_data),
             read.statistics.eq(self.statistics),
             read.tag.eq(Mux(execute.set_tag, execute.total, self.tag)),
-            # With `pipelined` a result is in its register before the next instruction reads.
-            read.w_en.eq(0 if self.config.pipelined else execute.valid & read.instruction.scalar),
+            read.w_en.eq(execute.forwards(read.instruction)),
             read.w_addr.eq(read.instruction.d),
             read.w_data.eq(execute.result),
             read.commit.eq(execute.finish_scalar),
@@ -256,7 +253,8 @@ def connect_frames(
 ) -> None:
     """Running segment, callers, loops."""
     m.submodules.calls = calls = CallStack(core.config)
-    m.submodules.loops = loops = LoopStack(core.config, width=COUNTER_BITS)
+    loop_stack = core.config.variant(LoopStack, PipelinedLoopStack)
+    m.submodules.loops = loops = loop_stack(core.config, width=COUNTER_BITS)
     late = pipeline_domain(m, core.config.pipelined)
     late += [
         loops.step.eq(execute.step),
@@ -327,8 +325,7 @@ def connect_issue(
     """Fields of commands and the issue block."""
     x = execute.instruction
     d, unit_bits = ISSUE_D.offset("signal_seq"), 2
-    serial = isinstance(issue, SerialIssue)
-    registers = Signal(data.StructLayout(WRITES)) if serial else ConfigRegisters()
+    registers = issue.make_registers()
     # With `pipelined` a field is written a cycle later, long before a command can be issued.
     domain = pipeline_domain(m, core.config.pipelined)
     domain += [
@@ -350,55 +347,16 @@ def connect_issue(
         issue.mul_b.eq(execute.second),
         execute.product.eq(issue.mul_product),
     ]
-    _connect_verdict(m, execute, issue, core.config.pipelined)
+    issue.connect_execute(m, execute)
     for unit in Unit:
         name = unit.name.lower()
         connect(m, getattr(issue, name), flipped(getattr(core, name)))
-    if isinstance(registers, ConfigRegisters):
-        m.submodules.registers = registers
-        for unit in Unit:
-            name = unit.name.lower()
-            m.d.comb += getattr(issue, f"config_{name}").eq(getattr(registers, name))
-    else:
-        m.d.comb += core.limit.eq(issue.limit)
-        m.d.comb += [getattr(issue, f"field_{name}").eq(registers[name]) for name in WRITES]
-        _connect_words(m, core, issue, registers)
-
-
-def _connect_verdict(m: Module, execute: Execute, issue: CommandIssue, pipelined: int) -> None:
-    """Connect the start of a command's issue and its outcome, through registers with `pipelined`."""
-    domain, start = m.d.comb, issue.start
-    if pipelined:
-        domain, start = m.d.sync, Signal()
-        m.d.comb += issue.start.eq(start & ~issue.clear)
-    domain += [
-        start.eq(execute.start_issue),
-        execute.issued.eq(issue.issued),
-        execute.issue_trap.eq(issue.trap),
-        execute.issue_cause.eq(issue.cause),
-        execute.issue_address.eq(issue.address),
-    ]
-
-
-def _connect_words(m: Module, core: wiring.Component, issue: CommandIssue, writes: data.View) -> None:
-    """Connect the component that sends the fields of commands word by word."""
-    m.submodules.words = words = CommandWords()
-    m.d.comb += [
-        *(getattr(words, name).eq(writes[name]) for name in WRITES),
-        words.start.eq(issue.start),
-        words.unit.eq(issue.unit),
-        words.passed.eq(issue.passed),
-        words.increments.eq(issue.increments),
-        words.stop.eq(issue.clear),
-        issue.sent.eq(words.sent),
-        core.word_valid.eq(words.valid),
-        core.word.eq(words.word),
-    ]
+    issue.connect_fields(m, core, registers)
 
 
 def count_steps(m: Module, core: wiring.Component, execute: Execute, started: Value) -> None:
-    """Counts instructions against the limit; the comparison has a cycle of its own and does not wait to hear
-    whether this cycle's instruction counts.
+    """Counts instructions against the limit; the comparison has a separate cycle and does not wait for the
+    decision whether this cycle's instruction counts.
     """
     excess, hit = Signal(33), Signal()
     reached, short_of_one = ~excess[32], excess.all()

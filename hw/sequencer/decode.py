@@ -52,7 +52,7 @@ def find_kind(m: Module, opcode: Value) -> dict[str, Signal]:
 
 
 def find_targets(m: Module, word: data.View, pc: Value, base: Value) -> dict[str, Signal]:
-    """The program counters that EXECUTE_LAYOUT holds, so that nothing the execute stage decides comes before an
+    """The program counters that EXECUTE_LAYOUT holds, so that no decision of the execute stage precedes an
     adder.
 
     Parameters
@@ -95,13 +95,12 @@ _INDEX = (OPERAND_BASE - 1).bit_length()
 class Decode(wiring.Component):
     """Decodes an instruction and reads its operands.
 
-    Latency: 1 cycle, 2 if both selectors name macro operands. Throughput: as the latency. With `pipelined` an
-    instruction must be at the input in the cycle before it is valid: its first macro operand is read then.
+    Latency: 1 cycle, 2 if both selectors name macro operands. Throughput: as the latency.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`, `pipelined`, `segments`.
+        Machine configuration; uses `n` and `segments`.
 
     Members
     -------
@@ -224,7 +223,7 @@ class Decode(wiring.Component):
         return decoded
 
     def _buffer(self, m: Module, word: data.View, valid: Value) -> tuple[Value, Value, Signal]:
-        """Address of the operand buffer; returns a's data, b's, and whether b's is still to come."""
+        """Address of the operand buffer; returns a's data, b's, and a flag that b's is not yet valid."""
         second, waits, pair = Signal(), Signal(), Signal()
         m.d.comb += waits.eq(valid & pair & ~second)
         with m.If(self.take | self.flush):
@@ -237,21 +236,39 @@ class Decode(wiring.Component):
             )
             m.d.sync += pair.eq(uses_b & _in_buffer(self.word.a) & _in_buffer(self.word.b))
         first = Mux(_in_buffer(self.word.a), self.word.a, self.word.b)
-        if self.config.pipelined:  # read ahead, so that what the memory gives has a cycle to come here
-            m.d.comb += self.operand_addr.eq(Mux(self.take, self.word.b, first))
-            a_data = enable_register(m, "first_operand", self.operand_data, self.take)
-            b_data = enable_register(m, "second_operand", self.operand_data, waits)
-            return a_data, Mux(pair, b_data, a_data), waits
+        a, b = self._read_operands(m, word, valid=valid, pair=pair, waits=waits, first=first)
+        return a, b, waits
+
+    def _read_operands(
+        self, m: Module, word: data.View, *, valid: Value, pair: Signal, waits: Signal, first: Value
+    ) -> tuple[Value, Value]:
+        """Address of the operand buffer; returns the operands of both selectors.
+
+        Parameters
+        ----------
+        m : Module
+            Module that the logic is added to.
+        word : View
+            Instruction in this stage.
+        valid : Value
+            This stage has an instruction.
+        pair : Signal
+            Both of its selectors name macro operands.
+        waits : Signal
+            The second operand is being read.
+        first : Value
+            Selector that is read first of the instruction at the input.
+        """
         a_data = enable_register(m, "first_operand", self.operand_data, waits)
         # The address of the instruction that enters this stage, or again of the one that stays.
         again = Mux(_in_buffer(word.a) & ~(valid & pair), word.a, word.b)
         m.d.comb += self.operand_addr.eq(Mux(self.take, first, again))
-        return Mux(valid & pair, a_data, self.operand_data), self.operand_data, waits
+        return Mux(valid & pair, a_data, self.operand_data), self.operand_data
 
     def _operands(
         self, m: Module, word: data.View, decoded: dict[str, Signal], a_buffered: Value, b_buffered: Value
     ) -> tuple[Signal, Signal, Signal, Signal]:
-        """Values of both selectors and whether each is bad."""
+        """Values of both selectors and a flag for each that it is illegal."""
         m.submodules.registers = registers = RegisterFile()
         m.d.comb += [
             registers.clear.eq(self.clear),
@@ -307,6 +324,22 @@ class Decode(wiring.Component):
             Statistic.TAG: self.tag,
             Statistic.CYCLE: self.statistics.cycle,
         }
+
+
+class PipelinedDecode(Decode):
+    """`Decode` that reads the first macro operand ahead, so that the memory's data has a cycle to arrive here.
+
+    Latency, throughput: as `Decode`.
+    Members: as `Decode`; an instruction must be at the input in the cycle before it is valid.
+    """
+
+    def _read_operands(
+        self, m: Module, word: data.View, *, valid: Value, pair: Signal, waits: Signal, first: Value
+    ) -> tuple[Value, Value]:
+        m.d.comb += self.operand_addr.eq(Mux(self.take, self.word.b, first))
+        a_data = enable_register(m, "first_operand", self.operand_data, self.take)
+        b_data = enable_register(m, "second_operand", self.operand_data, waits)
+        return a_data, Mux(pair, b_data, a_data)
 
 
 def _in_buffer(selector: Value) -> Value:

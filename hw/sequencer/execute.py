@@ -1,5 +1,7 @@
 """Third stage of the sequencer core: execution and control flow."""
 
+from contextlib import AbstractContextManager
+
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -7,97 +9,15 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.isa.enums import Trap
 from hw.layouts import SEGMENT_LAYOUT
-from hw.lib.pipeline import pipeline_register
 from hw.sequencer.alu import Alu
-from hw.sequencer.alu_serial import SerialAlu
 from hw.sequencer.layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault, InstructionKind
 
 _CALLEE_LAYOUT = data.StructLayout({"usable": 1, "inside": OUT_BIT, "frame": FRAME_LAYOUT})
 
 
-def advance(m: Module, stage: wiring.Component, present: Value) -> tuple[Value, Value]:
-    """Signals that an instruction can execute, and that the next one may advance: with `pipelined` in the
-    cycle after its predecessor passes.
-    """
-    if not stage.config.pipelined:
-        return present, stage.passes
-    spent = Signal()
-    m.d.sync += spent.eq(stage.passes)
-    return present & ~spent, spent
-
-
-def redirection(m: Module, stage: wiring.Component, clear: Value) -> tuple[Signal, Signal]:
-    """Redirection and its target, one cycle after the instruction that redirects: its computation and the
-    address of the next fetch together would be too long a path.
-    """
-    redirect, target = Signal(), Signal.like(stage.target)
-    m.d.sync += [redirect.eq(stage.redirect & ~clear), target.eq(stage.target)]
-    if stage.config.pipelined:  # and what it does to the loops has another
-        return pipeline_register(m, "redirect_held", redirect & ~clear), pipeline_register(
-            m, "target_held", target
-        )
-    return redirect, target
-
-
-def settled(m: Module, stage: wiring.Component) -> tuple[Value, Value]:
-    """Signals that the instruction can proceed, with `pipelined` from its third cycle on; and that it no longer does,
-    from the next cycle on, or with `pipelined` in this one.
-    """
-    if not stage.config.pipelined:
-        return stage.valid, stage.finish
-    here, stood, ended = Signal(), Signal(), Signal()
-    stays = stage.valid & ~ended
-    m.d.sync += [here.eq(stays), stood.eq(here & stays & ~stage.finish), ended.eq(stage.finish)]
-    return stage.valid & stood, ended
-
-
-def results(m: Module, stage: wiring.Component, alu: Alu) -> list[Value]:
-    """Result, sum, whether a branch is taken and whether a loop has no trips; registers with `pipelined`."""
-    none = alu.sum.as_signed() <= 0
-    values: list[Value] = [alu.result, alu.sum, alu.taken]
-    if not stage.config.pipelined:
-        return [*values, none]
-    held = [pipeline_register(m, f"alu_{i}", value) for i, value in enumerate(values)]
-    return [*held, pipeline_register(m, "alu_none", held[1].as_signed() <= 0)]
-
-
 def raise_trap(m: Module, stage: wiring.Component, cause: Value | int, address: Value | int = 0) -> None:
     """The instruction traps."""
     m.d.comb += [stage.trap.eq(1), stage.cause.eq(cause), stage.address.eq(address)]
-
-
-def wait_ahead(m: Module, stage: wiring.Component, phase: Signal, waited: Signal) -> None:
-    """With `pipelined`: whether an instruction that waits may complete, a cycle before it does; what it waits for
-    stays.
-    """
-    x, may = stage.instruction, Signal()
-    conditions = {
-        InstructionKind.MUL: phase[1],
-        InstructionKind.TAG: ~stage.tag_hold,
-        InstructionKind.WAIT: stage.tokens.bit_select(x.d[:4], 1),
-        InstructionKind.FENCE: ~(x.d[:4] & ~stage.idle).any(),
-        InstructionKind.ISSUE: stage.issued,
-    }
-    with m.Switch(x.kind):
-        for kind, condition in conditions.items():
-            with m.Case(kind):
-                m.d.comb += may.eq(condition)
-    m.d.sync += waited.eq(may)
-
-
-def wait_late(m: Module, stage: wiring.Component, phase: Signal, waited: Signal) -> None:
-    """With `pipelined`: what instructions that wait do when they complete, and while they do not."""
-    d = stage.instruction.d[:4]
-    with m.Case(InstructionKind.TAG):
-        m.d.comb += stage.set_tag.eq(waited)
-    with m.Case(InstructionKind.WAIT):
-        m.d.comb += [stage.syncing.eq(~waited), stage.take.eq(waited << d)]
-    with m.Case(InstructionKind.FENCE):
-        m.d.comb += stage.syncing.eq(~waited)
-    with m.Case(InstructionKind.ISSUE):
-        m.d.comb += stage.start_issue.eq(phase == 0)
-        with m.If(stage.issue_trap):
-            raise_trap(m, stage, stage.issue_cause, stage.issue_address)
 
 
 def capture_callee(m: Module, stage: wiring.Component, phase: Value) -> data.View:
@@ -132,8 +52,8 @@ def choose_target(m: Module, stage: wiring.Component, phase: Value, callee: data
 
 
 def loop_cases(m: Module, stage: wiring.Component, phase: Value, empty: Value, leaves: Signal) -> None:
-    """LOOP and BREAK. A loop without trips leaves a cycle later than others enter: what follows it depends on the
-    loops around it, and that on nothing the adder has still to find.
+    """LOOP and BREAK. A loop without trips leaves a cycle later than others enter: its successor depends on the
+    loops around it, which then does not wait for the adder.
     """
     with m.Case(InstructionKind.LOOP):
         none = Signal(name="no_trips")
@@ -151,7 +71,7 @@ def loop_cases(m: Module, stage: wiring.Component, phase: Value, empty: Value, l
             m.d.comb += [leaves.eq(1), stage.redirect.eq(1), stage.pop_loop.eq(1)]
 
 
-def call_cases(m: Module, stage: wiring.Component, phase: Value, usable: Value, leaves: Signal) -> None:
+def call_cases(m: Module, stage: "Execute", phase: Value, usable: Value, leaves: Signal) -> None:
     """CALL, CALLP and RET."""
     with m.Case(InstructionKind.CALL):
         with m.If(stage.calls_full):
@@ -170,8 +90,7 @@ def call_cases(m: Module, stage: wiring.Component, phase: Value, usable: Value, 
             raise_trap(m, stage, Trap.CALL_STACK)
         with m.Elif(phase == 0):
             m.d.comb += stage.return_loops.eq(1)
-        # What follows the call is known when the loops of its frame are back, with `pipelined` two cycles later.
-        with m.Elif(phase == 3) if stage.config.pipelined else m.Else():
+        with stage.return_ready(m, phase):
             m.d.comb += [leaves.eq(1), stage.redirect.eq(1), stage.ret.eq(1), stage.step.eq(1)]
 
 
@@ -179,8 +98,7 @@ class Execute(wiring.Component):
     """Decides the effect of the instruction in each cycle; all state that it changes is in other components.
 
     Latency: one cycle; MUL 3, CALLP, RET and a LOOP without trips 2, ISSUE as the issue block takes, WAIT
-    and FENCE until they can complete. Throughput: one instruction at a time. With `pipelined` an instruction
-    waits two cycles in which its results are registered; RET takes two cycles more.
+    and FENCE until they can complete. Throughput: one instruction at a time.
 
     Members
     -------
@@ -201,7 +119,7 @@ class Execute(wiring.Component):
     return_pc : In
         The call that RET returns from.
     back, back_start : In
-        Falling through from `arrive` leads to the start of a loop.
+        The successor of `arrive` is the start of a loop.
     segment : In
         Segment a CALLP names.
     finish : Out
@@ -216,11 +134,11 @@ class Execute(wiring.Component):
     redirect, target : Out
         The next instruction is at `target`, which has a meaning only then.
     step, arrive : Out
-        The instruction falls through, or goes where falling through from `arrive` leads.
+        The instruction falls through, or continues at the successor of `arrive`.
     result, total : Out
         Value for the destination register, and a + b + imm.
     multiply, second : Out
-        Ask for the product of a and `second`; also before the instruction may execute.
+        Request the product of a and `second`; also before the instruction may execute.
     start_issue : Out
         Begin an issue.
     take : Out
@@ -301,13 +219,13 @@ class Execute(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.alu = alu = SerialAlu() if self.config.pipelined else Alu()
+        m.submodules.alu = alu = self._make_alu()
         x = self.instruction
         go, faulty, waited, leaves = Signal(), Signal(), Signal(), Signal()
-        present, ended = settled(m, self)
+        present, ended = self._settle(m)
         phase = Signal(2)  # cycles an instruction of several cycles has taken
         callee = capture_callee(m, self, phase)
-        result, total, taken, empty = results(m, self, alu)
+        result, total, taken, empty = self._results(m, alu)
         m.d.comb += [
             alu.op.eq(x.op),
             alu.a.eq(x.a),
@@ -320,15 +238,14 @@ class Execute(wiring.Component):
             faulty.eq((x.fault != Fault.NONE) | self.limit_hit),
             go.eq(self.active & present & ~faulty),
             self.multiply.eq(x.kind == InstructionKind.MUL),
-            self.passes.eq(go & (x.plain | waited) if self.config.pipelined else (go & x.plain) | waited),
+            self.passes.eq(self._may_pass(go, waited)),
             self.finish.eq(self.passes | leaves),
             self.arrive.eq(Mux(x.kind == InstructionKind.RET, self.return_pc, x.arrive)),
             self.step.eq(self.passes & ~self.redirect & ~self.halt),
             self.callee.eq(callee.frame),
         ]
         choose_target(m, self, phase, callee)
-        if self.config.pipelined:
-            wait_ahead(m, self, phase, waited)
+        self._prepare_wait(m, phase, waited)
         with m.If(~self.valid | ended | ~self.active):
             m.d.sync += phase.eq(0)
         with m.Elif(go & ~phase.all()):
@@ -341,10 +258,7 @@ class Execute(wiring.Component):
                 Mux((x.fault == Fault.BAD_OPERAND) & ~self.limit_hit, x.selector, 0),
             )
         with m.Elif(go), m.Switch(x.kind):
-            if self.config.pipelined:
-                wait_late(m, self, phase, waited)
-            else:
-                self._waiting(m, phase, waited)
+            self._wait_cases(m, phase, waited)
             loop_cases(m, self, phase, empty, leaves)
             call_cases(m, self, phase, callee.usable, leaves)
             self._simple(m, taken)
@@ -387,7 +301,54 @@ class Execute(wiring.Component):
         with m.Case(InstructionKind.TRAP):
             raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
 
-    def _waiting(self, m: Module, phase: Signal, waited: Signal) -> None:
+    def advance(self, m: Module, present: Value) -> tuple[Value, Value]:
+        """Add to the core the signals that an instruction can execute, and that the next one may advance.
+
+        Parameters
+        ----------
+        m : Module
+            Module of the core.
+        present : Value
+            The decoded instruction is valid.
+        """
+        return present, self.passes
+
+    def register_redirect(self, m: Module, clear: Value) -> tuple[Signal, Signal]:
+        """Add to the core the redirection and its target, one cycle after the instruction that redirects: its
+        computation and the address of the next fetch together would be too long a path.
+        """
+        redirect, target = Signal(), Signal.like(self.target)
+        m.d.sync += [redirect.eq(self.redirect & ~clear), target.eq(self.target)]
+        return redirect, target
+
+    def forwards(self, ahead: data.View) -> Value:
+        """Condition that the result of the executing instruction `ahead` bypasses the register file."""
+        return self.valid & ahead.scalar
+
+    def return_ready(self, m: Module, phase: Value) -> AbstractContextManager[None]:
+        """Block of a RET whose loops are restored, so that the successor of the call is known."""
+        return m.Else()
+
+    def _make_alu(self) -> Alu:
+        return Alu()
+
+    def _settle(self, m: Module) -> tuple[Value, Value]:
+        """Signals that the instruction can proceed, and that it is no longer there from the next cycle on."""
+        return self.valid, self.finish
+
+    def _results(self, m: Module, alu: Alu) -> list[Value]:
+        """Result, sum, flags that a branch is taken and that a loop has no trips."""
+        none = alu.sum.as_signed() <= 0
+        return [alu.result, alu.sum, alu.taken, none]
+
+    def _may_pass(self, go: Value, waited: Value) -> Value:
+        """Value of `passes`."""
+        return (go & self.instruction.plain) | waited
+
+    def _prepare_wait(self, m: Module, phase: Signal, waited: Signal) -> None:
+        """Add logic that decides about waiting instructions before they execute."""
+
+    def _wait_cases(self, m: Module, phase: Signal, waited: Signal) -> None:
         """Instructions that may take more than a cycle."""
         x = self.instruction
         with m.Case(InstructionKind.MUL):

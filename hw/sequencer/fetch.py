@@ -4,7 +4,6 @@ from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.config import MlaConfig
 from hw.layouts import PC_BITS
 from hw.sequencer.layouts import COUNTER_BITS
 
@@ -14,19 +13,14 @@ class Fetch(wiring.Component):
     redirect.
 
     Latency: the store's data comes one cycle after the address and is held while `fetch_en` is low.
-    Throughput: one instruction a cycle, with `pipelined` one in three.
-
-    Parameters
-    ----------
-    config : MlaConfig
-        Configuration of the machine.
+    Throughput: one instruction a cycle.
 
     Members
     -------
     redirect, target : In
-        Discard what was fetched and fetch from `target` now.
+        Discard the fetched word and fetch from `target` now.
     stop : In
-        Discard what was fetched.
+        Discard the fetched word.
     loop_back, loop_start : In
         The instruction after `pc` is the start of a loop, and its address.
     step : Out
@@ -51,10 +45,6 @@ class Fetch(wiring.Component):
     pc: Out(COUNTER_BITS)
     take: In(1)
 
-    def __init__(self, config: MlaConfig):
-        self._config = config
-        super().__init__()
-
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         following, chosen = Signal(COUNTER_BITS), Signal(COUNTER_BITS)
@@ -65,13 +55,32 @@ class Fetch(wiring.Component):
             self.fetch_addr.eq(chosen),
             self.fetch_en.eq(self.redirect | self.take),
         ]
-        fetched = Signal() if self._config.pipelined else self.valid
+        fetched = self._make_fetched()
         with m.If(self.fetch_en):
             m.d.sync += [fetched.eq(1), self.pc.eq(chosen)]
         with m.If(self.stop):
             m.d.sync += fetched.eq(0)
-        if self._config.pipelined:
-            # The successor of a word is decided during the two cycles in which it is here.
-            stands, stood = fetched & ~self.fetch_en & ~self.stop, Signal()
-            m.d.sync += [stood.eq(stands), self.valid.eq(stands & stood)]
+        self._validate(m, fetched)
         return m
+
+    def _make_fetched(self) -> Signal:
+        """Signal that is set while the store's data is the instruction at `pc`."""
+        return self.valid
+
+    def _validate(self, m: Module, fetched: Signal) -> None:
+        """Drive `valid` from `fetched`, unless they are the same signal."""
+
+
+class PipelinedFetch(Fetch):
+    """`Fetch` that decides the successor of a word during two cycles in which the word is there.
+
+    Latency: as `Fetch`; `valid` comes two cycles later. Throughput: one instruction in three cycles.
+    Members: as `Fetch`.
+    """
+
+    def _make_fetched(self) -> Signal:
+        return Signal()
+
+    def _validate(self, m: Module, fetched: Signal) -> None:
+        stands, stood = fetched & ~self.fetch_en & ~self.stop, Signal()
+        m.d.sync += [stood.eq(stands), self.valid.eq(stands & stood)]

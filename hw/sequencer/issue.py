@@ -1,7 +1,9 @@
 """Issue: checks a command and offers it to its unit's queue."""
 
+from typing import Any
+
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Member, Out
 
 from hw.checker.parallel.checker import ParallelChecker
@@ -14,6 +16,9 @@ from hw.isa.enums import Trap, Unit
 from hw.layouts import DERIVED, META_LAYOUT, command_stream, config_layout, limit_ports, windows_layout
 from hw.lib.pipeline import pipeline_register
 from hw.sequencer.alu_serial import ScalarMultiply
+from hw.sequencer.command_words import CommandWords
+from hw.sequencer.config_registers import ConfigRegisters
+from hw.sequencer.execute import Execute
 
 #: How fields are written, as `ConfigRegisters` has it.
 WRITES = {"w_en": 1, "w_field": 2 + FIELD_INDEX_BITS, "w_data": 32, "clear": len(Unit)}
@@ -28,7 +33,7 @@ class CommandIssue(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes of the machine; with `pipelined` the verdict of the checker is registered.
+        Configuration of the machine.
     fields : dict of str to Member
         Ports by which the variant gets the fields of commands.
 
@@ -37,7 +42,7 @@ class CommandIssue(wiring.Component):
     start : In
         Begins; `unit`, `meta` and the fields stay unchanged until `issued` or `trap`.
     unit, meta : In
-        Unit of the command, and what travels with its fields.
+        Unit of the command, and metadata that accompany its fields.
     windows : In
         Configuration of the DRAM windows.
     clear : In
@@ -65,7 +70,7 @@ class CommandIssue(wiring.Component):
                 "meta": In(META_LAYOUT),
                 **fields,
                 "windows": In(windows_layout(config)),
-                **limit_ports(config, asks=True),
+                **limit_ports(config, requests=True),
                 "clear": In(1),
                 "sent": In(1),
                 "passed": Out(1),
@@ -90,9 +95,7 @@ class CommandIssue(wiring.Component):
             checker.start.eq(self.start),
             checker.unit.eq(self.unit),
             checker.windows.eq(self.windows),
-            checker.clear.eq(
-                pipeline_register(m, "clear_held", self.clear) if self.config.pipelined else self.clear
-            ),
+            checker.clear.eq(self._checker_clear(m)),
             multiplier.mul.eq(self.mul),
             multiplier.mul_a.eq(self.mul_a),
             multiplier.mul_b.eq(self.mul_b),
@@ -100,9 +103,7 @@ class CommandIssue(wiring.Component):
         ]
         bad_command = self._rules(m, checker)
         refused, offer, waiting, ready = Signal(), Signal(), Signal(), Signal()
-        domain, done = m.d.comb, checker.done
-        if self.config.pipelined:
-            domain, done = m.d.sync, pipeline_register(m, "done", checker.done & ~self.clear)
+        domain, done = self._verdict(m, checker)
         domain += refused.eq(bad_command | checker.bad | checker.fail)
         m.d.comb += [
             self.trap.eq(done & refused),
@@ -128,12 +129,53 @@ class CommandIssue(wiring.Component):
                 m.d.comb += ready.eq(port.ready)
         return m
 
+    def connect_execute(self, m: Module, execute: Execute) -> None:
+        """Connect the start of a command's issue and its outcome, in the module of the core."""
+        self._connect_execute(m.d.comb, self.start, execute)
+
+    def make_registers(self) -> ConfigRegisters | data.View:
+        """Destination of the fields that a program writes, with the members of `WRITES`."""
+        raise NotImplementedError
+
+    def connect_fields(
+        self, m: Module, core: wiring.Component, registers: ConfigRegisters | data.View
+    ) -> None:
+        """Connect the fields of commands, in the module of the core.
+
+        Parameters
+        ----------
+        m : Module
+            Module of the core.
+        core : Component
+            Core that this component belongs to.
+        registers : ConfigRegisters or View
+            Value of `make_registers`, whose inputs are driven.
+        """
+        raise NotImplementedError
+
+    def _connect_execute(self, domain: Any, start: Signal, execute: Execute) -> None:
+        domain += [
+            start.eq(execute.start_issue),
+            execute.issued.eq(self.issued),
+            execute.issue_trap.eq(self.trap),
+            execute.issue_cause.eq(self.cause),
+            execute.issue_address.eq(self.address),
+        ]
+
+    def _checker_clear(self, m: Module) -> Value:
+        """Input `clear` of the checker."""
+        return self.clear
+
+    def _verdict(self, m: Module, checker: ParallelChecker | SerialChecker) -> tuple[Any, Value]:
+        """Domain of the signal that the command is refused, and the pulse with which it is valid."""
+        return m.d.comb, checker.done
+
     def _checker(self, m: Module) -> tuple[ParallelChecker | SerialChecker, wiring.Component]:
         """The checker and the component that multiplies for the scalar MUL, as submodules."""
         raise NotImplementedError
 
     def _rules(self, m: Module, checker: wiring.Component) -> Value:
-        """Connect the fields; returns whether they make the command illegal, as far as the checker does not decide."""
+        """Connect the fields; returns a flag that they make the command illegal by rules outside the checker."""
         raise NotImplementedError
 
     def _sent(self) -> Value | int:
@@ -163,6 +205,19 @@ class ParallelIssue(CommandIssue):
 
     def __init__(self, config: MlaConfig):
         super().__init__(config, {f"config_{unit.name.lower()}": In(config_layout(unit)) for unit in Unit})
+
+    def make_registers(self) -> ConfigRegisters:
+        """The registers of all fields."""
+        return ConfigRegisters()
+
+    def connect_fields(
+        self, m: Module, core: wiring.Component, registers: ConfigRegisters | data.View
+    ) -> None:
+        """As `CommandIssue.connect_fields`: the fields come from their registers."""
+        m.submodules.registers = registers
+        for unit in Unit:
+            name = unit.name.lower()
+            m.d.comb += getattr(self, f"config_{name}").eq(getattr(registers, name))
 
     def _checker(self, m: Module) -> tuple[ParallelChecker, wiring.Component]:
         m.submodules.checker = checker = ParallelChecker(self.config)
@@ -206,13 +261,36 @@ class SerialIssue(CommandIssue):
     field_w_en, field_w_field, field_w_data, field_clear : In
         Writes of fields, see SerialChecker.
     limit : Out
-        Limit of a DRAM window that is asked for.
+        Number of the limit of a DRAM window that is requested.
     sent : In
-        The command's words are on their way to its queue.
+        The command's words were sent to its queue.
     """
 
     def __init__(self, config: MlaConfig):
         super().__init__(config, {f"field_{name}": In(width) for name, width in WRITES.items()})
+
+    def make_registers(self) -> data.View:
+        """A write of a field; the checker and `CommandWords` store it."""
+        return Signal(data.StructLayout(WRITES))
+
+    def connect_fields(
+        self, m: Module, core: wiring.Component, registers: ConfigRegisters | data.View
+    ) -> None:
+        """As `CommandIssue.connect_fields`: writes go to the checker and to the component that sends words."""
+        m.d.comb += core.limit.eq(self.limit)
+        m.d.comb += [getattr(self, f"field_{name}").eq(getattr(registers, name)) for name in WRITES]
+        m.submodules.words = words = CommandWords()
+        m.d.comb += [
+            *(getattr(words, name).eq(getattr(registers, name)) for name in WRITES),
+            words.start.eq(self.start),
+            words.unit.eq(self.unit),
+            words.passed.eq(self.passed),
+            words.increments.eq(self.increments),
+            words.stop.eq(self.clear),
+            self.sent.eq(words.sent),
+            core.word_valid.eq(words.valid),
+            core.word.eq(words.word),
+        ]
 
     def _checker(self, m: Module) -> tuple[SerialChecker, wiring.Component]:
         m.submodules.checker = checker = SerialChecker(self.config)
@@ -222,7 +300,7 @@ class SerialIssue(CommandIssue):
     def _rules(self, m: Module, checker: wiring.Component) -> Value:
         m.d.comb += self.limit.eq(checker.limit)
         m.d.comb += [getattr(checker, f"field_{name}").eq(getattr(self, f"field_{name}")) for name in WRITES]
-        return Const(0)  # `bad` of the checker says so
+        return Const(0)  # included in `bad` of the checker
 
     def _sent(self) -> Value:
         return self.sent
@@ -231,6 +309,28 @@ class SerialIssue(CommandIssue):
         m.d.comb += getattr(self, unit.name.lower()).payload.meta.eq(self.meta)
 
 
+class PipelinedSerialIssue(SerialIssue):
+    """`SerialIssue` with registers at the start of an issue, at its outcome and behind the verdict of the checker.
+
+    Latency: as `SerialIssue`, and a cycle more for each of these registers. Throughput: as `SerialIssue`.
+    Parameters, members: as `SerialIssue`.
+    """
+
+    def connect_execute(self, m: Module, execute: Execute) -> None:
+        """As `CommandIssue.connect_execute`, through registers."""
+        start = Signal()
+        m.d.comb += self.start.eq(start & ~self.clear)
+        self._connect_execute(m.d.sync, start, execute)
+
+    def _checker_clear(self, m: Module) -> Value:
+        return pipeline_register(m, "clear_held", self.clear)
+
+    def _verdict(self, m: Module, checker: ParallelChecker | SerialChecker) -> tuple[Any, Value]:
+        return m.d.sync, pipeline_register(m, "done", checker.done & ~self.clear)
+
+
 def command_issue(config: MlaConfig) -> ParallelIssue | SerialIssue:
-    """The variant of CommandIssue for a machine, by `serial_commands`."""
-    return SerialIssue(config) if config.serial_commands else ParallelIssue(config)
+    """The variant of CommandIssue for a machine, by `serial_commands` and `pipelined`."""
+    if config.serial_commands:
+        return config.variant(SerialIssue, PipelinedSerialIssue)(config)
+    return ParallelIssue(config)

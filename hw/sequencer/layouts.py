@@ -28,7 +28,7 @@ class Fault(IntEnum):
 class InstructionKind(IntEnum):
     """Operation of the execute stage, encoded in few bits because all its decisions depend on them."""
 
-    SCALAR = 0  # all that no other kind takes, MUL excepted
+    SCALAR = 0  # all other instructions except MUL
     BRANCH = 1
     SET = 2
     CLEAR = 3

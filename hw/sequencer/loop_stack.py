@@ -1,6 +1,6 @@
 """Stack of hardware loops."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -9,15 +9,15 @@ from hw.lib.pipeline import pipeline_register
 
 
 class LoopStack(wiring.Component):
-    """Hardware loops, as the instructions that completed left them and as the fetched ones will leave them.
+    """Hardware loops, in the state of the completed instructions and in that of the fetched ones.
 
     Fetching runs ahead of completing, so trip counts exist twice: the fetch side counts when it passes a
     loop's last instruction, the completing side when that instruction falls through. A redirect copies the
     completing side's state over the fetch side's; every push, pop, call and return redirects, so both sides
     decide alike.
 
-    Latency: decisions are combinational. Throughput: one instruction each cycle on each side, loops ending
-    together included. With `pipelined` decisions come two cycles after what they are made of.
+    Latency: decisions are combinational. Throughput: one instruction each cycle on each side, also if
+    several loops end with it.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class LoopStack(wiring.Component):
     fetch_pc, fetch_step : In
         Last fetched word, and that the next one is being fetched now.
     fetch_back, fetch_start : Out
-        Go back to the start of a loop after `fetch_pc`.
+        Continue at the start of a loop after `fetch_pc`.
     pc, step : In
         An instruction completes now by falling through from `pc`.
     redirect : In
@@ -45,7 +45,7 @@ class LoopStack(wiring.Component):
     pop : In
         Closes the innermost loop.
     call, ret : In
-        Hides the open loops; goes back to the caller's.
+        Hides the open loops; restores the caller's.
     ret_depth, ret_frame : In
         `depth` and `frame` at the call.
     depth, frame : Out
@@ -53,7 +53,7 @@ class LoopStack(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig, *, width: int):
-        self.levels, self.width, self._late = config.loop_depth, width, config.pipelined
+        self.levels, self.width = config.loop_depth, width
         count = range(self.levels + 1)
         super().__init__(
             {
@@ -105,16 +105,7 @@ class LoopStack(wiring.Component):
             m.d.comb += pushed.eq(self.push & (self.depth == i))
             # The first iteration is counted a cycle after the loop opens, when the redirect copies it.
             m.d.sync += fresh.eq(pushed)
-            if self._late:  # no instruction falls through while the fetch side copies
-                fewer = Signal(32, name=f"fewer{i}")
-                m.d.comb += [fewer.eq(left[i] - 1), next_left.eq(Mux(fresh, fewer, left[i]))]
-                with m.If(fresh | falls):
-                    m.d.sync += left[i].eq(fewer)
-                with m.Elif(pushed):
-                    m.d.sync += left[i].eq(self.push_trips)
-            else:
-                m.d.comb += next_left.eq(left[i] - (fresh | falls))
-                m.d.sync += left[i].eq(Mux(pushed, self.push_trips, next_left))
+            self._count(m, i, left[i], next_left, pushed=pushed, fresh=fresh, falls=falls)
             with m.If(pushed):
                 m.d.sync += [start[i].eq(self.push_start), last[i].eq(self.push_last)]
             with m.If(self.redirect):
@@ -126,6 +117,21 @@ class LoopStack(wiring.Component):
         with m.Elif(self.fetch_step):
             m.d.sync += ahead_depth.eq(ahead_after)
         return m
+
+    def _count(
+        self, m: Module, i: int, left: Signal, next_left: Signal, *, pushed: Value, fresh: Value, falls: Value
+    ) -> None:
+        """Update the iterations left of loop `i` and drive their next number, which a redirect copies."""
+        m.d.comb += next_left.eq(left - (fresh | falls))
+        m.d.sync += left.eq(Mux(pushed, self.push_trips, next_left))
+
+    def _register_flags(self, m: Module, side: str, ends: Signal, more: Signal) -> tuple[Signal, Signal]:
+        """Loops that end here and loops with further iterations, as the decision uses them."""
+        return ends, more
+
+    def _register_decision(self, m: Module, side: str, back: Signal, after: Signal) -> tuple[Signal, Signal]:
+        """Loop that repeats and number of open loops, as the rest of the stack uses them."""
+        return back, after
 
     def _decide(
         self, m: Module, side: str, pc: Signal, depth: Signal, left: list[Signal], last: list[Signal]
@@ -140,11 +146,7 @@ class LoopStack(wiring.Component):
             more.eq(Cat(word.any() for word in left)),
             after.eq(depth),
         ]
-        if self._late:
-            ends, more = (
-                pipeline_register(m, f"{side}_ends_held", ends),
-                pipeline_register(m, f"{side}_more_held", more),
-            )
+        ends, more = self._register_flags(m, side, ends, more)
         # From the innermost loop outwards, for as long as loops end here and are through.
         reached = Signal(self.levels, name=f"{side}_reached")
         closed = ends & ~more
@@ -155,11 +157,7 @@ class LoopStack(wiring.Component):
         for i in reversed(range(self.levels)):
             with m.If(reached[i] & closed[i]):
                 m.d.comb += after.eq(i)
-        if self._late:
-            found = Signal.like(back, name=f"{side}_back_held"), Signal.like(after, name=f"{side}_after_held")
-            m.d.sync += [found[0].eq(back), found[1].eq(after)]
-            return found
-        return back, after
+        return self._register_decision(m, side, back, after)
 
     def _depth(self, m: Module, after: Signal) -> Signal:
         """State of the completing side after this cycle."""
@@ -177,3 +175,33 @@ class LoopStack(wiring.Component):
             m.d.comb += [depth.eq(self.ret_depth), frame.eq(self.ret_frame)]
         m.d.sync += [self.depth.eq(depth), self.frame.eq(frame)]
         return depth
+
+
+class PipelinedLoopStack(LoopStack):
+    """`LoopStack` with registers before and after its decisions.
+
+    Latency: decisions come two cycles after the values that they depend on. Throughput: as `LoopStack`, for
+    instructions with cycles between them.
+    Members: as `LoopStack`; no instruction falls through in the cycle of a `redirect`.
+    """
+
+    def _count(
+        self, m: Module, i: int, left: Signal, next_left: Signal, *, pushed: Value, fresh: Value, falls: Value
+    ) -> None:
+        fewer = Signal(32, name=f"fewer{i}")
+        m.d.comb += [fewer.eq(left - 1), next_left.eq(Mux(fresh, fewer, left))]
+        with m.If(fresh | falls):
+            m.d.sync += left.eq(fewer)
+        with m.Elif(pushed):
+            m.d.sync += left.eq(self.push_trips)
+
+    def _register_flags(self, m: Module, side: str, ends: Signal, more: Signal) -> tuple[Signal, Signal]:
+        return (
+            pipeline_register(m, f"{side}_ends_held", ends),
+            pipeline_register(m, f"{side}_more_held", more),
+        )
+
+    def _register_decision(self, m: Module, side: str, back: Signal, after: Signal) -> tuple[Signal, Signal]:
+        found = Signal.like(back, name=f"{side}_back_held"), Signal.like(after, name=f"{side}_after_held")
+        m.d.sync += [found[0].eq(back), found[1].eq(after)]
+        return found

@@ -13,7 +13,7 @@ _INDEX = (REGISTERS - 1).bit_length()
 class RegisterFile(wiring.Component):
     """32 registers of 32 bits with two combinational reads; r0 is always 0.
 
-    A bit for each register says whether it was written since `clear`, so that all read 0 at the start of a
+    A bit for each register is set when it was written since `clear`, so that all read 0 at the start of a
     program without writing them.
 
     Latency: a value written is read in the next cycle. Throughput: two reads and a write each cycle.

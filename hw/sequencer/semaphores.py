@@ -17,7 +17,7 @@ class PlaneCounters(wiring.Component):
     """Vector of counters, stored as bit planes so that one wide operation steps them all.
 
     Latency: a step is visible in the next cycle. Throughput: every counter may step each cycle. A counter
-    stepped in both directions keeps its value; a full one must not be stepped up nor an empty one down.
+    stepped in both directions does not change; a full one must not be stepped up nor an empty one down.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class PlaneCounters(wiring.Component):
     Members
     -------
     step : In
-        Some counter may step: what `up` and `down` decode is too late to switch all the counters' clocks.
+        A counter may step: `up` and `down` are decoded too late to enable the clocks of all counters.
     up, down : In
         Counters to step; 0 without `step`.
     clear : In
@@ -62,7 +62,7 @@ class PlaneCounters(wiring.Component):
         with m.If(self.clear | self.step):
             for k, plane in enumerate(self.planes):
                 m.d.sync += plane.eq(Mux(self.clear, 0, plane ^ moves))
-                # A carry passes ones on the way up, a borrow zeros on the way down.
+                # A carry propagates through ones, a borrow through zeros.
                 onward = Signal(self.up.shape(), name=f"moves{k + 1}")
                 m.d.comb += onward.eq(moves & ~(plane ^ self.up))
                 moves = onward
@@ -77,7 +77,7 @@ class Semaphores(wiring.Component):
     A second counter of each semaphore holds its count plus reserved signals, so that a command only starts when its
     signals will fit.
 
-    Latency: takes, promises and signals are visible in the next cycle, with `pipelined` a cycle later. Throughput:
+    Latency: takes, reservations and signals are visible in the next cycle, with `pipelined` a cycle later. Throughput:
     all ports every cycle.
 
     Parameters
@@ -99,7 +99,7 @@ class Semaphores(wiring.Component):
     Attributes
     ----------
     counts, reserved : PlaneCounters
-        Tokens; tokens and promised signals. Index: producer, then consumer, then semaphore.
+        Tokens; tokens and reserved signals. Index: producer, then consumer, then semaphore.
     """
 
     units: In(SemaphorePort()).array(len(Unit))
@@ -146,6 +146,6 @@ class Semaphores(wiring.Component):
 
     @staticmethod
     def _tokens(nonzero: Signal, consumer: int) -> Cat:
-        """The consumer's part of a mask over all semaphores."""
+        """Bits of one consumer in a mask of all semaphores."""
         offsets = [producer * _PER_PRODUCER + consumer * SEMAPHORES_PER_PAIR for producer in Unit]
         return Cat(nonzero[offset : offset + SEMAPHORES_PER_PAIR] for offset in offsets)

@@ -4,7 +4,7 @@ With `serial_commands` the fields of commands arrive word by word and are stored
 """
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
-from amaranth.lib import wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
@@ -24,7 +24,7 @@ from hw.lib.ram import Ram
 
 
 class WordQueue(wiring.Component):
-    """Holds the words of queued commands and puts those of the oldest into its fields.
+    """Holds the words of queued commands and loads those of the oldest into its fields.
 
     While the unit works on a command, the next one's words arrive in the fields; from `loaded` on they are stable until
     `take`.
@@ -121,22 +121,21 @@ STARTED_MAX = 16
 
 
 class CommandQueue(wiring.Component):
-    """Queue of the commands that have not started, and of what the started ones still owe.
+    """Queue of the commands that have not started, and of the signals of started ones that are not yet given.
 
     The head is offered to the engine once every semaphore it waits on holds a token and every one it signals
-    has room; the transfer starts it and takes the tokens. When the engine says that its oldest command is
+    has room; the transfer starts it and takes the tokens. When the engine reports that its oldest command is
     done, its signals are given.
 
     Latency: a command can start two cycles after it was queued; its signals are given in the cycle of `done`.
-    Throughput: one command a cycle at each end. With `serial_commands` its words must have arrived, too; with
-    `pipelined` reading the head and judging it have a cycle each, and the semaphores follow a cycle later.
+    Throughput: one command a cycle at each end.
 
     Parameters
     ----------
     unit : Unit
         Unit that the commands are for.
     config : MlaConfig
-        Machine configuration; uses `queue_depth` and `serial_commands`.
+        Machine configuration; uses `queue_depth`.
 
     Members
     -------
@@ -172,8 +171,7 @@ class CommandQueue(wiring.Component):
     """
 
     def __init__(self, unit: Unit, config: MlaConfig):
-        self.unit, self.depth, self._serial = unit, config.queue_depth, config.serial_commands
-        self._pipelined = config.pipelined
+        self.unit, self.depth = unit, config.queue_depth
         self.in_flight = Signal(range(STARTED_MAX + 1))
         super().__init__(
             {
@@ -212,11 +210,11 @@ class CommandQueue(wiring.Component):
 
     def _commands(self, m: Module, push: Value, start: Value) -> None:
         """Ring of queued commands."""
-        # What decides about the start is small, and should be there early in a cycle.
+        # The metadata decide about the start: they are few bits, and should be valid early in a cycle.
         m.submodules.metas = metas = Ram(width=META_LAYOUT.size, depth=self.depth, comb=True)
         write = _pointer(m, "command_write", self.depth, push, self.flush)
         read = _pointer(m, "command_read", self.depth, start, self.flush)
-        body = self._words(m, start) if self._serial else self._bodies(m, push, start, write, read)
+        body = self._body(m, push, start, write, read)
         m.d.comb += [
             metas.w_addr.eq(write),
             metas.w_data.eq(self.input.payload.meta),
@@ -229,8 +227,8 @@ class CommandQueue(wiring.Component):
         with m.Elif(push != start):
             m.d.sync += self.queued.eq(Mux(push, self.queued + 1, self.queued - 1))
 
-    def _bodies(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
-        """Fields of the head, of commands that come whole."""
+    def _body(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
+        """Fields of the head; also drives the signal that they are still to come."""
         body = command_layout(self.unit).size - META_LAYOUT.size
         m.submodules.commands = ram = Ram(width=body, depth=self.depth, exclusive=True)
         # The memory is read a cycle ahead: a command that is the head as soon as it is pushed comes a cycle later.
@@ -245,35 +243,45 @@ class CommandQueue(wiring.Component):
         ]
         return ram.r0_data
 
-    def _words(self, m: Module, start: Value) -> Value:
-        """Fields of the head, of commands that come in words."""
-        m.submodules.words = words = WordQueue(self.unit, self.depth)
+    def connect_engine(self, m: Module, engine: stream.Interface, may_start: Value) -> None:
+        """Connect the handshake of `output` with the engine, in the module of the chip.
+
+        Parameters
+        ----------
+        m : Module
+            Module of the chip.
+        engine : Interface
+            Command stream of the engine.
+        may_start : Value
+            The counters allow a start.
+        """
         m.d.comb += [
-            words.valid.eq(self.word_valid),
-            words.word.eq(self.word),
-            words.take.eq(start),
-            words.flush.eq(self.flush),
-            self._coming.eq((self.queued != 0) & ~(words.loaded & self._settled(m, start))),
+            engine.valid.eq(self.output.valid & may_start),
+            self.output.ready.eq(engine.ready & may_start),
         ]
-        return words.body
+
+    def engine_active(self, active: Value, begins: Value) -> Value:
+        """Condition that a started command has not finished.
+
+        Parameters
+        ----------
+        active : Value
+            The engine is active.
+        begins : Value
+            The engine takes a command in this cycle.
+        """
+        return active
 
     def _meta(self, m: Module, read: Value) -> Value:
-        """Semaphores that the head waits for and signals; with `pipelined` in a register, valid from `_settled` on."""
-        if not self._pipelined:
-            return read
-        head = Signal(META_LAYOUT.size)
-        m.d.sync += head.eq(read)
-        return head
+        """Semaphores that the head waits for and signals."""
+        return read
 
-    def _settled(self, m: Module, start: Value) -> Value:
-        if not self._pipelined:
-            return Const(1)
-        settled = Signal()
-        m.d.sync += settled.eq((self.queued != 0) & ~start & ~self.flush)
-        return settled
+    def _permission(self, m: Module, allowed: Signal) -> Signal:
+        """Permission for the head to start, from the state of the semaphores."""
+        return allowed
 
     def _started(self, m: Module, start: Value) -> None:
-        """Ring of what started commands owe."""
+        """Ring of the signals and tags of started commands."""
         meta = self.output.payload.meta
         owed = Cat(meta.signal, meta.tag, meta.macro)
         m.submodules.owed = ram = Ram(width=len(owed), depth=STARTED_MAX, comb=True)
@@ -296,11 +304,7 @@ class CommandQueue(wiring.Component):
         """Condition for the head to start, and the tokens and signal slots that it then takes."""
         meta, port = self.output.payload.meta, self.semaphores
         empty, none_started, present, allowed = Signal(), Signal(), Signal(), Signal()
-        may = allowed
-        if self._pipelined:
-            # No other unit takes these tokens or this room, so a permitted start remains permitted.
-            may = Signal()
-            m.d.sync += may.eq(allowed & ~self.started & ~self.flush)
+        may = self._permission(m, allowed)
         lacks = Signal(len(meta.wait))
         m.d.comb += [
             empty.eq(self.queued == 0),
@@ -318,6 +322,73 @@ class CommandQueue(wiring.Component):
                 Mux(~present, 0, Cat(lacks.word_select(u, SEMAPHORES_PER_PAIR).any() for u in Unit))
             ),
         ]
+
+
+class SerialCommandQueue(CommandQueue):
+    """`CommandQueue` whose commands come word by word: the head can start when its words have arrived, too.
+
+    Latency, throughput: as `CommandQueue` and `WordQueue`.
+    Parameters, members: as `CommandQueue`.
+    """
+
+    def _body(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
+        m.submodules.words = words = WordQueue(self.unit, self.depth)
+        m.d.comb += [
+            words.valid.eq(self.word_valid),
+            words.word.eq(self.word),
+            words.take.eq(start),
+            words.flush.eq(self.flush),
+            self._coming.eq((self.queued != 0) & ~(words.loaded & self._settled(m, start))),
+        ]
+        return words.body
+
+    def _settled(self, m: Module, start: Value) -> Value:
+        """Condition that the result of `_meta` belongs to the head."""
+        return Const(1)
+
+
+class PipelinedCommandQueue(SerialCommandQueue):
+    """`SerialCommandQueue` that reads the head and decides about its start in a cycle each.
+
+    Latency: as `SerialCommandQueue`, with two cycles more until a command can start; the engine gets it a cycle after
+    its start. Throughput: one command in three cycles.
+    Parameters, members: as `CommandQueue`.
+    """
+
+    def connect_engine(self, m: Module, engine: stream.Interface, may_start: Value) -> None:
+        """As `CommandQueue.connect_engine`, through registers: only a start ends the conditions for one, and the next
+        start and the next payload come cycles later.
+        """
+        m.d.sync += [self.output.ready.eq(engine.ready & may_start), engine.valid.eq(self.started)]
+
+    def engine_active(self, active: Value, begins: Value) -> Value:
+        """As `CommandQueue.engine_active`, including the cycle in which the engine takes the command."""
+        return active | begins
+
+    def _meta(self, m: Module, read: Value) -> Value:
+        head = Signal(META_LAYOUT.size)
+        m.d.sync += head.eq(read)
+        return head
+
+    def _settled(self, m: Module, start: Value) -> Value:
+        settled = Signal()
+        m.d.sync += settled.eq((self.queued != 0) & ~start & ~self.flush)
+        return settled
+
+    def _permission(self, m: Module, allowed: Signal) -> Signal:
+        """As `CommandQueue._permission`, registered: no other unit takes these tokens or this room, so a permitted
+        start remains permitted.
+        """
+        may = Signal()
+        m.d.sync += may.eq(allowed & ~self.started & ~self.flush)
+        return may
+
+
+def command_queue(unit: Unit, config: MlaConfig) -> CommandQueue:
+    """The variant of CommandQueue for a machine, by `serial_commands` and `pipelined`."""
+    if config.serial_commands:
+        return config.variant(SerialCommandQueue, PipelinedCommandQueue)(unit, config)
+    return CommandQueue(unit, config)
 
 
 def _pointer(m: Module, name: str, depth: int, step: Value, clear: Value) -> Signal:

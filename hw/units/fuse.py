@@ -6,14 +6,14 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse import pipeline
-from hw.fuse.address_generator import PointWalker
+from hw.fuse.address_generator import PipelinedPointWalker, PointWalker
 from hw.fuse.decoder import Decoder
 from hw.fuse.in_flight import InFlightCommands
 from hw.fuse.layouts import CREDITS, control_write, controls
 from hw.fuse.pipeline import STAGES, Pipeline
-from hw.fuse.point_issue import PointIssue
+from hw.fuse.point_issue import PipelinedPointIssue, PointIssue
 from hw.fuse.statistics import Statistics
-from hw.fuse.writer import Writer
+from hw.fuse.writer import PipelinedWriter, Writer
 from hw.isa.enums import Unit
 from hw.layouts import command_stream, event_layout
 from hw.memory.ports import AccReadPort, AccWritePort, SlotWritePort, SpReadPort, SpWritePort
@@ -78,12 +78,12 @@ class FuseUnit(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
-        m.submodules.walker = self._walker = PointWalker(config)
-        m.submodules.issue = self._issue = PointIssue(config)
+        m.submodules.walker = self._walker = config.variant(PointWalker, PipelinedPointWalker)(config)
+        m.submodules.issue = self._issue = config.variant(PointIssue, PipelinedPointIssue)(config)
         self._pipeline = Pipeline(config)
         self._moving = Signal()
         m.submodules.pipeline = EnableInserter(self._moving)(self._pipeline)
-        m.submodules.writer = self._writer = Writer(config)
+        m.submodules.writer = self._writer = config.variant(Writer, PipelinedWriter)(config)
         m.submodules.statistics = self._statistics = Statistics(config)
         self._commands(m)
         self._points(m)

@@ -61,6 +61,6 @@ def _clocked(body: str, name: str, target: str) -> list[str] | None:
         return None
     if lines[0].replace(" ", "") == f"{target}<={target};".replace(" ", ""):
         del lines[0]
-    if lines[-3:-2] == [_RESET]:  # what comes last wins
+    if lines[-3:-2] == [_RESET]:  # the last assignment wins
         lines = [_RESET, lines[-2], "    end else begin", *lines[:-3], "    end"]
     return lines

@@ -1,7 +1,7 @@
 """Verilog for fast simulation, second pass: logic moves behind the condition of the registers it feeds.
 
 An idle pipeline then costs a simulator one test per cycle instead of its arithmetic. The registers of one
-condition share a clocked block, which computes what only they need in temporaries first. Signals that nothing
+condition share a clocked block, which first computes the logic that only they use in temporaries. Signals that nothing
 reads are dropped.
 """
 
@@ -24,7 +24,7 @@ _GUARDED = re.compile(r"    if \((?P<condition>.*?)\) begin\n(?P<then>.*)\n    e
 _NAME = re.compile(r"(?<![\w'$.\\])(?:\\\S+ |[A-Za-z_][\w$]*)")
 _ASSIGNMENT = re.compile(r"^\s*(\\\S+ |[A-Za-z_][\w$]*) ?(\[[^\]]*\] )?= ", re.M)
 _KEYWORDS = {"if", "begin", "end", "else", "case", "casez", "endcase", "default", "signed", "unsigned"}
-_ELSEWHERE = -1  # a reader that keeps a signal where it is: an instance, a port, a condition
+_ELSEWHERE = -1  # a reader because of which a signal cannot move: an instance, a port, a condition
 
 
 class _Condition(NamedTuple):
@@ -41,10 +41,10 @@ class _Item:
 
     span: tuple[int, int]
     text: str = ""
-    target: str | None = None  # the signal it drives all or, if others drive the rest, part of
+    target: str | None = None  # the signal that it drives, or drives a part of
     reads: set[str] = field(default_factory=set)
-    reset: str = ""  # what a clocked block does under reset
-    condition: _Condition | None = None  # of a clocked block that is nothing else
+    reset: str = ""  # assignments of a clocked block under reset
+    condition: _Condition | None = None  # of a clocked block without other statements
 
 
 def gated_logic(text: str) -> str:
@@ -131,14 +131,14 @@ class _Module:
     def rewritten(self) -> str:
         """The module's new text."""
         dead = self._drop_dead()
-        place = self._placed()
-        new = dict.fromkeys([*dead, *place], "")
+        conditions_of = self._destinations()
+        new = dict.fromkeys([*dead, *conditions_of], "")
         groups: dict[_Condition, list[int]] = defaultdict(list)
         for i, item in enumerate(self.items):
             if item.condition is not None:
                 groups[item.condition].append(i)
         inside = defaultdict(list)
-        for i, condition in place.items():
+        for i, condition in conditions_of.items():
             inside[condition].append(i)
         for condition, registers in groups.items():
             if inside[condition]:
@@ -149,7 +149,7 @@ class _Module:
             pieces += [self.text[position : item.span[0]], new.get(i, self.text[slice(*item.span)])]
             position = item.span[1]
         text = "".join(pieces) + self.text[position:]
-        return self._redeclared(text, {self.items[i].target for i in place})
+        return self._redeclared(text, {self.items[i].target for i in conditions_of})
 
     def _drop_dead(self) -> list[int]:
         """Items whose signal nothing reads, ports aside; they no longer count as readers."""
@@ -164,21 +164,21 @@ class _Module:
                         todo.append(name)
         return dead
 
-    def _placed(self) -> dict[int, _Condition]:
+    def _destinations(self) -> dict[int, _Condition]:
         """Condition under which each item can be placed: that of all its readers, from the registers backwards."""
-        place = {i: item.condition for i, item in enumerate(self.items) if item.condition is not None}
+        conditions_of = {i: item.condition for i, item in enumerate(self.items) if item.condition is not None}
         moved: dict[int, _Condition] = {}
-        todo = [name for i in place for name in self.items[i].reads & self.drivers.keys()]
+        todo = [name for i in conditions_of for name in self.items[i].reads & self.drivers.keys()]
         while todo:
             name = todo.pop()
-            conditions = {place.get(reader) for reader in self.readers[name]}
-            if self.drivers[name][0] in place or len(conditions) != 1:
+            conditions = {conditions_of.get(reader) for reader in self.readers[name]}
+            if self.drivers[name][0] in conditions_of or len(conditions) != 1:
                 continue
             (condition,) = conditions
             if condition is None:
                 continue
             for i in self.drivers[name]:
-                place[i] = moved[i] = condition
+                conditions_of[i] = moved[i] = condition
                 todo += self.items[i].reads & self.drivers.keys()
         return moved
 

@@ -23,7 +23,7 @@ class VerilogPlatform:
     Parameters
     ----------
     fast : bool
-        They are for fast simulation.
+        The modules are for fast simulation.
     """
 
     def __init__(self, fast: bool = False) -> None:
@@ -31,7 +31,7 @@ class VerilogPlatform:
         self.modules: dict[str, str] = {}
 
     def get_memory(self, mem: memory.Memory) -> Elaboratable:
-        """Instance standing for `mem`; Amaranth calls this for every memory it elaborates."""
+        """Instance that replaces `mem`; Amaranth calls this for every memory it elaborates."""
         if not mem.write_ports or any(mem.init):  # a ROM keeps its contents
             return mem.elaborate(None)
         (write,) = mem.write_ports
@@ -72,7 +72,7 @@ def _slices(width: int, granules: int) -> list[str]:
 
 
 def _granule_writes(width: int, granules: int) -> list[str]:
-    """Writes of granules one by one: what synthesis makes byte enables of."""
+    """Writes of granules one by one, from which synthesis infers byte enables."""
     writes = [
         f"      if (w_en[{g}]) mem[w_addr]{s} <= w_data{s};" for g, s in enumerate(_slices(width, granules))
     ]
@@ -80,7 +80,7 @@ def _granule_writes(width: int, granules: int) -> list[str]:
 
 
 def _word_write(width: int, granules: int) -> list[str]:
-    """A write in one statement: a simulator then has one to carry out at the clock's edge, not one for each granule."""
+    """A write in one statement: a simulator then executes one per clock edge instead of one for each granule."""
     if granules == 1:
         return ["  always @(posedge clk) if (w_en) mem[w_addr] <= w_data;"]
     mask = ", ".join(f"{{{width // granules}{{w_en[{g}]}}}}" for g in reversed(range(granules)))
@@ -133,7 +133,8 @@ def _ram_module(
 def _public(kinds: str) -> str:
     """Mark of storage that a simulator's back-door may write.
 
-    Verilator then evaluates what hangs on a combinational read whenever it is called, so those have none.
+    With it, Verilator evaluates the logic behind a combinational read at every call, so memories with such a read have
+    no mark.
     """
     return "" if "c" in kinds else " /*verilator public_flat_rw*/"
 

@@ -139,7 +139,7 @@ class ParallelChecker(wiring.Component):
             select.dw_out_rows.eq(rows.out_rows),
             begin.eq((self.start & ~depthwise) | rows.done),
             valid.eq(begin | running),
-            # What begins a check comes too late to choose with: `first` also stands when none runs.
+            # The start of a check comes too late to select with: `first` is also set while no check runs.
             select.step.eq(Mux(running, step, select.first)),
         ]
         m.d.sync += running.eq(valid & select.more & ~self.clear)
@@ -205,7 +205,7 @@ class ParallelChecker(wiring.Component):
     def _ranges(
         self, m: Module, control: data.View, products: list[Value], select: OperandSelect
     ) -> tuple[Signal, Signal]:
-        """Coordinate ranges; returns whether all is padding, and whether a range is too wide."""
+        """Coordinate ranges; returns flags that all is padding, and that a range is too wide."""
         empty, wide = Signal(2), Signal(2)
         matrix = Signal()
         m.d.comb += matrix.eq(self.unit == Unit.MATRIX)

@@ -49,7 +49,7 @@ CONTROL_LAYOUT = data.StructLayout(
 
 
 class OperandSelect(wiring.Component):
-    """Chooses multiplier operands, base and end of the box, and control bits of a step, and says which step
+    """Selects multiplier operands, base and end of the box, control bits of a step, and the step that
     follows.
 
     Latency: combinational. Throughput: one step a cycle.
@@ -72,7 +72,7 @@ class OperandSelect(wiring.Component):
     dw_rows, dw_out_rows : In
         Last image row and last output row of a depthwise stream.
     x{i}, y{i} : Out
-        Multiplier operands.
+        Operands of multiplier i.
     control : Out
         Everything else; `valid` is not driven here.
     first : Out

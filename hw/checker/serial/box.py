@@ -1,4 +1,4 @@
-"""The serial checker's box: products that move its ends, and what is made of these."""
+"""The serial checker's box: products that move its ends, and the operations on these ends."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -108,7 +108,7 @@ class BoundingBox(wiring.Component):
         return self.late_met & (self.late.late == late)
 
     def _product(self, m: Module) -> tuple[Signal, Signal, data.View]:
-        """First factor, product, and with it what it moves."""
+        """First factor, product, and the ends that the product moves."""
         x, y = Signal(signed(X_BITS), reset_less=True), Signal(signed(Y_BITS), reset_less=True)
         chosen, product = Signal(signed(X_BITS)), Signal(signed(X_BITS + Y_BITS), reset_less=True)
         self._range = {

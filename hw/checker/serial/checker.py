@@ -24,7 +24,7 @@ class SerialChecker(wiring.Component):
     """Checks a command as `ParallelChecker` and `hw.checker.rules` do, with the fields in a memory and one multiplier.
 
     A micro-program of each unit reads a field a cycle. Its lines pass through stages: 1 line, 2 field, 3 and 4 its
-    width, 5 factors, packed words, rules, tile, 6 product, 7 ends of the box, 8 what is made of these.
+    width, 5 factors, packed words, rules, tile, 6 product, 7 ends of the box, 8 operations on these ends.
 
     Latency: a cycle for each line and eight more: LOAD 60, STORE 45, MATRIX 125, depthwise 210, FUSE 140, with B and
     residual 165. Throughput: one command at a time.
@@ -63,7 +63,7 @@ class SerialChecker(wiring.Component):
                 "start": In(1),
                 "unit": In(2),
                 "windows": In(windows_layout(config)),
-                **limit_ports(config, asks=True),
+                **limit_ports(config, requests=True),
                 "clear": In(1),
                 "done": Out(1),
                 "bad": Out(1),
@@ -132,16 +132,16 @@ class SerialChecker(wiring.Component):
             attrs={"rom_style": "block"},
         )
         port = code.read_port()
-        place, self._running = Signal(ADDRESS_BITS), Signal()
-        m.d.comb += port.addr.eq(place)
+        next_line, self._running = Signal(ADDRESS_BITS), Signal()
+        m.d.comb += port.addr.eq(next_line)
         with m.If(self.start):
             m.d.sync += self._running.eq(1)
             with m.Switch(self.unit):
                 for unit in Unit:
                     with m.Case(int(unit)):
-                        m.d.sync += place.eq(entries[unit])
+                        m.d.sync += next_line.eq(entries[unit])
         with m.Else():
-            m.d.sync += place.eq(Mux(jump, target, place + 1))
+            m.d.sync += next_line.eq(Mux(jump, target, next_line + 1))
         with m.If(flush):
             m.d.sync += self._running.eq(0)
         return data.View(CODE_LAYOUT, port.data)
@@ -158,7 +158,7 @@ class SerialChecker(wiring.Component):
     def _value(
         self, m: Module, words: list[int], entries: dict[Unit, int], lines: list[data.View]
     ) -> tuple[Signal, Signal]:
-        """The field or number of the line of stage 5, and whether it is a field at its default."""
+        """The field or number of the line of stage 5, and a flag that it is a field at its default."""
         m.submodules.fields = fields = FieldStore(_read(words, entries))
         m.d.comb += [
             fields.w_en.eq(self.field_w_en),

@@ -16,8 +16,8 @@ class FieldStore(wiring.Component):
 
     Parameters
     ----------
-    kept : dict of Unit and int
-        Fields of each unit, from the first on, that are read.
+    counts : dict of Unit and int
+        Number of fields of each unit, from the first on, that are read.
 
     Members
     -------
@@ -26,13 +26,13 @@ class FieldStore(wiring.Component):
     unit, index : In
         Field to read; `unit` stays for the cycle after.
     written : Out
-        It was written.
+        The field was written since its unit was cleared.
     data : Out
-        All 32 bits that were, if it was.
+        All 32 bits that were written, if `written`.
     """
 
-    def __init__(self, kept: dict[Unit, int]):
-        self._kept = kept
+    def __init__(self, counts: dict[Unit, int]):
+        self._counts = counts
         super().__init__(
             {
                 "w_en": In(1),
@@ -67,7 +67,7 @@ class FieldStore(wiring.Component):
                 m.d.sync += written.eq(0)
             with m.Elif(self.w_en & (self.w_field[FIELD_INDEX_BITS:] == int(unit))):
                 m.d.sync += written.eq(written | (1 << self.w_field[:FIELD_INDEX_BITS]))
-            m.d.sync += here.eq(written[: self._kept[unit]].bit_select(self.index, 1))
+            m.d.sync += here.eq(written[: self._counts[unit]].bit_select(self.index, 1))
             found.append(here)
         m.d.comb += self.written.eq(Array(found)[self.unit])
         return m

@@ -78,7 +78,7 @@ class Early(IntEnum):
     NONE = 0
     FIRST_WORD = 1  # packed words to their registers
     SECOND_WORD = 2
-    ONE = 3  # saves whether it is 1
+    ONE = 3  # saves a flag that it is 1
     TILE = 4  # the tile: the field, or n if it is 0
     TAIL = (
         5  # the larger of the tile and the field, or the tile if that is 0; the last alone if ONE found a 1
@@ -94,7 +94,7 @@ class Late(IntEnum):
     """Operation on the ends of the box or on a quotient."""
 
     NONE = 0
-    RANGE_U = 1  # cuts the range to what is not padding; the first factor is the last coordinate that is not
+    RANGE_U = 1  # cuts the range to the image without padding, whose last coordinate is the first factor
     RANGE_V = 2
     START = 3  # walk increments
     DU1 = 4
@@ -114,13 +114,13 @@ class Late(IntEnum):
 
 
 class Flag(IntEnum):
-    """Conditions of micro-instructions: what packed words say."""
+    """Conditions of micro-instructions, decoded from packed words."""
 
     ALWAYS = 0
     FILL = 1
     TRANSPOSE = 2
     INT4 = 3
-    AWAY = 4  # LOAD to anywhere but the scratchpad
+    AWAY = 4  # LOAD to parameter or table slots
     PARAM = 5
     TABLE = 6
     BAD_LOAD = 7
@@ -135,7 +135,7 @@ class Flag(IntEnum):
     ONE_GROUP = 16
     BAD_MATRIX = 17
     A_SP = 18
-    A_16 = 19  # elements of at least so many bits, in the scratchpad
+    A_16 = 19  # elements of at least 16 bits, in the scratchpad
     A_32 = 20
     B = 21
     B_SP = 22
@@ -155,7 +155,7 @@ class Flag(IntEnum):
     SHORT = 36  # depthwise, and the last quotient is 0
 
 
-#: What a micro-instruction holds. A condition is met if its flag is not `unless`.
+#: Fields of a micro-instruction. A condition is met if its flag is not `unless`.
 CODE_LAYOUT = data.StructLayout(
     {
         "index": FIELD_INDEX_BITS,

@@ -1,4 +1,4 @@
-"""Verdict of the serial checker: the windows are compared elsewhere, one limit at a time."""
+"""Verdict of the serial checker, whose windows are compared in another component, one limit at a time."""
 
 from amaranth.hdl import Module, Signal, Value
 from amaranth.lib.wiring import In
@@ -9,7 +9,7 @@ from hw.lib.pipeline import pipeline_register
 
 
 class SerialVerdict(BoxVerdict):
-    """Registers both comparisons before they are judged.
+    """Registers both comparisons before the verdict.
 
     Latency: 1 cycle from `valid`. Throughput: a box in two cycles: its ends, kind and permission are already valid in
     the cycle before `valid`.

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import RESP_ERROR_BIT, read_beat
 from hw.bus.dma_beats import BeatWalk
-from hw.bus.dma_lines import LineWalk, walk_layout
+from hw.bus.dma_lines import LineWalk, PipelinedLineWalk, walk_layout
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.units.load.writer import item_layout
 
@@ -72,7 +72,7 @@ class LoadReceiver(wiring.Component):
     r : In(stream of read_beat)
         Read data of the bus.
     item : Out(stream of item_layout)
-        Beats and where they go.
+        Beats with their destinations.
     clear : In
         Drop all commands, and all beats that come.
     next_valid, next_tag : Out
@@ -102,9 +102,8 @@ class LoadReceiver(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
-        m.submodules.lines = lines = LineWalk(
-            addresses=_addresses(config), context=_mode_layout(config), pipelined=config.pipelined
-        )
+        line_walk = config.variant(LineWalk, PipelinedLineWalk)
+        m.submodules.lines = lines = line_walk(addresses=_addresses(config), context=_mode_layout(config))
         m.submodules.beats = beats = BeatWalk(config, _line_context(config))
         wiring.connect(m, wiring.flipped(self.walk), lines.walk)
         mode = beats.beat.payload.context.mode

@@ -1,4 +1,4 @@
-"""Transposition of tiles on their way into the scratchpad."""
+"""Transposition of tiles that are written to the scratchpad."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,7 +11,7 @@ from hw.memory.ports import SpWritePort
 
 
 def collect_layout(config: MlaConfig) -> data.StructLayout:
-    """A beat of a line: its bytes at byte (i + line) % n, which of them count, and what the plane becomes."""
+    """A beat of a line: its bytes at byte (i + line) % n, the mask of valid ones, and the destination of the plane."""
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
         {
@@ -73,7 +73,7 @@ class Transposer(wiring.Component):
         lane_bits = (n - 1).bit_length()
         beat, port = self.beat.payload, self.sp_write
         advance, fill_half = Signal(), Signal()
-        # The plane being written: its descriptor, the column to read and where it goes.
+        # The plane being written: its descriptor, the column to read and its address.
         reading, half, last_column = Signal(), Signal(), Signal()
         column, addr = Signal(lane_bits), Signal(SP_ADDR_BITS)
         columns, rows, dst_step, end = Signal(lane_bits), Signal(lane_bits), Signal(SP_ADDR_BITS), Signal()

@@ -13,7 +13,7 @@ from hw.layouts import command_stream, event_layout
 from hw.lib.fifo import StreamFifo
 from hw.memory.ports import SlotWritePort, SpWritePort
 from hw.units.load.receiver import LoadReceiver, replay_layout
-from hw.units.load.writer import LoadWriter
+from hw.units.load.writer import LoadWriter, PipelinedLoadWriter
 
 #: Commands whose requests went out and whose beats have not all come.
 COMMANDS = 16
@@ -88,7 +88,7 @@ class LoadUnit(wiring.Component):
         m.submodules.requests = requests = BurstWalk(config)
         m.submodules.commands = commands = StreamFifo(replay_layout(config), COMMANDS)
         m.submodules.receiver = receiver = LoadReceiver(config)
-        m.submodules.writer = writer = LoadWriter(config)
+        m.submodules.writer = writer = config.variant(LoadWriter, PipelinedLoadWriter)(config)
         m.submodules.log = log = OutstandingBursts(config)
         drain, draining = Signal(), Signal()
         m.d.comb += drain.eq(self.abort | draining)
@@ -126,8 +126,8 @@ class LoadUnit(wiring.Component):
 
     def _accept(self, m: Module, requests: BurstWalk, commands: StreamFifo, drain: Signal) -> None:
         """Send a command to both walkers at once; a fill needs no requests."""
-        cmd, walk, kept = self.cmd.payload, requests.walk.payload, commands.w.payload
-        mode, word = kept.context, cmd.word
+        cmd, walk, stored = self.cmd.payload, requests.walk.payload, commands.w.payload
+        mode, word = stored.context, cmd.word
         m.d.comb += [
             self.cmd.ready.eq(commands.w.ready & (word.fill | requests.walk.ready) & ~drain),
             requests.walk.valid.eq(self.cmd.valid & commands.w.ready & ~word.fill & ~drain),
@@ -138,16 +138,16 @@ class LoadUnit(wiring.Component):
             walk.dram.eq(cmd.dram),
             walk.dram_y.eq(cmd.dram_y),
             walk.dram_z.eq(cmd.dram_z),
-            kept.y_count.eq(cmd.y_count),
-            kept.z_count.eq(cmd.z_count),
+            stored.y_count.eq(cmd.y_count),
+            stored.z_count.eq(cmd.z_count),
             # A fill starts each line at the first byte of a row of its own; columns of a transposed plane
             # share its base.
-            kept.dram.eq(Mux(word.fill, 0, cmd.dram)),
-            kept.dram_y.eq(Mux(word.fill, 0, cmd.dram_y)),
-            kept.dram_z.eq(Mux(word.fill, 0, cmd.dram_z)),
-            kept.dst.eq(cmd.dst),
-            kept.dst_y.eq(Mux(word.transpose, 0, cmd.dst_y)),
-            kept.dst_z.eq(cmd.dst_z),
+            stored.dram.eq(Mux(word.fill, 0, cmd.dram)),
+            stored.dram_y.eq(Mux(word.fill, 0, cmd.dram_y)),
+            stored.dram_z.eq(Mux(word.fill, 0, cmd.dram_z)),
+            stored.dst.eq(cmd.dst),
+            stored.dst_y.eq(Mux(word.transpose, 0, cmd.dst_y)),
+            stored.dst_z.eq(cmd.dst_z),
             mode.slot.eq(word.space != Space.SP),
             mode.table.eq(word.space == Space.TABLE),
             mode.fill.eq(word.fill),
@@ -161,7 +161,7 @@ class LoadUnit(wiring.Component):
         ]
 
     def _observe(self, m: Module, receiver: LoadReceiver, writer: LoadWriter, log: OutstandingBursts) -> None:
-        """Book-keeping of bursts and events."""
+        """Bookkeeping of bursts and events."""
         events, taken, asked = self.events, Signal(), Signal()
         m.d.comb += [
             taken.eq(self.r.valid & self.r.ready),

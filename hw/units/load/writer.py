@@ -5,6 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
+from hw.lib.pipeline import vacancy
 from hw.lib.rotate import rotate_left
 from hw.lib.skid_buffer import SkidBuffer
 from hw.memory.ports import SlotWritePort, SpWritePort
@@ -12,7 +13,7 @@ from hw.units.load.transposer import Transposer
 
 
 def item_layout(config: MlaConfig) -> data.StructLayout:
-    """A beat with everything that decides where it goes.
+    """A beat with the fields that determine its destination.
 
     `slot`, `table`, `collect`: to PARAM or TABLE; to TABLE; to the transposer (none: to the scratchpad at
     `addr`). `offset`: first byte of the line within its first beat. `kept`: bytes counted. `bad`: write
@@ -44,12 +45,12 @@ def item_layout(config: MlaConfig) -> data.StructLayout:
 
 
 class LoadWriter(wiring.Component):
-    """Writes items in their order and says when a command's last write has been made.
+    """Writes items in their order and reports the last write of each command.
 
-    Two items wait at the entry, so that a refused write stops nothing before them within its cycle.
+    The entry holds two items, so that a refused write does not stop the components before it in the same cycle.
 
-    Latency: two cycles from an item to its write. Throughput: one item per cycle, with `pipelined` one in two; a
-    change of tag waits for `tag_busy`.
+    Latency: two cycles from an item to its write. Throughput: one item per cycle; a change of tag waits for
+    `tag_busy`.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ class LoadWriter(wiring.Component):
             column.ready.eq(port.ready),
             column.waits.eq(port.waits),
             go.eq(may & Mux(item.collect, transposer.beat.ready, port.ready & (to_sp | ~port.waits))),
-            entry.o.ready.eq(~valid if self._config.pipelined else ~valid | go),
+            entry.o.ready.eq(vacancy(valid, go, self._config.pipelined)),
             self.busy.eq(entry.o.valid | valid | transposer.busy | port.waits),
         ]
         self._feed(m, transposer, item, line, rotated, rotated_mask, may)
@@ -173,9 +174,6 @@ class LoadWriter(wiring.Component):
             ]
             with m.If(entry.o.valid & new.collect & new.line_end):
                 m.d.sync += following.eq(Mux(new.plane_end, 0, following + 1))
-        if self._config.pipelined:
-            with m.If(go):
-                m.d.sync += valid.eq(0)
 
     def _feed(
         self,
@@ -219,3 +217,25 @@ class LoadWriter(wiring.Component):
         ]
         with m.If(go):
             m.d.sync += held.eq(rotated)
+
+
+class PipelinedLoadWriter(LoadWriter):
+    """`LoadWriter` that takes an item only when it has none.
+
+    Latency: as `LoadWriter`. Throughput: one item in two cycles.
+    Parameters, members: as `LoadWriter`.
+    """
+
+    def _take(
+        self,
+        m: Module,
+        entry: SkidBuffer,
+        valid: Signal,
+        go: Signal,
+        item: Signal,
+        turn: Signal,
+        line: Signal,
+    ) -> None:
+        super()._take(m, entry, valid, go, item, turn, line)
+        with m.If(go):
+            m.d.sync += valid.eq(0)

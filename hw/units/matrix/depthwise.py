@@ -40,8 +40,6 @@ class DepthwiseSteps(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self._early = config.pipelined
-        self.home = Signal()  # with `pipelined`: `back` is 0
         super().__init__(
             {
                 "load": In(1),
@@ -71,7 +69,7 @@ class DepthwiseSteps(wiring.Component):
             Signal(20, reset_less=True),
         )
         inside = Signal()
-        final, home = (Signal(), self.home) if self._early else (pixels == 1, self.back == 0)
+        final, home = self._last_pixel(pixels), self.brings_pixel()
         m.d.comb += [
             ahead.eq(self.taps - 1),
             inside.eq((skip == 0) & (positions != 0)),
@@ -84,23 +82,33 @@ class DepthwiseSteps(wiring.Component):
                 pixels.eq(self.length),
                 positions.eq(self.length - self.lead),
             ]
-            if self._early:
-                m.d.sync += [final.eq(self.length == 1), home.eq(self.lead >= ahead)]
+            self._register(m, final=self.length == 1, home=self.lead >= ahead)
         with m.Elif(self.step):
             with m.If(self.back != 0):
                 m.d.sync += self.back.eq(self.back - 1)
-                if self._early:
-                    m.d.sync += home.eq(self.back == 1)
+                self._register(m, home=self.back == 1)
             with m.Else():
                 m.d.sync += pixels.eq(pixels - 1)
-                if self._early:
-                    m.d.sync += final.eq(pixels == 2)
+                self._register(m, final=pixels == 2)
             with m.If(skip != 0):
                 m.d.sync += skip.eq(skip - 1)
             with m.Elif(positions != 0):
                 m.d.sync += positions.eq(positions - 1)
         self._outputs(m, inside)
         return m
+
+    def brings_pixel(self) -> Value:
+        """Condition that this step brings a pixel: `back` is 0."""
+        return self.back == 0
+
+    def _last_pixel(self, pixels: Signal) -> Value:
+        """Condition that one pixel is left."""
+        return pixels == 1
+
+    def _register(self, m: Module, **flags: Value) -> None:
+        """Load the next values of the conditions `final` (one pixel is left) and `home` (`back` is 0) that are
+        registers.
+        """
 
     def _outputs(self, m: Module, inside: Value) -> None:
         """Positions with an output: every stride_x-th column, out_width of them, of every
@@ -129,3 +137,24 @@ class DepthwiseSteps(wiring.Component):
             ]
             with m.If(self.wave):
                 m.d.sync += outputs.eq(outputs - 1)
+
+
+class PipelinedDepthwiseSteps(DepthwiseSteps):
+    """`DepthwiseSteps` whose conditions about pixels are registers.
+
+    Latency, throughput, parameters, members: as `DepthwiseSteps`.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._flags = {"final": Signal(), "home": Signal(name="home")}
+        super().__init__(config)
+
+    def brings_pixel(self) -> Value:
+        """Register that is set while `back` is 0."""
+        return self._flags["home"]
+
+    def _last_pixel(self, pixels: Signal) -> Value:
+        return self._flags["final"]
+
+    def _register(self, m: Module, **flags: Value) -> None:
+        m.d.sync += [self._flags[name].eq(value) for name, value in flags.items()]

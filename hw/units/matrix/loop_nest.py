@@ -16,8 +16,6 @@ class LoopNest(wiring.Component):
     ----------
     levels : int
         Number of nested loops.
-    early : int
-        1: flags of the last iterations are registered, so that they are valid early in the cycle.
 
     Members
     -------
@@ -36,8 +34,8 @@ class LoopNest(wiring.Component):
         All loops are.
     """
 
-    def __init__(self, levels: int, *, early: int = 0):
-        self.levels, self._early = levels, early
+    def __init__(self, levels: int):
+        self.levels = levels
         super().__init__(
             {
                 "load": In(1),
@@ -56,23 +54,40 @@ class LoopNest(wiring.Component):
             count = getattr(self, f"count{i}")
             left = Signal(COUNT_BITS, name=f"left{i}", reset_less=True)
             end = Signal(name=f"end{i}")
-            if not self._early:
-                m.d.comb += self.last[i].eq(left == 1)
+            self._compare_last(m, i, left)
             m.d.comb += [
                 self.advance[i].eq(inner_end & ~self.last[i]),
                 end.eq(inner_end & self.last[i]),
             ]
             with m.If(self.load | (self.step & end)):
                 m.d.sync += left.eq(count)
-                if self._early:
-                    m.d.sync += self.last[i].eq(count == 1)
+                self._register_last(m, i, count == 1)
             with m.Elif(self.step & inner_end):
                 m.d.sync += left.eq(left - 1)
-                if self._early:
-                    m.d.sync += self.last[i].eq(left == 2)
+                self._register_last(m, i, left == 2)
             inner_end = end
         m.d.comb += self.end.eq(inner_end)
         return m
+
+    def _compare_last(self, m: Module, i: int, left: Signal) -> None:
+        """Drive `last` of loop `i` from its iterations left."""
+        m.d.comb += self.last[i].eq(left == 1)
+
+    def _register_last(self, m: Module, i: int, following: Value) -> None:
+        """Load the next value of `last` of loop `i`, if `last` is a register."""
+
+
+class PipelinedLoopNest(LoopNest):
+    """`LoopNest` whose flags of the last iterations are registers, so that they are valid early in the cycle.
+
+    Latency, throughput, parameters, members: as `LoopNest`.
+    """
+
+    def _compare_last(self, m: Module, i: int, left: Signal) -> None:
+        pass
+
+    def _register_last(self, m: Module, i: int, following: Value) -> None:
+        m.d.sync += self.last[i].eq(following)
 
 
 def nested_address(
@@ -87,14 +102,14 @@ def nested_address(
 ) -> Signal:
     """Register that is base + sum of index * stride over nested loops.
 
-    Keeps the value at the start of each loop that has a stride; when a loop advances, its start grows by the
-    stride and all inner ones copy it. A loop without a stride takes the inner ones back to the start of the
+    Holds the value at the start of each loop that has a stride; when a loop advances, its start grows by the
+    stride and all inner ones copy it. A loop without a stride resets the inner ones to the start of the
     next outer one. One adder for each stride.
 
     Parameters
     ----------
     m, name, shape
-        Where the registers go, their prefix, and their shape.
+        Module that the registers are added to, their prefix, and their shape.
     load, base
         Start of a walk and its first value.
     step : Value
@@ -106,12 +121,12 @@ def nested_address(
         None if stride is None else Signal(shape, name=f"{name}_{i}", reset_less=True)
         for i, (_, stride) in enumerate(levels)
     ]
-    kept = [s for s in starts if s is not None]
+    registers = [s for s in starts if s is not None]
     if levels[-1][1] is None:
         starts.append(Signal(shape, name=f"{name}_base", reset_less=True))
-        kept.append(starts[-1])
+        registers.append(starts[-1])
     with m.If(load):
-        m.d.sync += [s.eq(base) for s in kept]
+        m.d.sync += [s.eq(base) for s in registers]
     with m.Elif(step):
         for i, (advance, stride) in enumerate(levels):
             inner = [s for s in starts[: i + 1] if s is not None]
@@ -121,7 +136,7 @@ def nested_address(
                 m.d.comb += following.eq(outer if stride is None else outer + stride)
                 with m.If(advance):
                     m.d.sync += [s.eq(following) for s in inner]
-    return kept[0]
+    return registers[0]
 
 
 def lane_count_bits(n: int) -> int:

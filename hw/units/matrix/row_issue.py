@@ -1,4 +1,4 @@
-"""Row issue of MATRIX: decides in each cycle whether the next step goes, and brings its operands to the
+"""Row issue of MATRIX: decides in each cycle whether the next step is issued, and sends its operands to the
 array.
 """
 

@@ -9,11 +9,12 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from hw.config import ACC_ADDR_BITS, SP_ADDR_BITS, MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_layout
+from hw.lib.pipeline import vacancy
 from hw.lib.skid_buffer import SkidBuffer
 from hw.lib.trees import tree_sum
-from hw.units.matrix.depthwise import DepthwiseSteps
+from hw.units.matrix.depthwise import DepthwiseSteps, PipelinedDepthwiseSteps
 from hw.units.matrix.layouts import row_layout
-from hw.units.matrix.loop_nest import LoopNest, lanes_in_use, nested_address
+from hw.units.matrix.loop_nest import LoopNest, PipelinedLoopNest, lanes_in_use, nested_address
 
 #: Loops over weight tiles, innermost first.
 TILE_DIMS = ("kx", "ky", "ic", "oc")
@@ -21,7 +22,7 @@ TILE_DIMS = ("kx", "ky", "ic", "oc")
 COORDINATE_BITS = 17
 
 
-def add_places(
+def add_addresses(
     m: Module,
     row: data.View,
     *,
@@ -139,7 +140,7 @@ class RowWalker(wiring.Component):
     load : In(1), command : In
         Takes a command; only while `ready`.
     ready : Out(1)
-        None runs, or (not with `pipelined`) the last step of the one that runs is taken.
+        No command runs, or (not with `pipelined`) the last step of the running one is taken.
     rows : Out
         Steps of the command, in loop order.
     """
@@ -157,13 +158,13 @@ class RowWalker(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        layout, early = command_layout(Unit.MATRIX), self.config.pipelined
+        layout, config = command_layout(Unit.MATRIX), self.config
         m.submodules.buffer = buffer = SkidBuffer(row_layout(self.config))
         running, step, tile_end, command_end = Signal(), Signal(), Signal(), Signal()
         held, now = Signal(layout, reset_less=True), Signal(layout)
         m.d.comb += [
             step.eq(running & buffer.i.ready),
-            self.ready.eq(~running if early else ~running | (step & command_end)),
+            self.ready.eq(vacancy(running, step & command_end, config.pipelined)),
             now.eq(Mux(self.load, self.command, held)),
         ]
         with m.If(self.load):
@@ -171,12 +172,14 @@ class RowWalker(wiring.Component):
         with m.Elif(step & command_end):
             m.d.sync += running.eq(0)
 
-        m.submodules.sweep = sweep = LoopNest(2, early=early)
-        m.submodules.tiles = tiles = LoopNest(len(TILE_DIMS), early=early)
-        m.submodules.depthwise = depthwise = DepthwiseSteps(self.config)
+        loop_nest = config.variant(LoopNest, PipelinedLoopNest)
+        m.submodules.sweep = sweep = loop_nest(2)
+        m.submodules.tiles = tiles = loop_nest(len(TILE_DIMS))
+        depthwise_steps = config.variant(DepthwiseSteps, PipelinedDepthwiseSteps)
+        m.submodules.depthwise = depthwise = depthwise_steps(config)
         pixel = Signal()
         m.d.comb += [
-            pixel.eq(~held.word.dw | (depthwise.home if early else depthwise.back == 0)),
+            pixel.eq(~held.word.dw | depthwise.brings_pixel()),
             tile_end.eq(Mux(held.word.dw, depthwise.end, sweep.end)),
             command_end.eq(tile_end & tiles.end),
             tiles.load.eq(self.load),
@@ -191,7 +194,7 @@ class RowWalker(wiring.Component):
         inner = [sweep.advance[0] & ~tile_end, Mux(held.word.dw, sweep.last[0], sweep.advance[1]) & ~tile_end]
         outer = [tile_end & tiles.advance[i] for i in range(len(TILE_DIMS))]
         row = buffer.i.payload
-        add_places(
+        add_addresses(
             m,
             row,
             begin=self.load,
@@ -223,7 +226,7 @@ class RowWalker(wiring.Component):
         step: Value,
         pixel: Value,
     ) -> None:
-        """Walks within a tile: both start with each, the command says which one counts."""
+        """Walks within a tile: both start with each tile, and the command selects one."""
         m.d.comb += [
             sweep.load.eq(begin),
             sweep.step.eq(step & pixel),
@@ -252,7 +255,7 @@ class RowWalker(wiring.Component):
         tiles: LoopNest,
         depthwise: DepthwiseSteps,
     ) -> None:
-        """Flags of a step: what it starts, and how its sums are accumulated."""
+        """Flags of a step: tile, wave and swap that it starts, and the accumulation of its sums."""
         first_step, first_sum = Signal(), Signal()
         with m.If(begin):
             m.d.sync += [first_step.eq(1), first_sum.eq(1)]

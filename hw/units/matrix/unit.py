@@ -9,16 +9,16 @@ from hw.array.systolic import SystolicArray
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream, event_layout
-from hw.lib.pipeline import pipeline_register
+from hw.lib.pipeline import optional_register
 from hw.memory.accumulator import AccUpdatePort
 from hw.memory.ports import SpReadPort
 from hw.units.matrix.row_issue import RowIssuer
 from hw.units.matrix.row_walker import RowWalker
 from hw.units.matrix.weight_feed import WeightFeeder
-from hw.units.matrix.weight_fetch import WeightFetcher
+from hw.units.matrix.weight_fetch import PipelinedWeightFetcher, WeightFetcher
 from hw.units.matrix.writeback import RowWriteback
 
-#: Commands accepted and not done: not begun, in the walker, and on their way through the array.
+#: Commands accepted and not done: not begun, in the walker, and in the array.
 ACCEPTED_MAX = 15
 
 
@@ -61,7 +61,7 @@ class MatrixUnit(wiring.Component):
         There are events of a step in this cycle; its tag.
     row_entering, wait_weights, weight_shift, in_flight : Out(1)
         Of this cycle: a row is issued; a tile waits and a weight read is refused; a tile waits otherwise; rows
-        are on their way.
+        are in flight.
     """
 
     def __init__(self, config: MlaConfig):
@@ -85,7 +85,7 @@ class MatrixUnit(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self.config
-        m.submodules.fetcher = fetcher = WeightFetcher(config)
+        m.submodules.fetcher = fetcher = config.variant(WeightFetcher, PipelinedWeightFetcher)(config)
         m.submodules.walker = walker = RowWalker(config)
         m.submodules.issuer = issuer = RowIssuer(config)
         m.submodules.feeder = feeder = WeightFeeder(config)
@@ -98,7 +98,7 @@ class MatrixUnit(wiring.Component):
 
         accepted, room = Signal(), Signal()
         row = walker.rows.payload
-        # The command to come, for as long as fetcher or walker have not begun it: whether another one is accepted
+        # The next command, until fetcher and walker have begun it: the condition to accept another one
         # depends on registers alone.
         command = Signal(self.cmd.payload.shape(), reset_less=True)
         to_fetch, to_walk = Signal(), Signal()
@@ -158,9 +158,7 @@ class MatrixUnit(wiring.Component):
         self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowWriteback
     ) -> None:
         """Events and the state the causes are found from."""
-        counted, refused = trail.counted, Signal()
-        if self.config.pipelined:
-            counted = pipeline_register(m, "counted", counted)
+        counted, refused = optional_register(m, "counted", trail.counted, self.config.pipelined), Signal()
         events: list[Signal] = []
         m.d.comb += [
             refused.eq(self.weight.waits & ~self.weight.ready),

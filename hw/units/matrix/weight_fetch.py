@@ -1,16 +1,16 @@
 """Weight fetcher of MATRIX: reads tiles ahead of their use."""
 
-from amaranth.hdl import Const, Elaboratable, Module, Mux, Signal, Value
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_layout
-from hw.lib.pipeline import pipeline_register
+from hw.lib.pipeline import pipeline_register, vacancy
 from hw.lib.ram import Ram
 from hw.memory.ports import SP_READ_LATENCY, SpReadPort
-from hw.units.matrix.loop_nest import LoopNest, lanes_in_use, nested_address
+from hw.units.matrix.loop_nest import LoopNest, PipelinedLoopNest, lanes_in_use, nested_address
 
 #: Loops of the weight walk, innermost first.
 DIMS = ("kx", "ky", "ic", "oc")
@@ -19,7 +19,7 @@ DIMS = ("kx", "ky", "ic", "oc")
 class WeightFetcher(wiring.Component):
     """Reads the weight rows of one command after the other into a buffer of two whole tiles.
 
-    Only rows in use are read: k < K, transposed c < C, depthwise k < taps * groups. A tile counts as there in
+    Only rows in use are read: k < K, transposed c < C, depthwise k < taps * groups. A tile counts as available in
     the cycle after its last row was granted: it is popped no faster than it was granted, and its last row no
     earlier than two cycles after the grant.
 
@@ -29,18 +29,18 @@ class WeightFetcher(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine configuration; uses `n`.
+        Configuration of the machine.
 
     Members
     -------
     load : In(1), command : In
         Takes a command; only while `ready`.
     ready : Out(1)
-        The last row of the previous command is taken by the scratchpad, or was (with `pipelined`: was).
+        The last row of the previous command is taken by the scratchpad, or was.
     port : Out(SpReadPort)
         Read port for weights.
     tiles : Out
-        Tiles there and not yet taken.
+        Tiles available and not yet taken.
     take : In(1)
         Takes a tile: its rows will be popped.
     pop : In(1)
@@ -50,7 +50,7 @@ class WeightFetcher(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.n, self._pipelined = config.n, config.pipelined
+        self.config, self.n = config, config.n
         self.rows = 2 * config.n
         super().__init__(
             {
@@ -67,26 +67,24 @@ class WeightFetcher(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        self._fresh = Signal()
         busy, asked, granted = Signal(), Signal(), Signal()
         tile_end, waiting_end = Signal(), Signal()
         free = Signal(range(self.rows + 1), init=self.rows)
-        m.submodules.nest = nest = LoopNest(len(DIMS), early=self._pipelined)
+        m.submodules.nest = nest = self.config.variant(LoopNest, PipelinedLoopNest)(len(DIMS))
         m.d.comb += [
             asked.eq(self.port.valid & self.port.ready),
             granted.eq(self.port.waits & self.port.ready),
             nest.load.eq(self.load),
             nest.step.eq(asked & tile_end),
         ]
-        stands = self._stands(m, asked & tile_end)
-        m.d.comb += self.port.valid.eq((busy & stands if self._pipelined else busy) & (free != 0))
+        m.d.comb += self.port.valid.eq(self._may_read(m, busy, asked & tile_end) & (free != 0))
         finished = asked & tile_end & nest.end
-        m.d.comb += self.ready.eq(~busy if self._pipelined else ~busy | finished)
+        m.d.comb += self.ready.eq(vacancy(busy, finished, self.config.pipelined))
         with m.If(asked):
             m.d.sync += waiting_end.eq(tile_end)
         with m.If(self.load):
             m.d.sync += busy.eq(1)
-        with m.Elif(finished if self._pipelined else self.ready):
+        with m.Elif(self._ends(finished)):
             m.d.sync += busy.eq(0)
         self._walk(m, nest, asked, tile_end)
         self._buffer(m, granted)
@@ -96,20 +94,17 @@ class WeightFetcher(wiring.Component):
         ]
         return m
 
-    def _stands(self, m: Module, next_tile: Value) -> Value:
-        """With `pipelined`: the rows of the tile are known."""
-        if not self._pipelined:
-            return Const(1)
-        m.d.sync += self._fresh.eq(self.load | next_tile)
-        return ~self._fresh
+    def _may_read(self, m: Module, busy: Signal, next_tile: Value) -> Value:
+        """Condition that the address of a row and the end of its tile are known."""
+        return busy
+
+    def _ends(self, finished: Value) -> Value:
+        """Condition that clears `busy` if no command is loaded."""
+        return self.ready
 
     def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
-        """Register that is set if the next row is the last of its tile."""
-        held = pipeline_register(m, "rows_held", rows)
-        with m.If(self._fresh):
-            m.d.sync += tile_end.eq(rows == 1)
-        with m.Elif(asked):
-            m.d.sync += tile_end.eq(following + 1 == held)
+        """Drive `tile_end`: the next row is the last of its tile."""
+        m.d.comb += tile_end.eq(following == rows)
 
     def _walk(self, m: Module, nest: LoopNest, asked: Signal, tile_end: Signal) -> None:
         """Address of the row to read; counts the rows of a tile."""
@@ -151,10 +146,7 @@ class WeightFetcher(wiring.Component):
         )
         index, following = Signal(range(self.n), reset_less=True), Signal(range(self.n + 1))
         m.d.comb += following.eq(index + 1)
-        if self._pipelined:
-            self._find_end(m, asked, tile_end, following, rows)
-        else:
-            m.d.comb += tile_end.eq(following == rows)
+        self._find_end(m, asked, tile_end, following, rows)
         with m.If(self.load):
             m.d.sync += index.eq(0)
         with m.Elif(asked):
@@ -168,7 +160,7 @@ class WeightFetcher(wiring.Component):
         m.d.comb += self.port.addr.eq(address)
 
     def _buffer(self, m: Module, granted: Signal) -> None:
-        """Granted rows arrive SP_READ_LATENCY cycles later and go straight into the buffer."""
+        """Granted rows arrive SP_READ_LATENCY cycles later and are written to the buffer."""
         m.submodules.buffer = buffer = Ram(width=8 * self.n, depth=self.rows, transparent=True)
         arriving = Signal(SP_READ_LATENCY)
         write_to, read_from = Signal(range(self.rows)), Signal(range(self.rows))
@@ -185,3 +177,26 @@ class WeightFetcher(wiring.Component):
             buffer.r0_addr.eq(read_from),
             self.row.eq(buffer.r0_data),
         ]
+
+
+class PipelinedWeightFetcher(WeightFetcher):
+    """`WeightFetcher` with the end of a tile in a register, which a new tile sets a cycle before its first read.
+
+    Latency: as `WeightFetcher`, one cycle more. Throughput: a cycle more for each tile.
+    Parameters, members: as `WeightFetcher`; `ready`: the last row of the previous command was taken.
+    """
+
+    def _may_read(self, m: Module, busy: Signal, next_tile: Value) -> Value:
+        self._fresh = Signal()
+        m.d.sync += self._fresh.eq(self.load | next_tile)
+        return busy & ~self._fresh
+
+    def _ends(self, finished: Value) -> Value:
+        return finished
+
+    def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
+        held = pipeline_register(m, "rows_held", rows)
+        with m.If(self._fresh):
+            m.d.sync += tile_end.eq(rows == 1)
+        with m.Elif(asked):
+            m.d.sync += tile_end.eq(following + 1 == held)

@@ -15,7 +15,7 @@ FINISHING = 4
 
 
 class RowWriteback(wiring.Component):
-    """Delays from the issue of a step to what it causes later.
+    """Delay line from the issue of a step to its later effects.
 
     Latency: in cycles after `issued`: events STATISTICS_AFTER, accumulator request update_after(n), `done` (last
     step of a command) done_after(n). Throughput: one step a cycle.
@@ -41,7 +41,7 @@ class RowWriteback(wiring.Component):
         Events of one step: rows, tiles, sums (0 or 1), useful MACs, zero lanes, tag; `valid` when there is
         one.
     in_flight : Out(1)
-        A sum is on its way, or a command not done.
+        A sum is in flight, or a command is not done.
     """
 
     def __init__(self, config: MlaConfig):

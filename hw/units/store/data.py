@@ -6,14 +6,14 @@ from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import chunk_beats, write_beat
 from hw.bus.dma_beats import BeatWalk
-from hw.bus.dma_lines import LineWalk, walk_layout
+from hw.bus.dma_lines import LineWalk, PipelinedLineWalk, walk_layout
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.lib.fifo import StreamFifo
 from hw.lib.pipeline import pipeline_register
 from hw.lib.skid_buffer import SkidBuffer
 from hw.memory.ports import SP_READ_LATENCY, SpReadPort
 
-#: Beats that may be on their way from the scratchpad to the bus; covers the read latency and the buffer's own
+#: Beats that may be in flight from the scratchpad to the bus; covers the read latency and the buffer's own
 #: cycles.
 CREDITS = 8
 #: Context of a line: bytes less one, tag.
@@ -29,8 +29,7 @@ def data_addresses(config: MlaConfig) -> dict[str, int]:
 class StoreData(wiring.Component):
     """Reads the beats of commands whose requests were accepted and sends them.
 
-    Latency: SP_READ_LATENCY + 1 cycles from a granted read to its beat. Throughput: one beat per cycle, with
-    `pipelined` one in two.
+    Latency: SP_READ_LATENCY + 1 cycles from a granted read to its beat. Throughput: one beat per cycle.
 
     Parameters
     ----------
@@ -48,7 +47,7 @@ class StoreData(wiring.Component):
     issued, issued_len : In
         A request was accepted, and its beats less one.
     blank : In
-        Read no more; send the beats still owed with their strobes off.
+        Stop reading; send the remaining beats of accepted requests with their strobes off.
     clear : In
         Drop all commands.
     tag : In
@@ -89,9 +88,8 @@ class StoreData(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
-        m.submodules.lines = lines = LineWalk(
-            addresses=data_addresses(config), context=CONTEXT, pipelined=config.pipelined
-        )
+        line_walk = config.variant(LineWalk, PipelinedLineWalk)
+        m.submodules.lines = lines = line_walk(addresses=data_addresses(config), context=CONTEXT)
         # A refused read holds the beats up, not the walk: it would be a long path.
         m.submodules.following = following = SkidBuffer(lines.line.payload.shape())
         m.submodules.beats = beats = BeatWalk(config, _BEAT_CONTEXT)
@@ -148,13 +146,20 @@ class StoreData(wiring.Component):
         return m
 
     def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:
-        """The beat may be read: as of the cycle before with `pipelined`, if none was read in that; and whether one is
-        to be counted as read, with `pipelined` a cycle later.
+        """Conditions that the beat may be read, and that one is counted as read.
+
+        Parameters
+        ----------
+        m : Module
+            Module that registers are added to.
+        valid : Value
+            There is a beat to read.
+        owed, credits : Signal
+            Beats of accepted requests still to be read; free entries of the buffer.
+        go : Signal
+            The beat is read.
         """
-        if not self._config.pipelined:
-            return valid & (owed != 0) & (credits != 0), go
-        went = pipeline_register(m, "went", go)
-        return valid & pipeline_register(m, "room", (owed != went) & (credits != went)) & ~went, went
+        return valid & (owed != 0) & (credits != 0), go
 
     def _span(self, m: Module, lines: SkidBuffer, beats: BeatWalk) -> None:
         """Position of a line within the beats of the bus."""
@@ -171,3 +176,15 @@ class StoreData(wiring.Component):
             span.context.tag.eq(line.context.tag),
             span.context.end.eq(line.end),
         ]
+
+
+class PipelinedStoreData(StoreData):
+    """`StoreData` that decides about a read from the state of the cycle before.
+
+    Latency: as `StoreData`. Throughput: one beat in two cycles.
+    Parameters, members: as `StoreData`.
+    """
+
+    def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:
+        went = pipeline_register(m, "went", go)
+        return valid & pipeline_register(m, "room", (owed != went) & (credits != went)) & ~went, went

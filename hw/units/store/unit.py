@@ -14,7 +14,7 @@ from hw.layouts import command_stream, event_layout
 from hw.lib.fifo import StreamFifo
 from hw.lib.pipeline import pipeline_domain
 from hw.memory.ports import SpReadPort
-from hw.units.store.data import CONTEXT, StoreData, data_addresses
+from hw.units.store.data import CONTEXT, PipelinedStoreData, StoreData, data_addresses
 
 #: Commands that may be in progress or waiting for the bus's answer.
 COMMANDS = 16
@@ -86,7 +86,7 @@ class StoreUnit(wiring.Component):
         m.submodules.requests = requests = BurstWalk(config)
         m.submodules.commands = commands = StreamFifo(walk_layout(data_addresses(config), CONTEXT), COMMANDS)
         m.submodules.targets = targets = StreamFifo(unsigned(_COUNT_BITS), COMMANDS)
-        m.submodules.data = store = StoreData(config)
+        m.submodules.data = store = config.variant(StoreData, PipelinedStoreData)(config)
         m.submodules.log = log = OutstandingBursts(config)
         drain, draining, clear = Signal(), Signal(), Signal()
         held = Signal(range(COMMANDS + 1))
@@ -124,7 +124,7 @@ class StoreUnit(wiring.Component):
         self, m: Module, requests: BurstWalk, commands: StreamFifo, closed: Value, held: Signal
     ) -> None:
         """Send a command to both walkers at once, unless commands are dropped."""
-        cmd, walk, kept = self.cmd.payload, requests.walk.payload, commands.w.payload
+        cmd, walk, stored = self.cmd.payload, requests.walk.payload, commands.w.payload
         room = Signal()
         m.d.comb += [
             room.eq((held != COMMANDS) & ~closed),
@@ -137,16 +137,16 @@ class StoreUnit(wiring.Component):
             walk.dram.eq(cmd.dram),
             walk.dram_y.eq(cmd.dram_y),
             walk.dram_z.eq(cmd.dram_z),
-            kept.y_count.eq(cmd.y_count),
-            kept.z_count.eq(cmd.z_count),
-            kept.context.rest.eq(cmd.len - 1),
-            kept.dram.eq(cmd.dram),
-            kept.dram_y.eq(cmd.dram_y),
-            kept.dram_z.eq(cmd.dram_z),
-            kept.src.eq(cmd.src),
-            kept.src_y.eq(cmd.src_y),
-            kept.src_z.eq(cmd.src_z),
-            kept.context.tag.eq(cmd.meta.tag),
+            stored.y_count.eq(cmd.y_count),
+            stored.z_count.eq(cmd.z_count),
+            stored.context.rest.eq(cmd.len - 1),
+            stored.dram.eq(cmd.dram),
+            stored.dram_y.eq(cmd.dram_y),
+            stored.dram_z.eq(cmd.dram_z),
+            stored.src.eq(cmd.src),
+            stored.src_y.eq(cmd.src_y),
+            stored.src_z.eq(cmd.src_z),
+            stored.context.tag.eq(cmd.meta.tag),
         ]
 
     def _retire(

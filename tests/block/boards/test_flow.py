@@ -43,10 +43,10 @@ class Accumulator(wiring.Component):
 
 
 def test_from_component_to_bitstream(tmp_path, monkeypatch):
-    monkeypatch.setattr(tools, "_SAY_SECONDS", 0.0)
+    monkeypatch.setattr(tools, "_PROGRESS_SECONDS", 0.0)
     folder = tmp_path / "out"
     said: list[str] = []
-    report = build_component(BOARD, Accumulator, seeds=2, folder=folder, say=said.append)
+    report = build_component(BOARD, Accumulator, seeds=2, folder=folder, progress=said.append)
     assert said[0] == "synthesis: started"
     assert any(line.startswith("routing 1: 0.") and line.count(":") >= 2 for line in said), said
     assert sum("done after" in line for line in said) == 6, said
