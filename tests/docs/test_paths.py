@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *(ROOT / name / "README.md" for name in ("tests", "examples")), *sorted((ROOT / "docs").rglob("*.md"))]
 MAX_COLUMNS = 120
 _TOP = "compiler|cosim|hw|scripts|tests"
 _PATH = re.compile(rf"(?<![\w./-])(?:{_TOP})/[\w./*-]+")
