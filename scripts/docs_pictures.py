@@ -1,9 +1,10 @@
-"""Draws the compiler stages of the digits network for docs/compiler.md."""
+"""Draws the pictures of the documentation: block diagrams, and the compiler stages of the digits network."""
 
 from compiler.api import compile
 from compiler.trace import CompilationTrace
 from compiler.visualize.formats import to_svg
 from compiler.visualize.graphs.stages import view_of
+from scripts.docs_diagrams import diagrams
 from scripts.networks.digits import MODEL
 
 #: Stages to draw.
@@ -14,4 +15,5 @@ def pictures() -> dict[str, str]:
     """Return SVG files by their name in docs/pictures."""
     record = CompilationTrace()
     compile(MODEL, "n16", record=record)
-    return {f"digits_{stage}.svg": to_svg(view_of(record, stage)) for stage in STAGES}
+    stages = {f"digits_{stage}.svg": to_svg(view_of(record, stage)) for stage in STAGES}
+    return diagrams() | stages

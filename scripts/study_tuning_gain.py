@@ -89,7 +89,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
-        "--file", type=Path, default=Path("build/study_tuning_gain.jsonl"), help="remembers measurements"
+        "--file", type=Path, default=Path("build/study_tuning_gain.jsonl"), help="file of measurements, which are not repeated"
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -105,7 +105,7 @@ def main() -> int:
                 args.json.write_text(json.dumps([vars(each) for each in rows], indent=1), "utf-8")
     for condition in args.conditions:
         left = geometric_mean(row.left for row in rows if row.condition == condition)
-        print(f"{condition}: {100 * (1 - left):.1f}% of what was above the floors is gone (geometric mean)")
+        print(f"{condition}: {100 * (1 - left):.1f}% of the gap to the floor closed (geometric mean)")
     return 0
 
 

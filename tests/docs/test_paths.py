@@ -1,4 +1,4 @@
-"""Paths and dotted names in README.md and docs/ exist in the tree, links lead somewhere, and no line is too long."""
+"""Paths and dotted names in README files and docs/ exist in the tree, links are valid, and no line is too long."""
 
 import ast
 import importlib
@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(ROOT / name / "README.md" for name in ("tests", "examples")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 MAX_COLUMNS = 120
 _TOP = "compiler|cosim|hw|scripts|tests"
 _PATH = re.compile(rf"(?<![\w./-])(?:{_TOP})/[\w./*-]+")
@@ -17,6 +21,10 @@ _NAME = re.compile(rf"(?<![\w./-])(?:{_TOP})(?:\.\w+)+")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FILE_ENDINGS = ("md", "py", "json", "toml")
+#: Inline code that is the name of a source file, with or without its folder.
+_FILE = re.compile(r"`((?:[\w.-]+/)*\w+\.(?:py|toml|s))`")
+#: Files that a page names as examples: its commands write them, or users have them.
+_EXAMPLES = {"digits.s", "pyproject.toml"}
 
 
 def path_exists(path: str) -> bool:
@@ -55,6 +63,24 @@ def missing(text: str) -> list[str]:
 
 
 @cache
+def source_files() -> frozenset[str]:
+    """Names of all source files, without their folders."""
+    folders = [ROOT / name for name in (*_TOP.split("|"), "examples")]
+    return frozenset(path.name for folder in folders for path in folder.rglob("*.*"))
+
+
+def missing_files(text: str, folder: Path) -> list[str]:
+    """Names of source files that do not exist: relative to a folder or to the root, or without a folder anywhere."""
+    return [
+        name
+        for name in _FILE.findall(text)
+        if not (folder / name).exists()
+        and not (ROOT / name).exists()
+        and name not in source_files() | _EXAMPLES
+    ]
+
+
+@cache
 def anchors(page: Path) -> frozenset[str]:
     """Anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
@@ -64,6 +90,32 @@ def anchors(page: Path) -> frozenset[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_paths_and_names_exist(page: Path) -> None:
     assert not missing(page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_exist(page: Path) -> None:
+    assert not missing_files(_FENCE.sub("", page.read_text()), page.parent)
+
+
+def test_folders_of_tests_are_described() -> None:
+    text = (ROOT / "tests/README.md").read_text()
+    named = set(re.findall(r"`(\w+)/`", text))
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
+    assert folders <= named, folders - named
+    assert all((ROOT / "tests" / name).is_dir() or (ROOT / name).is_dir() for name in named), named
+
+
+def test_packages_of_the_compiler_are_described() -> None:
+    table = (ROOT / "docs/compiler.md").read_text().partition("## Packages")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `compiler/(\w+)`", table, re.MULTILINE))
+    assert named == {path.parent.name for path in (ROOT / "compiler").glob("*/__init__.py")}
+
+
+def test_pictures_are_shown() -> None:
+    shown = {
+        Path(link).name for page in PAGES for link in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text())
+    }
+    assert shown == {path.name for path in (ROOT / "docs/pictures").iterdir()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -98,3 +150,8 @@ def test_lines_are_short(page: Path) -> None:
 )
 def test_missing_names_are_noticed(text: str, wrong: list[str]) -> None:
     assert missing(text) == wrong
+
+
+def test_missing_files_are_noticed() -> None:
+    text = "see `pipeline.py`, `docs/test_paths.py`, `docs/nowhere.py`, `nowhere.py` and `gemm_i8.s`"
+    assert missing_files(text, ROOT / "tests") == ["docs/nowhere.py", "nowhere.py"]

@@ -37,8 +37,14 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     for page in pages:
         found = _FETCHED.search(page.read_text())
         assert found is None, f"{page.name}: {found[0]}"
-        # The theme would fetch the program that draws these.
+        # Mermaid's JavaScript would be fetched from elsewhere, and without it its diagrams are shown as source text.
         assert 'class="mermaid"' not in page.read_text()
+        assert "language-mermaid" not in page.read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_diagrams_are_pictures(page: Path) -> None:
+    assert "```mermaid" not in page.read_text()
 
 
 def test_the_reference_has_every_public_name(site: Path) -> None:
