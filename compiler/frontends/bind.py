@@ -1,4 +1,4 @@
-"""Inputs of a model bound to constants."""
+"""Binding of model inputs to constants."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,43 +11,43 @@ from hw.errors import InputError, shown
 
 
 def bound_value(name: str, value: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
-    """Contents of a bound input.
+    """The constant for a bound input, broadcast to its shape and converted to its type.
 
     Parameters
     ----------
     name : str
-        Name of the input, for messages.
+        Name of the input, for error messages.
     value : array
-        One number for all elements, or an array of the input's shape.
+        A scalar for all elements, or an array of the input's shape.
     shape, dtype : tuple of int, str
         Shape and numpy type of the input.
 
     Raises
     ------
     InputError
-        The value has another shape, or elements that the type does not hold.
+        The value has another shape, or elements that the type cannot represent exactly.
     """
     if value.shape not in ((), shape):
         raise InputError(
             f"bound input {shown(name)} must be one number or of shape {list(shape)}, not {list(value.shape)}"
         )
     with np.errstate(all="ignore"):
-        made = value.astype(dtype)
-        same = made.dtype.kind == "f" or np.array_equal(made.astype(value.dtype), value)
-    if not same:
+        converted = value.astype(dtype)
+        lossless = converted.dtype.kind == "f" or np.array_equal(converted.astype(value.dtype), value)
+    if not lossless:
         raise InputError(
             f"bound input {shown(name)} must be {dtype}; {shown(value.reshape(-1)[:4].tolist())} is not"
         )
-    return np.ascontiguousarray(np.broadcast_to(made, shape))
+    return np.ascontiguousarray(np.broadcast_to(converted, shape))
 
 
 def check_names(inputs: Mapping[str, object] | list[str], bind: Mapping[str, NDArray]) -> None:
-    """Check that bound names are inputs.
+    """Check that every bound name is the name of an input.
 
     Raises
     ------
     InputError
-        The first of them.
+        A name is not an input; the message names the first such name.
     """
     unknown = [name for name in bind if name not in inputs]
     if unknown:
@@ -57,19 +57,19 @@ def check_names(inputs: Mapping[str, object] | list[str], bind: Mapping[str, NDA
 
 
 def bind_inputs(graph: Graph, bind: Mapping[str, NDArray]) -> Graph:
-    """The graph with constants in place of some of its inputs.
+    """The graph with some of its inputs replaced by constants.
 
     Parameters
     ----------
     graph : Graph
-        A model.
+        Graph of the model.
     bind : dict
-        Values by the name of an input; of a quantized one, integers as they are stored.
+        Values by input name; for a quantized input, the stored integers.
 
     Raises
     ------
     InputError
-        A name is no input's, or a value does not fit its input.
+        A name is not an input, or a value does not fit its input.
     """
     if not bind:
         return graph

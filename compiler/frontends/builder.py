@@ -1,4 +1,4 @@
-"""Graph builder for front ends."""
+"""Graph builder shared by the front ends, fused activation ranges and SAME padding."""
 
 import math
 from collections.abc import Container
@@ -17,25 +17,25 @@ class GraphBuilder:
     Parameters
     ----------
     name : str
-        Of the graph.
+        Name of the graph.
     """
 
     def __init__(self, name: str):
         self.graph = Graph(name)
         self._tensors, self._nodes = _Names(self.graph.tensors), _Names(self.graph.nodes)
 
-    def fresh(self, wish: str) -> str:
-        """A name for a tensor that no tensor has: `wish`, numbered if need be."""
-        return self._tensors.unused(wish)
+    def fresh(self, name: str) -> str:
+        """An unused tensor name: `name`, with a number appended if it is in use."""
+        return self._tensors.unused(name)
 
-    def constant(self, wish: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
-        """Add a constant."""
+    def constant(self, name: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
+        """Add a constant, renamed if a tensor has that name already."""
         return self.graph.add_tensor(
-            Tensor(self.fresh(wish), data.shape, data.dtype.name, quantization, np.asarray(data, order="C"))
+            Tensor(self.fresh(name), data.shape, data.dtype.name, quantization, np.asarray(data, order="C"))
         )
 
     def node(self, name: str, op: str, inputs: list[Tensor], output: Tensor, **attributes: Any) -> Tensor:
-        """Add a node and its output, which must be new; returns the output."""
+        """Add a node and its output tensor, which must be new; returns the output."""
         self.graph.add_tensor(output)
         self.graph.add_node(
             Node(self._nodes.unused(name), op, tuple(t.name for t in inputs), (output.name,), attributes)
@@ -51,37 +51,36 @@ class GraphBuilder:
         bodies: tuple[Graph, ...],
         **attributes: Any,
     ) -> None:
-        """Add a node of any number of outputs, which must be new, and of subgraphs."""
+        """Add a node with subgraphs and any number of outputs, which must be new tensors."""
         for output in outputs:
             self.graph.add_tensor(output)
-        ins, outs = (tuple(tensor.name for tensor in part) for part in (inputs, outputs))
+        ins, outs = (tuple(tensor.name for tensor in tensors) for tensors in (inputs, outputs))
         self.graph.add_node(Node(self._nodes.unused(name), op, ins, outs, attributes, bodies))
 
-    def between(self, like: Tensor, wish: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """A tensor of the type and quantization of `like`, for a value on its way to it; not added yet."""
-        return Tensor(self.fresh(wish), like.shape if shape is None else shape, like.dtype, like.quantization)
+    def between(self, like: Tensor, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """A new intermediate tensor with the type and quantization of `like`; not yet added to the graph."""
+        return Tensor(self.fresh(name), like.shape if shape is None else shape, like.dtype, like.quantization)
 
 
 class _Names:
-    """Names that are given out, none twice."""
+    """Generator of unique names."""
 
-    def __init__(self, taken: Container[str]):
-        self._taken = taken
-        self._last: dict[
-            str, int
-        ] = {}  # where to go on looking: a loop that is unrolled wishes the same ones often
+    def __init__(self, used: Container[str]):
+        self._used = used
+        # Last number tried for a base name: an unrolled loop requests the same names many times.
+        self._last_number: dict[str, int] = {}
 
-    def unused(self, wish: str) -> str:
-        """A name that is not taken: the wish, numbered if need be."""
-        name, number = wish, self._last.get(wish, 1)
-        while name in self._taken:
+    def unused(self, base: str) -> str:
+        """An unused name: `base`, with a number appended if it is in use."""
+        name, number = base, self._last_number.get(base, 1)
+        while name in self._used:
             number += 1
-            name = f"{wish}.{number}"
-        self._last[wish] = max(number - 1, 1)  # it may stay free after all
+            name = f"{base}.{number}"
+        self._last_number[base] = max(number - 1, 1)  # the caller may not use the name
         return name
 
 
-#: Ranges of the activations that formats fuse into other operators.
+#: Output ranges of the activations that file formats fuse into other operators.
 ACTIVATIONS: dict[str, tuple[float, float] | None] = {
     "none": None,
     "relu": (0.0, math.inf),
@@ -91,7 +90,7 @@ ACTIVATIONS: dict[str, tuple[float, float] | None] = {
 
 
 def same_pads(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:
-    """Padding before and after one dimension that makes ceil(size / stride) outputs; the odd one comes after."""
-    reach = (kernel - 1) * dilation + 1
-    total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+    """Padding before and after one dimension that gives ceil(size / stride) outputs; an odd element goes after."""
+    extent = (kernel - 1) * dilation + 1
+    total = max((-(-size // stride) - 1) * stride + extent - size, 0)
     return total // 2, total - total // 2

@@ -1,4 +1,4 @@
-"""Reading of models of any supported format."""
+"""Import of models in any supported format."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,8 +20,8 @@ from compiler.ir.graph import Graph
 from hw.errors import InputError, shown
 
 _SUFFIXES = (".tflite", ".onnx")
-#: Files of PyTorch hold weights or code, and are no models by themselves.
-_TORCH = (".py", ".pt", ".pth", ".pt2")
+#: Suffixes of PyTorch files; these hold weights or code and cannot be imported as models.
+_TORCH_SUFFIXES = (".py", ".pt", ".pth", ".pt2")
 
 
 def read_model(
@@ -37,18 +37,18 @@ def read_model(
     Parameters
     ----------
     model : Path, or torch.nn.Module, or torch.export.ExportedProgram
-        A file, whose suffix tells its kind; or `module:function`, Python code of the user's own, which is run.
+        A model file, whose suffix determines the format, or `module:function`, which names Python code to run.
     sizes : dict
-        Sizes of dimensions that an ONNX file only names, or that a PyTorch module leaves open.
+        Sizes of symbolic dimensions of an ONNX file or of dynamic dimensions of a PyTorch module.
     example, dynamic_shapes
-        As `read_module` has them, if the function does not say it; for PyTorch modules only.
+        Export arguments as for `read_module`, used if the named function returns none; PyTorch modules only.
     bind : dict
-        Values of inputs that become constants, by name: one number, or an array of the input's shape.
+        Values of inputs that become constants, by name: a scalar, or an array of the input's shape.
 
     Raises
     ------
     InputError
-        Its kind is not known, or as its front end says.
+        The format is not supported, or its front end rejects the model.
     """
     bind = bind or {}
     if is_module(model):
@@ -60,13 +60,13 @@ def read_model(
     path = Path(model)
     if is_reference(path):
         torch_library()
-        made = load_reference(str(path))
-        example = example if made.example is None else made.example
-        shapes = dynamic_shapes if made.dynamic_shapes is None else made.dynamic_shapes
-        graph = read_module(made.model, example, dynamic_shapes=shapes, sizes=sizes, name=str(path))
+        loaded = load_reference(str(path))
+        example = example if loaded.example is None else loaded.example
+        shapes = dynamic_shapes if loaded.dynamic_shapes is None else loaded.dynamic_shapes
+        graph = read_module(loaded.model, example, dynamic_shapes=shapes, sizes=sizes, name=str(path))
         return bind_inputs(graph, bind)
     suffix = path.suffix.lower()
-    if suffix in _TORCH:
+    if suffix in _TORCH_SUFFIXES:
         raise InputError(
             f"{path}: pickled models are not loaded (unsafe); pass module:function, or export to ONNX"
         )
@@ -82,7 +82,7 @@ def read_model(
 
 
 def default_rounding(model: Path | Any) -> str:
-    """Whose rounding a model has where none is asked for: that of who runs such models elsewhere."""
+    """Default rounding mode of a model: that of the reference runtime of its format."""
     if isinstance(model, str | Path):
         onnx = is_reference(model) or Path(model).suffix.lower() == ".onnx"
     else:

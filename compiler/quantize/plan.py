@@ -1,4 +1,4 @@
-"""Which nodes of a float graph are quantized, and which tensors share a quantization."""
+"""Quantization plan of a float graph: selection of the nodes to quantize and grouping of tensors by quantization."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -11,14 +11,14 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.report import ENDLESS
 from hw.errors import InputError, shown
 
-#: Integers that stand for themselves: a cast makes float numbers of them.
+#: Identity quantization, of integers that represent their own value.
 _ONE = Quantization((1.0,), (0,))
-#: Products and sums of bytes that stand for themselves are a quantized model's too.
+#: Operators that mark a model as quantized even if their integers have the identity quantization.
 _PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul"))
-#: These only hand numbers over between real ones and integers.
+#: Operators that convert between real numbers and integers.
 _CONVERTING = frozenset(("dequantize", "dynamic_quantize", "dynamic_scale", "dynamic_zero"))
-#: And these lay out what is handed over.
-_LAYOUT = frozenset(("reshape", "transpose"))
+#: Operators that only change the layout of a tensor.
+_LAYOUT = ("reshape", "transpose")
 
 
 def is_float(graph: Graph) -> bool:
@@ -27,11 +27,11 @@ def is_float(graph: Graph) -> bool:
 
 
 def obstacle(graph: Graph) -> str | None:
-    """Reason why a graph is not a float model, as the end of a sentence; None if it is one."""
+    """Reason why a graph is not a float model, phrased to follow the model's name; None if it is one."""
     found = _first_quantized(graph)
     if found is not None:
-        node, meant = found
-        return f"is quantized already: node {node.name!r} ({node.operator}) computes on {meant}"
+        node, numbers = found
+        return f"is quantized already: node {node.name!r} ({node.operator}) computes on {numbers}"
     nodes = [(each, node) for each, node in graph.walk() if _on_floats(each, node)]
     edge = any(node.op in _CONVERTING for _, node in graph.walk())
     if all(edge and node.op in _LAYOUT for _, node in nodes):
@@ -40,7 +40,7 @@ def obstacle(graph: Graph) -> str | None:
 
 
 def left_float(graph: Graph, host: Mapping[str, str]) -> dict[str, str]:
-    """The reasons of nodes on the host; why those on float32 numbers are not quantized is said, if another node is."""
+    """Reasons of nodes that run on the host; a quantized model's float nodes get a note that they stay float."""
     found = _first_quantized(graph)
     if found is None:
         return dict(host)
@@ -51,16 +51,16 @@ def left_float(graph: Graph, host: Mapping[str, str]) -> dict[str, str]:
 
 
 def _first_quantized(graph: Graph) -> tuple[Node, str] | None:
-    """A node that computes on quantized numbers, and which."""
+    """The first node that computes on quantized numbers, with a description of these; None if there is none."""
     for each, node in graph.walk():
-        meant = _quantized(each, node)
-        if meant is not None:
-            return node, meant
+        numbers = _quantized(each, node)
+        if numbers is not None:
+            return node, numbers
     return None
 
 
 def touches_floats(graph: Graph, node: Node) -> bool:
-    """Whether a node reads or makes float32 numbers that are not known beforehand."""
+    """Return True if a node has a float32 input or output that is not constant."""
     tensors = (graph.tensors[name] for name in (*node.inputs, *node.outputs))
     return any(tensor.dtype == "float32" and not tensor.constant for tensor in tensors)
 
@@ -70,73 +70,71 @@ def _on_floats(graph: Graph, node: Node) -> bool:
 
 
 def _quantized(graph: Graph, node: Node) -> str | None:
-    """The quantized numbers that a node computes on.
+    """Description of the quantized numbers that a node computes on; None if it does not.
 
-    Moving integers is no such thing, nor making real numbers of them, nor arithmetic on integers that stand for
-    themselves, such as masks and places.
+    Moving or dequantizing integers does not count, nor does arithmetic on integers that represent their own value, such
+    as masks and indices.
     """
     if node.op in MOVING or node.op in ("dequantize", "onnx") or node.bodies:
         return None
-    makes = node.op in ("quantize", "requantize")
+    quantizes = node.op in ("quantize", "requantize")
     for name in (*node.inputs, *node.outputs):
         tensor = graph.tensors[name]
         if tensor.quantization is None or tensor.constant:
             continue
-        if makes or tensor.quantization != _ONE or node.op in _PRODUCTS:
+        if quantizes or tensor.quantization != _ONE or node.op in _PRODUCTS:
             return f"{tensor.dtype} numbers {name!r}"
     return None
 
 
 def without_hybrids(graph: Graph) -> Graph:
-    """A float model whose constants are float: quantized ones that float nodes read are the numbers they stand for.
+    """A float model with the quantized constants that float nodes read dequantized.
 
-    TFLite's dynamic-range models have such weights; the quantization of the model finds the same integers again.
+    TFLite's dynamic-range quantized models have such weights. Quantizing the model restores the same integers.
     """
     changed: dict[str, Tensor] = {}
 
-    def of(name: str) -> str:
+    def dequantized(name: str) -> str:
         tensor = graph.tensors[name]
         if tensor.data is None or tensor.quantization is None:
             return name
-        wish = f"{name}:real"
-        while wish in graph.tensors:
-            wish += "'"
+        real_name = f"{name}:real"
+        while real_name in graph.tensors:
+            real_name += "'"
         real = tensor.quantization.dequantized(tensor.data)
-        changed[wish] = Tensor(wish, tensor.shape, "float32", data=real)
-        return wish
+        changed[real_name] = Tensor(real_name, tensor.shape, "float32", data=real)
+        return real_name
 
     nodes = []
     for node in graph:
         mixed = node.op not in ("dequantize", "onnx") and not node.bodies and touches_floats(graph, node)
-        ins = tuple(of(name) for name in node.inputs) if mixed else node.inputs
+        ins = tuple(dequantized(name) for name in node.inputs) if mixed else node.inputs
         nodes.append(replace(node, inputs=ins))
     return rebuild(graph, nodes, changed=changed) if changed else graph
 
 
 EDGE = "conversion between float and integers at the model boundary"
-#: Why a node stays that has nothing to quantize.
-INTEGERS = "integers stay what they are"
+#: Reason for a node that has no float32 numbers.
+INTEGERS = "integers are not quantized"
 EDGE_INSIDE = "float at the edge of a subgraph"
 
-#: Operators with constant weights, and the axis of the weights along which output channels lie.
+#: Operators with constant weights, with the axis of the output channels.
 WEIGHTED = {name: spec.weights_axis for name, spec in OPS.items() if spec.weights_axis is not None}
-#: Operators that move elements or choose among them: their inputs and outputs have one quantization.
+#: Operators that move or select elements, whose inputs and outputs share one quantization.
 _SHARED = frozenset(name for name, spec in OPS.items() if spec.quantized == QuantizedForm.SHARED)
-#: Normalizations keep their factors in float32.
+#: Normalizations, whose scales and biases remain float32.
 NORMS = frozenset(name for name, spec in OPS.items() if spec.quantized == QuantizedForm.NORM)
-#: Outputs of these have the quantization that TFLite demands.
+#: Operators whose output quantization is prescribed by TFLite.
 FIXED = {name: spec.output for name, spec in OPS.items() if spec.output is not None}
-#: Operators that do nothing but lay out a float input, or output, of the model.
-_LAYOUT_OPERATORS = ("transpose", "reshape")
 
 
 def quantizable(op: str) -> bool:
-    """Whether an operator of a float model has a quantized form."""
+    """Return True if an operator has a quantized form."""
     return OPS[op].quantized is not None
 
 
 def as_int8(x: Tensor) -> Quantization | None:
-    """What bytes of one scale mean once they are int8: the same numbers; None for other tensors."""
+    """Quantization of an int8 or uint8 tensor after conversion to int8; None for other types and several scales."""
     q = x.quantization
     if q is None or not q.whole or x.dtype not in ("int8", "uint8"):
         return None
@@ -144,12 +142,21 @@ def as_int8(x: Tensor) -> Quantization | None:
 
 
 def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = ()) -> dict[str, str]:
-    """Nodes that are not quantized, with reasons; `endless` tensors had non-finite values on the samples.
+    """Nodes that are not quantized, with reasons.
+
+    Parameters
+    ----------
+    graph : Graph
+        The float model to quantize.
+    skip : collection of str
+        Names of nodes or operators that the user wants to remain float.
+    endless : collection of str
+        Tensors with non-finite values on the calibration samples.
 
     Raises
     ------
     InputError
-        `skip` names neither a node nor an operator of the graph.
+        A name in `skip` is neither a node nor an operator of the graph.
     """
     known = names_in(graph)
     for name in skip:
@@ -172,17 +179,17 @@ def names_in(graph: Graph) -> set[str]:
 
 
 def _edges(graph: Graph) -> set[str]:
-    """Nodes that lay out float inputs before anything is computed of them, or outputs after that."""
-    fresh, first = {name for name in graph.inputs if graph.tensors[name].dtype == "float32"}, set()
+    """Layout changes of float inputs before the first computation and of outputs after the last one."""
+    relaid, first = {name for name in graph.inputs if graph.tensors[name].dtype == "float32"}, set()
     for node in graph:
-        if node.op in _LAYOUT_OPERATORS and node.inputs[0] in fresh:
+        if node.op in _LAYOUT and node.inputs[0] in relaid:
             first.add(node.name)
-            fresh |= set(node.outputs)
+            relaid |= set(node.outputs)
     last: set[str] = set()
     for node in reversed(list(graph)):
         consumers = graph.consumers(node.outputs[0])
         floats = graph.tensors[node.outputs[0]].dtype == "float32"
-        if floats and node.op in _LAYOUT_OPERATORS and all(user.name in last for user in consumers):
+        if floats and node.op in _LAYOUT and all(user.name in last for user in consumers):
             last.add(node.name)
     return first | last
 
@@ -198,8 +205,8 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
     if node.op == "dequantize":
         x = graph.ins(node)[0]
         if "float16" in (x.dtype, graph.out(node).dtype):
-            return "float16 numbers are converted as they are handed over"
-        return None if as_int8(x) else f"{x.dtype} numbers become real ones"
+            return "converts float16 at the model boundary"
+        return None if as_int8(x) else f"converts {x.dtype} to float32"
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"
     ins, out = graph.ins(node), graph.out(node)
@@ -208,7 +215,7 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
         if tensor.dtype != "float32":
             return f"{tensor.name!r} is {tensor.dtype}, not float32"
         if tensor.name in endless or (tensor.data is not None and not np.isfinite(tensor.data).all()):
-            return f"{tensor.name!r} {ENDLESS}, which 8 bits do not hold"
+            return f"{tensor.name!r} {ENDLESS}, which int8 cannot represent"
     if (node.op in WEIGHTED or node.op in NORMS) and not all(tensor.constant for tensor in ins[1:]):
         return "its weights are not constant"
     return None
@@ -227,9 +234,9 @@ class Sharing:
     Attributes
     ----------
     fixed : dict
-        Quantizations that operators demand, by the tensor that stands for its group.
+        Quantizations prescribed by operators, by the representative tensor of a group.
     covered : set of str
-        Tensors whose own range does not count: the clip behind them cuts it.
+        Tensors whose own range is ignored because a clip follows.
     """
 
     def __init__(self, graph: Graph, kept: Collection[str]):
@@ -239,7 +246,7 @@ class Sharing:
         self.covered: set[str] = set()
         for node in graph:
             if node.name not in kept:
-                self._enter(node, kept)
+                self._add(node, kept)
 
     def root(self, name: str) -> str:
         """Representative tensor of a tensor's group."""
@@ -247,7 +254,7 @@ class Sharing:
             name = self.parent[name]
         return name
 
-    def _join(self, a: str, b: str) -> None:
+    def _union(self, a: str, b: str) -> None:
         a, b = self.root(a), self.root(b)
         if a == b:
             return
@@ -255,34 +262,34 @@ class Sharing:
         if b in self.fixed:
             self.fixed[a] = self.fixed.pop(b)
 
-    def _enter(self, node: Node, kept: Collection[str]) -> None:
+    def _add(self, node: Node, kept: Collection[str]) -> None:
         (out,) = node.outputs
         if node.op in FIXED:
             self.fixed[out] = FIXED[node.op]
         elif node.op == "dequantize":
-            given = as_int8(self.graph.tensors[node.inputs[0]])
-            assert given is not None
-            self.fixed[out] = given
+            converted = as_int8(self.graph.tensors[node.inputs[0]])
+            assert converted is not None
+            self.fixed[out] = converted
         elif node.op == "clip":
             self._clip(node, kept)
         elif node.op in _SHARED:
             names = node.inputs[:1] if node.op == "gather" else node.inputs
-            demanded = {self.fixed.get(self.root(name)) for name in names}
+            prescribed = {self.fixed.get(self.root(name)) for name in names}
             if node.op == "pad" and node.attributes["value"] != 0:
-                demanded.add(None)
+                prescribed.add(None)
             for name in names:
-                # An input of a quantization of its own is converted before.
-                if len(demanded) == 1 or self.root(name) not in self.fixed:
-                    self._join(name, out)
+                # An input with another prescribed quantization is requantized instead.
+                if len(prescribed) == 1 or self.root(name) not in self.fixed:
+                    self._union(name, out)
 
     def _clip(self, node: Node, kept: Collection[str]) -> None:
-        """What is computed only to be clipped needs no more range than the result."""
+        """Give the input of a clip the range of its output if nothing else reads it."""
         (x,), (out,) = node.inputs, node.outputs
-        maker = self.graph.producer(x)
-        alone = len(self.graph.consumers(x)) == 1 and x not in self.graph.outputs
-        if maker is None or maker.name in kept or not alone:
+        producer = self.graph.producer(x)
+        single_use = len(self.graph.consumers(x)) == 1 and x not in self.graph.outputs
+        if producer is None or producer.name in kept or not single_use:
             return
-        if maker.op in _SHARED or maker.op in FIXED or maker.op in ("clip", "dequantize"):
+        if producer.op in _SHARED or producer.op in FIXED or producer.op in ("clip", "dequantize"):
             return
         self.covered.add(x)
-        self._join(out, x)
+        self._union(out, x)

@@ -1,4 +1,4 @@
-"""Calibration: samples, ranges of tensors with floors for softmax inputs, and the int8 quantizations of least error."""
+"""Calibration: samples, ranges of tensors with floors for softmax inputs, and int8 quantizations of minimal error."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,44 +13,51 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes.index_bounds import index_bounds
 from hw.errors import InputError
 
-#: All weights below the floor together are at most such a part of 1: a sixteenth of the output's step.
-_LEAST = 2.0**-12
-#: Rows whose greatest is so far below that of others are masked as a whole; no range serves both.
-_APART = 1000.0
+#: Upper bound on the sum of softmax outputs below the floor, 1/16 of the output's quantization step.
+_MAX_LOST_WEIGHT = 2.0**-12
+#: Rows whose maximum is this far below that of another row count as fully masked and are ignored.
+_MASKED_DISTANCE = 1000.0
 
 _Values = Mapping[str, NDArray]
 
 
 class SoftmaxRange:
-    """Floors of the tensors of a graph, over samples.
+    """Floors of the tensors that are only read by softmax, over all samples.
+
+    Values below a tensor's floor have no visible effect on the softmax outputs, as in attention masks.
+
+    Parameters
+    ----------
+    graph : Graph
+        The float graph.
 
     Attributes
     ----------
     least : dict
-        By tensor, constants among them: no smaller number makes a difference on any of the samples.
+        Floor by tensor, constants included; clipping to it does not matter on any of the samples.
     """
 
     def __init__(self, graph: Graph):
         self.graph = graph
         self.least: dict[str, float] = {}
-        self._none: set[str] = set()
+        self._unbounded: set[str] = set()  # tensors without a floor on some sample
 
     def add(self, values: _Values) -> dict[str, float]:
-        """The floors of a sample, all of whose values are given."""
+        """Add a sample, given the values of all tensors, and return its floors."""
         found = _floors(self.graph, values)
-        self._none |= self.graph.tensors.keys() - found.keys()
+        self._unbounded |= self.graph.tensors.keys() - found.keys()
         self.least |= {name: min(floor, self.least.get(name, floor)) for name, floor in found.items()}
-        for name in self._none & self.least.keys():
+        for name in self._unbounded & self.least.keys():
             del self.least[name]
         return found
 
     def cut(self, name: str, values: NDArray) -> NDArray:
-        """Values of a tensor, no smaller than its floor."""
+        """Values of a tensor, clipped to its floor."""
         least = self.least.get(name)
         return values if least is None else np.asarray(np.maximum(values, np.float32(least)))
 
     def graph_within(self) -> Graph:
-        """The graph with constants that are no smaller than their floors."""
+        """The graph with constants clipped to their floors."""
         changed = {}
         for name in self.least:
             tensor = self.graph.tensors[name]
@@ -60,8 +67,9 @@ class SoftmaxRange:
 
 
 def _floors(graph: Graph, values: _Values) -> dict[str, float]:
+    """Floors of the tensors of a graph on one sample, propagated backwards from softmax inputs."""
     found: dict[str, float] = {}
-    free = set(graph.outputs)  # what somebody reads who minds small numbers
+    unbounded = set(graph.outputs)  # tensors with a reader for which small values matter
 
     def value(name: str) -> NDArray:
         data = graph.tensors[name].data
@@ -69,27 +77,27 @@ def _floors(graph: Graph, values: _Values) -> dict[str, float]:
 
     for node in reversed(list(graph)):
         out = node.outputs[0]
-        floor = found.get(out) if out not in free and len(node.outputs) == 1 else None
-        told = dict.fromkeys(range(len(node.inputs)), None) | dict(_of_operands(node, floor, value))
-        for place, least in told.items():
-            name = node.inputs[place]
+        floor = found.get(out) if out not in unbounded and len(node.outputs) == 1 else None
+        floors = dict.fromkeys(range(len(node.inputs)), None) | dict(_operand_floors(node, floor, value))
+        for index, least in floors.items():
+            name = node.inputs[index]
             if least is None or graph.tensors[name].dtype != "float32":
-                free.add(name)
+                unbounded.add(name)
             else:
                 found[name] = min(least, found.get(name, least))
-    return {name: floor for name, floor in found.items() if name not in free}
+    return {name: floor for name, floor in found.items() if name not in unbounded}
 
 
-def _of_operands(
+def _operand_floors(
     node: Node, floor: float | None, value: Callable[[str], NDArray]
 ) -> Iterator[tuple[int, float | None]]:
-    """Floors of a node's operands, by place, from that of its output."""
+    """Operand indices and floors of a node, derived from the floor of its output."""
     if node.op == "softmax":
-        yield 0, _of_rows(value(node.inputs[0]), node.attributes["axis"], node.attributes["beta"])
+        yield 0, _softmax_floor(value(node.inputs[0]), node.attributes["axis"], node.attributes["beta"])
     if floor is None:
         return
     if node.op in MOVING or node.op == "clip":
-        yield from ((place, floor) for place in range(1 if node.op == "gather" else len(node.inputs)))
+        yield from ((index, floor) for index in range(1 if node.op == "gather" else len(node.inputs)))
     elif node.attributes.get("operator") == "Where" and len(node.inputs) == 3:
         yield from ((1, floor), (2, floor))
     elif node.op in ("add", "sub", "mul"):
@@ -97,36 +105,36 @@ def _of_operands(
         yield from enumerate(_ARITHMETIC[node.op](floor, a, b))
 
 
-def _of_rows(x: NDArray, axis: int, beta: float) -> float | None:
-    """What has no weight in any row: e**(beta * (x - greatest)) of a whole row of it is nothing."""
+def _softmax_floor(x: NDArray, axis: int, beta: float) -> float | None:
+    """Floor of softmax inputs: values whose exp(beta * (x - row maximum)), summed over a whole row, is negligible."""
     rows = x.max(axis).astype(np.float64)
     rows = rows[np.isfinite(rows)]
     if not rows.size or not beta > 0:
         return None
-    least = float(rows[rows >= rows.max() - _APART].min())
-    return least - math.log(x.shape[axis] / _LEAST) / beta
+    least = float(rows[rows >= rows.max() - _MASKED_DISTANCE].min())
+    return least - math.log(x.shape[axis] / _MAX_LOST_WEIGHT) / beta
 
 
 def _sum(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
-    return [None if (most := _most(other)) is None else floor - most for other in (b, a)]
+    return [None if (largest := _finite_max(other)) is None else floor - largest for other in (b, a)]
 
 
 def _difference(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
-    least = _most(-b)
+    least = _finite_max(-b)
     return [None if least is None else floor - least, None]
 
 
 def _product(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
-    """Of a factor of what is nowhere negative: where that is zero, the product is."""
-    made: list[float | None] = []
+    """Floors of the factors; a factor has one if the other factor is nowhere negative and the floor is negative."""
+    floors: list[float | None] = []
     for other in (b, a):
         positive = other[other > 0]
         fits = floor < 0 and positive.size and not (other < 0).any()
-        made.append(floor / float(positive.min()) if fits else None)
-    return made
+        floors.append(floor / float(positive.min()) if fits else None)
+    return floors
 
 
-def _most(values: NDArray) -> float | None:
+def _finite_max(values: NDArray) -> float | None:
     finite = values[np.isfinite(values)]
     return float(finite.max()) if finite.size else None
 
@@ -137,33 +145,42 @@ _ARITHMETIC: dict[str, Callable[[float, NDArray, NDArray], Sequence[float | None
     "mul": _product,
 }
 
-#: Of each tensor so many elements of a sample are kept, beside its extremes.
+#: Maximum number of elements recorded per tensor and sample, in addition to the extremes.
 KEPT = 1 << 14
-#: Smallest scale: products of two stay above the smallest float32.
+#: Smallest scale, so that the product of two scales is a normal float32 number.
 LEAST_SCALE = 1e-18
-#: Parts of the values that a percentile leaves out at either end.
+#: Fraction of the values that a percentile range excludes at either end.
 _PERCENTILES = {"percentile 99.99": 1e-4, "percentile 99.9": 1e-3}
-#: Fractions of the whole range among which the least mean squared error is looked for.
+#: Fractions of the full range that are tried for a minimal mean squared error.
 _FRACTIONS = np.linspace(0.3, 0.98, 35)
-#: A narrower range must lower the error by so much before values are cut off for it.
-_WORTH = 0.95
+#: A narrower range is used only if its error is at most this fraction of the full range's.
+_REQUIRED_ERROR_RATIO = 0.95
 
 
 @dataclass
-class InputRecorder:
-    """Elements of one tensor over all samples: extremes, and a regular choice of the others."""
+class RangeRecorder:
+    """Elements of one tensor over all samples: extremes and a subsample.
+
+    Parameters
+    ----------
+    low, high : float
+        Smallest and largest finite element.
+    parts : list of float32 array
+        Subsampled elements of each sample.
+    finite : bool
+        True if all elements were finite.
+    cut : bool
+        True if some elements were below the floor.
+    """
 
     low: float = 0.0
     high: float = 0.0
     parts: list[NDArray[np.float32]] = field(default_factory=list)
-    #: All elements were numbers.
     finite: bool = True
-
-    #: Some were below the floor.
     cut: bool = False
 
     def add(self, values: NDArray, floor: float | None = None) -> None:
-        """Record a sample, ignoring non-finite values and those below the floor."""
+        """Record a sample; non-finite values are ignored, smaller ones are raised to the floor."""
         flat = values.reshape(-1)
         if floor is not None:
             self.cut = self.cut or bool((flat < floor).any())
@@ -176,9 +193,9 @@ class InputRecorder:
         low, high = float(flat.min()), float(flat.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
         step = -(-flat.size // KEPT)
-        # Extremes that the choice leaves out would make a range look better than it is.
-        chosen = flat if step == 1 else np.append(flat[::step], [low, high])
-        self.parts.append(chosen.astype(np.float32))
+        # Without the extremes, a narrower range would appear to have a smaller error than it has.
+        recorded = flat if step == 1 else np.append(flat[::step], [low, high])
+        self.parts.append(recorded.astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -190,7 +207,7 @@ class RangeChoice:
 
 
 def affine_of(low: float, high: float) -> Quantization:
-    """The finest int8 quantization of a range in which zero is exact, because padding is."""
+    """The finest int8 quantization of a range that represents zero exactly, as padding needs."""
     low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
         return Quantization.of(1.0)
@@ -204,10 +221,15 @@ def stored(values: NDArray, q: Quantization) -> NDArray[np.int8]:
     return np.clip(steps, -128, 127).astype(np.int8)
 
 
-def choose(seen: Iterable[InputRecorder], *, whole: bool = False) -> RangeChoice:
-    """The quantization of tensors that share one: of several ranges the one with the least mean squared error.
+def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice:
+    """Quantization of tensors that share one, with the range of minimal mean squared error among several.
 
-    If `whole`, the range from the least to the greatest, which what goes into an exponential needs.
+    Parameters
+    ----------
+    seen : iterable of RangeRecorder
+        Recorded elements of the tensors.
+    whole : bool
+        True to use the full range from minimum to maximum, which inputs of an exponential need.
     """
     group = list(seen)
     low, high = min(s.low for s in group), max(s.high for s in group)
@@ -216,28 +238,28 @@ def choose(seen: Iterable[InputRecorder], *, whole: bool = False) -> RangeChoice
     parts = [part for s in group for part in s.parts]
     values = np.concatenate(parts) if parts else np.zeros(1, np.float32)
     ranges = [("min/max", low, high)]
-    for name, part in _PERCENTILES.items():
-        below, above = np.quantile(values, [part, 1 - part])
+    for name, excluded in _PERCENTILES.items():
+        below, above = np.quantile(values, [excluded, 1 - excluded])
         ranges.append((name, float(below), float(above)))
-    ranges += [("least squares", low * part, high * part) for part in _FRACTIONS]
+    ranges += [("least squares", low * fraction, high * fraction) for fraction in _FRACTIONS]
     errors = [_error(values, affine_of(below, above)) for _, below, above in ranges]
     best = int(np.argmin(errors))
-    if errors[best] > _WORTH * errors[0]:
+    if errors[best] > _REQUIRED_ERROR_RATIO * errors[0]:
         best = 0
     name, below, above = ranges[best]
     return RangeChoice(affine_of(below, above), name)
 
 
 def _error(values: NDArray[np.float32], q: Quantization) -> float:
-    off = q.dequantized(stored(values, q)) - values
-    return float(np.square(off, dtype=np.float64).mean())
+    difference = q.dequantized(stored(values, q)) - values
+    return float(np.square(difference, dtype=np.float64).mean())
 
 
 Sample = dict[str, NDArray]
-#: An array for each input whose first axis counts samples; or a list of samples, each an array for each input, or the
-#: one array of a model with one input.
+#: Arrays by input name whose first axis counts samples; or a list of samples, each with arrays by input name, or a
+#: single array for a model with one input.
 Calibration = Mapping[str, NDArray] | Sequence[Mapping[str, NDArray] | NDArray]
-#: So many samples are made up where none are given.
+#: Default number of random samples.
 RANDOM_SAMPLES = 2
 
 
@@ -249,27 +271,27 @@ def samples_of(graph: Graph, given: Calibration) -> list[Sample]:
     InputError
         There are no samples, or they do not fit the inputs of the graph.
     """
-    whole = _split(graph, given) if isinstance(given, Mapping) else [_named(graph, each) for each in given]
-    if not whole:
+    samples = _split(graph, given) if isinstance(given, Mapping) else [_named(graph, each) for each in given]
+    if not samples:
         raise InputError("calibration needs at least one sample")
-    return [_checked(graph, sample) for sample in whole]
+    return [_checked(graph, sample) for sample in samples]
 
 
 def random_samples(graph: Graph, seed: int, count: int = RANDOM_SAMPLES) -> list[Sample]:
     """Generate random samples: standard normal floats, and integers within the graph's bounds."""
-    rng, places = np.random.default_rng(seed), index_bounds(graph)
+    rng, bounds = np.random.default_rng(seed), index_bounds(graph)
     return [
-        {name: random_input(rng, graph.tensors[name], places) for name in graph.inputs} for _ in range(count)
+        {name: random_input(rng, graph.tensors[name], bounds) for name in graph.inputs} for _ in range(count)
     ]
 
 
 def _split(graph: Graph, given: Mapping[str, NDArray]) -> list[Sample]:
-    """Arrays whose first axis counts samples, apart."""
+    """Split arrays along their first axis into samples."""
     arrays = {name: np.asarray(array) for name, array in given.items()}
     counts = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(counts) != 1:
         raise InputError(
-            f"calibration: all inputs of {graph.name!r} must have as many samples, not {sorted(counts)}"
+            f"calibration: all inputs of {graph.name!r} must have the same number of samples, not {sorted(counts)}"
         )
     return [{name: array[i] for name, array in arrays.items()} for i in range(counts.pop())]
 
@@ -283,7 +305,7 @@ def _named(graph: Graph, sample: Mapping[str, NDArray] | NDArray) -> Sample:
 
 
 def _checked(graph: Graph, sample: Sample) -> Sample:
-    """A sample in the shapes of the inputs, whose own leading 1 may be left out."""
+    """A sample reshaped to the inputs, which may lack their leading dimension of 1; raises InputError on a mismatch."""
     if sample.keys() != set(graph.inputs):
         raise InputError(
             f"calibration: inputs must be {', '.join(graph.inputs)}, not {', '.join(sample) or 'none'}"

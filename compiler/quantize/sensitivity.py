@@ -1,4 +1,4 @@
-"""Sensitivity analysis: error added by each quantized node alone."""
+"""Sensitivity analysis: error that each quantized node adds to exact inputs."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from compiler.quantize.report import OutputErrors, QuantizationReport
 from compiler.reference import Kernels, evaluate
 from compiler.reference.evaluate import run_node
 
-#: So many samples: each is evaluated in numpy twice more.
+#: Number of samples to measure; each is evaluated twice in numpy.
 _MEASURED = 2
-#: Operators that add no error to that of the integers themselves.
+#: Operators that add no error beyond that of their integer operands.
 _EXACT = frozenset(
     (
         "quantize",
@@ -38,27 +38,27 @@ _EXACT = frozenset(
 def node_sensitivity(
     report: QuantizationReport,
     floors: SoftmaxRange,
-    made: Graph,
+    quantized: Graph,
     integers: Mapping[str, Tensor],
     samples: Sequence[Sample],
     rounding: Kernels,
 ) -> QuantizationReport:
-    """The report with the nodes that make the tensors, and the noise that each adds to exact inputs.
+    """The report with `node` and `alone_db` of its tensors filled in.
 
     Parameters
     ----------
     report : QuantizationReport
-        Of samples that were given; of made-up ones it is left as it is.
-    floors : Floors
-        Of the float graph, whose numbers below them do not count.
-    made : Graph
-        The quantized one.
+        Report to complete; noise is not measured if its samples were random.
+    floors : SoftmaxRange
+        Floors of the float graph's tensors; smaller values are compared as equal to the floor.
+    quantized : Graph
+        The quantized graph.
     integers : dict
-        Tensors of the quantized graph, by the name of the float tensor that they stand for.
+        Tensors of the quantized graph, by the name of the float tensor that they represent.
     samples : list of Sample
-        The first of them are taken.
+        Calibration samples, of which the first ones are used.
     rounding : Kernels
-        Whose rounding.
+        Rounding mode of the quantized graph.
     """
     graph, errors = floors.graph, defaultdict[str, OutputErrors](OutputErrors)
     reported = {each.name for each in report.tensors}
@@ -66,30 +66,32 @@ def node_sensitivity(
     for sample in samples[: 0 if report.random else _MEASURED]:
         wanted = evaluate(graph, sample, keep=True)
         wanted = {name: floors.cut(name, each) for name, each in wanted.items()}
-        _add_errors(errors, made, floats, wanted, sample, rounding)
-    makers = {name: graph.producer(name) for name in integers}
+        _add_errors(errors, quantized, floats, wanted, sample, rounding)
+    producers = {name: graph.producer(name) for name in integers}
     tensors = []
     for each in report.tensors:
-        maker, own = makers.get(each.name), errors.get(each.name)
-        node = maker.name if maker else ""
+        producer, own = producers.get(each.name), errors.get(each.name)
+        node = producer.name if producer else ""
         tensors.append(replace(each, node=node, alone_db=own.sqnr_db if own else None))
     return replace(report, tensors=tuple(tensors))
 
 
 def _add_errors(
     errors: dict[str, OutputErrors],
-    made: Graph,
+    quantized: Graph,
     floats: Mapping[str, str],
     wanted: Sample,
     sample: Sample,
     rounding: Kernels,
 ) -> None:
-    """Run every node of one sample on inputs that are as exact as their type has them."""
+    """Run each node on quantized exact inputs for one sample and accumulate the errors of its outputs."""
     values: dict[str, NDArray] = dict(sample)
-    for node in made:
-        operands = [_operand(made.tensors[name], values) for name in node.inputs]
-        for name, found in zip(node.outputs, run_node(made, node, operands, rounding=rounding), strict=True):
-            q, float_name = made.tensors[name].quantization, floats.get(name)
+    for node in quantized:
+        operands = [_operand(quantized.tensors[name], values) for name in node.inputs]
+        for name, found in zip(
+            node.outputs, run_node(quantized, node, operands, rounding=rounding), strict=True
+        ):
+            q, float_name = quantized.tensors[name].quantization, floats.get(name)
             values[name] = found
             if q is None or float_name is None:
                 continue

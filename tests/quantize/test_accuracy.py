@@ -262,7 +262,7 @@ def test_numbers_that_are_none_are_counted_and_not_called_exact(tmp_path):
         for each in (np.where(np.arange(5) == 1, bad, 1).astype(np.float32), bad)
     )
     (line,) = (line for line in summary(part.document()) if "output y" in line)
-    assert part.outputs[0].left_out == 6 and "6 of its 30 values are infinite or no numbers" in line
+    assert part.outputs[0].left_out == 6 and "6 of its 30 values are infinite or NaN" in line
     assert "dB" in line and part.outputs[0].top1 is None
     (line,) = (line for line in summary(whole.document()) if "output y" in line)
-    assert line == "  output y: not measured: 30 of its 30 values are infinite or no numbers"
+    assert line == "  output y: not measured: 30 of its 30 values are infinite or NaN"

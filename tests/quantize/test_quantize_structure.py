@@ -8,7 +8,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import EDGE
-from compiler.quantize.ranges import KEPT, InputRecorder, affine_of, choose, stored
+from compiler.quantize.ranges import KEPT, RangeRecorder, affine_of, choose, stored
 from compiler.quantize.rewrite import quantized_operand, quantized_weights
 from compiler.reference import evaluate
 from tests.support.float_graphs import CONV, IMAGE, SMALL, graph_of, numbers, samples
@@ -75,7 +75,7 @@ def test_zero_is_exact_in_every_range(low, high):
 
 
 def test_the_range_that_loses_least_is_taken():
-    even, outlier = InputRecorder(), InputRecorder()
+    even, outlier = RangeRecorder(), RangeRecorder()
     flat = np.linspace(-1, 1, 16_001).astype(np.float32)
     for _ in range(20):
         even.add(flat)
@@ -90,7 +90,7 @@ def test_the_range_that_loses_least_is_taken():
 
     made = choose([outlier])
     assert made.method != "min/max" and error(made.quantization) < 0.95 * error(affine_of(-1, 2))
-    wide = InputRecorder()
+    wide = RangeRecorder()
     wide.add(8 * flat)
     assert choose([even, wide]).quantization == choose([wide]).quantization
 
@@ -98,14 +98,14 @@ def test_the_range_that_loses_least_is_taken():
 def test_extremes_that_are_not_among_the_chosen_elements_count():
     values = np.zeros(10 * KEPT, np.float32)
     values[[3, 5]] = -4, 9
-    seen = InputRecorder()
+    seen = RangeRecorder()
     seen.add(values)
     (part,) = seen.parts
     assert part.size < 2 * KEPT and (part.min(), part.max()) == (-4, 9)
 
 
 def test_what_is_not_finite_has_no_say_in_a_range():
-    seen = InputRecorder()
+    seen = RangeRecorder()
     seen.add(np.array([np.nan, np.inf, -1, 2], np.float32))
     assert choose([seen]).quantization == affine_of(-1, 2)
 

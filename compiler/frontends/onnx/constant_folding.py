@@ -1,4 +1,4 @@
-"""Constant folding of ONNX nodes: mostly arithmetic on shapes."""
+"""Constant folding of ONNX nodes, mostly shape arithmetic."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ from compiler.frontends.onnx.registry import CONVERSIONS, integers
 from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, broadcast, counted_from_front
 from hw.errors import InputError, shown
 
-#: Operators whose conversion works on constants without a graph.
-_PASSED = frozenset(
+#: Operators whose registered conversion folds constants and needs no graph.
+_FOLDED_BY_CONVERSION = frozenset(
     (
         "QuantizeLinear",
         "DequantizeLinear",
@@ -31,26 +31,26 @@ _PASSED = frozenset(
         "Size",
     )
 )
-#: What they get for a graph.
-_NOTHING = OnnxGraphBuilder("", {}, {}, 0)
-#: Constants that are computed may have so many elements in all, and eight more for each that the file has.
-_MOST_COMPUTED = 1 << 26
+#: Empty graph builder passed to these conversions.
+_NO_GRAPH = OnnxGraphBuilder("", {}, {}, 0)
+#: Limit on the elements of all folded constants; eight more are allowed for each constant element of the file.
+_MAX_FOLDED_ELEMENTS = 1 << 26
 
 
 class ConstantFolder:
-    """Constants computed from constants, as long as there is room for them.
+    """Constant folding with a limit on the total size of the results.
 
     Attributes
     ----------
     room : int
-        Elements that may still be computed.
+        Number of elements that may still be computed.
     """
 
     def __init__(self, model: OnnxModel):
-        self.room = _MOST_COMPUTED + 8 * sum(value.data.size for value in model.constants.values())
+        self.room = _MAX_FOLDED_ELEMENTS + 8 * sum(value.data.size for value in model.constants.values())
 
     def folded(self, model: OnnxModel) -> OnnxModel:
-        """Without nodes whose outputs are known beforehand, branches that are never taken, and what nobody needs."""
+        """The model with constant nodes evaluated and branches that are never executed and unused nodes removed."""
         constants, nodes = dict(model.constants), list[FileNode]()
         for each in model.nodes:
             node = taken(each, constants.get(each.inputs[0])) if each.inputs else each
@@ -58,48 +58,50 @@ class ConstantFolder:
             ready = all(
                 value is not None or not name for value, name in zip(inputs, node.inputs, strict=True)
             )
-            made = self._made(node, inputs) if ready else None
-            if made is None:
+            outputs = self._fold_if_possible(node, inputs) if ready else None
+            if outputs is None:
                 nodes.append(node)
             else:
-                constants |= dict(zip(node.outputs, made, strict=False))
+                constants |= dict(zip(node.outputs, outputs, strict=False))
         return replace(model, nodes=nodes, constants=constants).used()
 
     def computed(self, node: FileNode, inputs: Sequence[ConstantValue | None]) -> list[ConstantValue]:
-        """Outputs of a node that `fold` can compute."""
-        return self._counted(fold(node, list(inputs)), inputs)
+        """Outputs of a node that `fold` can evaluate."""
+        return self._charge(fold(node, list(inputs)), inputs)
 
-    def _made(self, node: FileNode, inputs: list[ConstantValue | None]) -> list[ConstantValue] | None:
-        """Outputs of a node whose inputs are known, if it can be computed beforehand."""
-        if not (foldable(node) or (node.op in _PASSED and inputs)):
+    def _fold_if_possible(
+        self, node: FileNode, inputs: list[ConstantValue | None]
+    ) -> list[ConstantValue] | None:
+        """Outputs of a node with constant inputs; None if it cannot be folded."""
+        if not (foldable(node) or (node.op in _FOLDED_BY_CONVERSION and inputs)):
             return None
         try:
             with naming(node):
                 if foldable(node):
                     return self.computed(node, inputs)
-                made = CONVERSIONS[node.op](_NOTHING, node, list(inputs))
-                return self._counted([value for value in made if isinstance(value, ConstantValue)], inputs)
+                outputs = CONVERSIONS[node.op](_NO_GRAPH, node, list(inputs))
+                return self._charge([value for value in outputs if isinstance(value, ConstantValue)], inputs)
         except UnsupportedNodeError:
-            return None  # said when the node is converted
+            return None  # reported when the node is converted
 
-    def _counted(
-        self, made: list[ConstantValue], inputs: Sequence[ConstantValue | None]
+    def _charge(
+        self, outputs: list[ConstantValue], inputs: Sequence[ConstantValue | None]
     ) -> list[ConstantValue]:
-        """Constants that were computed, if there is room for them."""
+        """Deduct newly allocated outputs from the element limit and return the outputs."""
         given = [id(value.data) for value in inputs if value is not None]
-        self.room -= sum(v.data.size for v in made if v.data.base is None and id(v.data) not in given)
+        self.room -= sum(v.data.size for v in outputs if v.data.base is None and id(v.data) not in given)
         if self.room < 0:
             raise InputError("its constant result is too large, with those of the nodes before it")
-        return made
+        return outputs
 
 
-#: What is computed beforehand may have so many elements, or as many as it is computed from.
-_MOST = 1 << 24
+#: Limit on the elements of one folded constant, unless an operand has more elements.
+_MAX_ELEMENTS = 1 << 24
 
 Folding = Callable[[FileNode, list[Any]], Any]
 _FOLDINGS: dict[str, Folding] = {}
-#: Operators of one or several arrays that numpy has, element by element.
-_ELEMENTS: dict[str, Callable[..., NDArray]] = {
+#: Numpy functions of elementwise operators.
+_ELEMENTWISE: dict[str, Callable[..., NDArray]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -127,9 +129,7 @@ _ELEMENTS: dict[str, Callable[..., NDArray]] = {
     "Sin": np.sin,
     "Tanh": np.tanh,
 }
-_NUMBERS_OF_INPUTS = {
-    op: function.nin for op, function in _ELEMENTS.items() if isinstance(function, np.ufunc)
-}
+_INPUT_COUNTS = {op: function.nin for op, function in _ELEMENTWISE.items() if isinstance(function, np.ufunc)}
 _REDUCTIONS = {
     "ReduceSum": np.sum,
     "ReduceMean": np.mean,
@@ -140,20 +140,20 @@ _REDUCTIONS = {
 
 
 def foldable(node: FileNode) -> bool:
-    """Whether a node without inputs at run time can be computed here."""
+    """Return True if a node with constant inputs can be evaluated by `fold`."""
     return node.op in _FOLDINGS
 
 
 def fold(node: FileNode, inputs: Sequence[ConstantValue | None]) -> list[ConstantValue]:
-    """Outputs of a node whose inputs are known.
+    """Outputs of a node with constant inputs.
 
     Raises
     ------
     InputError
-        They do not fit, or the result would be too large.
+        The inputs do not match the operator, or the result would be too large.
     """
-    made = _FOLDINGS[node.op](node, list(inputs))
-    arrays = made if isinstance(made, list) else [made]
+    outputs = _FOLDINGS[node.op](node, list(inputs))
+    arrays = outputs if isinstance(outputs, list) else [outputs]
     return [
         ConstantValue(name, _as_graph_type(np.asarray(data)))
         for name, data in zip(node.outputs, arrays, strict=False)
@@ -165,19 +165,21 @@ def _as_graph_type(data: NDArray) -> NDArray:
 
 
 def _folds(*ops: str) -> Callable[[Folding], Folding]:
-    def enter(function: Folding) -> Folding:
+    """Register a function as the folding of operators."""
+
+    def register(function: Folding) -> Folding:
         _FOLDINGS.update(dict.fromkeys(ops, function))
         return function
 
-    return enter
+    return register
 
 
-def _room(shape: Sequence[int], *sources: NDArray) -> None:
-    """Refuse what would take too much memory."""
-    most = max(_MOST, *(source.size for source in sources)) if sources else _MOST
-    if any(size < 0 for size in shape) or math.prod(shape) > most:
+def _check_size(shape: Sequence[int], *sources: NDArray) -> None:
+    """Raise InputError if a result would have more elements than allowed and than each of its sources."""
+    limit = max(_MAX_ELEMENTS, *(source.size for source in sources)) if sources else _MAX_ELEMENTS
+    if any(size < 0 for size in shape) or math.prod(shape) > limit:
         raise InputError(
-            f"its constant result would have shape {shown(list(shape))}, more than {most:,} elements"
+            f"its constant result would have shape {shown(list(shape))}, more than {limit:,} elements"
         )
 
 
@@ -188,23 +190,23 @@ def _arrays(inputs: list[ConstantValue | None], count: int) -> list[NDArray]:
 
 
 def _checked(op: str, inputs: list[Any]) -> list[Any]:
-    """As many inputs as the conversion of an operator gets, None where absent."""
+    """Inputs padded with None to the number that the conversion of an operator expects."""
     return list(CONVERSIONS[op].checked(inputs))
 
 
-@_folds(*_ELEMENTS)
+@_folds(*_ELEMENTWISE)
 def _elements(node: FileNode, inputs: list[Any]) -> NDArray:
-    arrays = _arrays(inputs, _NUMBERS_OF_INPUTS[node.op])
-    _room(broadcast([a.shape for a in arrays]), *arrays)
+    arrays = _arrays(inputs, _INPUT_COUNTS[node.op])
+    _check_size(broadcast([a.shape for a in arrays]), *arrays)
     if node.op == "Pow" and arrays[0].dtype.kind in "iu" and (arrays[1] < 0).any():
         raise InputError("the power of an integer must not be negative")
-    return _ELEMENTS[node.op](*arrays)
+    return _ELEMENTWISE[node.op](*arrays)
 
 
 @_folds("Div", "Mod")
 def _divide(node: FileNode, inputs: list[Any]) -> NDArray:
     a, b = _arrays(inputs, 2)
-    _room(broadcast([a.shape, b.shape]), a, b)
+    _check_size(broadcast([a.shape, b.shape]), a, b)
     if a.dtype.kind != "f" and not b.all():
         raise InputError("divides an integer by zero")
     if node.op == "Mod":
@@ -217,7 +219,7 @@ def _divide(node: FileNode, inputs: list[Any]) -> NDArray:
 @_folds("Min", "Max")
 def _extreme(node: FileNode, inputs: list[Any]) -> NDArray:
     arrays = _arrays(inputs, len(inputs))
-    _room(broadcast([a.shape for a in arrays]), *arrays)
+    _check_size(broadcast([a.shape for a in arrays]), *arrays)
     function = np.minimum if node.op == "Min" else np.maximum
     total = arrays[0]
     for array in arrays[1:]:
@@ -227,7 +229,7 @@ def _extreme(node: FileNode, inputs: list[Any]) -> NDArray:
 
 @_folds("Constant")
 def _constant(node: FileNode, inputs: list[Any]) -> NDArray:
-    kinds = {
+    dtypes = {
         "value_float": np.float32,
         "value_floats": np.float32,
         "value_int": np.int64,
@@ -236,15 +238,15 @@ def _constant(node: FileNode, inputs: list[Any]) -> NDArray:
     for key, value in node.attributes.items():
         if key == "value" and isinstance(value, np.ndarray):
             return value
-        if key in kinds:
-            return np.array(value, kinds[key])
+        if key in dtypes:
+            return np.array(value, dtypes[key])
     raise UnsupportedNodeError(f"a constant of {', '.join(node.attributes) or 'nothing'}")
 
 
 @_folds("ConstantOfShape")
 def _filled(node: FileNode, inputs: list[Any]) -> NDArray:
     shape = inputs[0].integers() if len(inputs) == 1 and inputs[0] is not None else []
-    _room(shape)
+    _check_size(shape)
     value = node.attributes.get("value", np.zeros(1, np.float32))
     if not isinstance(value, np.ndarray) or value.size != 1:
         raise InputError("attribute value must be a tensor of one element")
@@ -255,8 +257,8 @@ def _filled(node: FileNode, inputs: list[Any]) -> NDArray:
 def _range(node: FileNode, inputs: list[Any]) -> NDArray:
     arrays = _arrays(inputs, 3)
     start, limit, step = (a.reshape(-1)[0] for a in arrays)
-    count = math.ceil((float(limit) - float(start)) / float(step)) if step else _MOST + 1
-    _room([max(count, 0)])
+    count = math.ceil((float(limit) - float(start)) / float(step)) if step else _MAX_ELEMENTS + 1
+    _check_size([max(count, 0)])
     return (start + np.arange(max(count, 0)) * step).astype(arrays[0].dtype)
 
 
@@ -266,37 +268,37 @@ def _expand(node: FileNode, inputs: list[Any]) -> NDArray:
     wanted = inputs[1].integers()
     if node.op == "Expand":
         shape = broadcast([x.shape, tuple(wanted)])
-        _room(shape, x)
+        _check_size(shape, x)
         return np.broadcast_to(x, shape).copy()
     if len(wanted) != x.ndim:
         raise InputError(f"{len(wanted)} repeats do not fit shape {list(x.shape)}")
-    _room([n * times for n, times in zip(x.shape, wanted, strict=True)], x)
+    _check_size([n * times for n, times in zip(x.shape, wanted, strict=True)], x)
     return np.tile(x, wanted)
 
 
 @_folds("Where")
 def _where(node: FileNode, inputs: list[Any]) -> NDArray:
     arrays = _arrays(inputs, 3)
-    _room(broadcast([a.shape for a in arrays]), *arrays)
+    _check_size(broadcast([a.shape for a in arrays]), *arrays)
     return np.where(arrays[0].astype(bool), *arrays[1:])
 
 
 @_folds("Concat")
 def _concat(node: FileNode, inputs: list[Any]) -> NDArray:
     arrays = _arrays(inputs, len(inputs))
-    _room([sum(a.size for a in arrays)], *arrays, np.empty(0))
+    _check_size([sum(a.size for a in arrays)], *arrays, np.empty(0))
     return np.concatenate(arrays, counted_from_front(node.int("axis", 1), arrays[0].ndim))
 
 
 @_folds("Gather")
 def _gather(node: FileNode, inputs: list[Any]) -> NDArray:
     x, where = _arrays(inputs, 2)
-    axis, places = counted_from_front(node.int("axis", 0), x.ndim), np.array(inputs[1].integers(), np.int64)
-    if ((places < -x.shape[axis]) | (places >= x.shape[axis])).any():
-        raise InputError(f"places must be within {x.shape[axis]}")
+    axis, indices = counted_from_front(node.int("axis", 0), x.ndim), np.array(inputs[1].integers(), np.int64)
+    if ((indices < -x.shape[axis]) | (indices >= x.shape[axis])).any():
+        raise InputError(f"indices must be within -{x.shape[axis]}..{x.shape[axis] - 1}")
     shape = (*x.shape[:axis], *where.shape, *x.shape[axis + 1 :])
-    _room(shape, x)
-    return np.take(x, places.reshape(where.shape), axis)
+    _check_size(shape, x)
+    return np.take(x, indices.reshape(where.shape), axis)
 
 
 @_folds("Slice")
@@ -334,9 +336,9 @@ def _split(node: FileNode, inputs: list[Any]) -> list[NDArray]:
 def _reduce(node: FileNode, inputs: list[Any]) -> NDArray:
     x, given = _checked("ReduceSum", inputs)
     data, axes = x.numbers(), integers(node, "axes", given)
-    chosen = tuple(counted_from_front(axis, data.ndim) for axis in axes or range(data.ndim))
-    made = _REDUCTIONS[node.op](data, axis=chosen, keepdims=bool(node.int("keepdims", 1)))
-    return np.asarray(made, data.dtype)
+    reduced = tuple(counted_from_front(axis, data.ndim) for axis in axes or range(data.ndim))
+    result = _REDUCTIONS[node.op](data, axis=reduced, keepdims=bool(node.int("keepdims", 1)))
+    return np.asarray(result, data.dtype)
 
 
 @_folds("MatMul")
@@ -344,12 +346,12 @@ def _matmul(node: FileNode, inputs: list[Any]) -> NDArray:
     a, b = _arrays(inputs, 2)
     if a.ndim != 2 or b.ndim != 2:
         raise UnsupportedNodeError("a product of constants that are no matrices")
-    _room((a.shape[0], b.shape[1]), a, b)
+    _check_size((a.shape[0], b.shape[1]), a, b)
     return a @ b
 
 
 @_folds("Trilu")
 def _triangle(node: FileNode, inputs: list[Any]) -> NDArray:
     x, given = [*inputs, None][:2]
-    k, most = 0 if given is None else given.integers()[0], max(x.shape, default=1)
-    return (np.triu if node.int("upper", 1) else np.tril)(x.numbers(), max(-most, min(k, most)))
+    k, limit = 0 if given is None else given.integers()[0], max(x.shape, default=1)
+    return (np.triu if node.int("upper", 1) else np.tril)(x.numbers(), max(-limit, min(k, limit)))

@@ -1,4 +1,4 @@
-"""ONNX files as plain data: nodes in topological order, constants, inputs and outputs."""
+"""Parser of ONNX files into plain data: nodes in topological order, constants, inputs and outputs."""
 
 import heapq
 import re
@@ -19,36 +19,36 @@ from hw.errors import InputError, shown
 
 
 def in_order(nodes: "list[FileNode]", known: Iterable[str]) -> "list[FileNode]":
-    """The nodes, each after those that make its inputs.
+    """The nodes in topological order.
 
     Raises
     ------
     InputError
-        Two make the same tensor, nothing makes one, or nodes wait for each other.
+        Two nodes compute the same tensor, an input has no producer, or the nodes form a cycle.
     """
-    makers: dict[str, FileNode | None] = dict.fromkeys(known)
-    makers[""] = None
+    producers: dict[str, FileNode | None] = dict.fromkeys(known)
+    producers[""] = None
     for node in nodes:
         for name in filter(None, node.outputs):
-            if name in makers:
+            if name in producers:
                 raise InputError(f"node {shown(node.name)}: its output {shown(name)} already has a producer")
-            makers[name] = node
-    return _sorted(nodes, makers)
+            producers[name] = node
+    return _sorted(nodes, producers)
 
 
-def _sorted(nodes: "list[FileNode]", makers: "dict[str, FileNode | None]") -> "list[FileNode]":
-    """As near to the file's order as can be."""
-    places = {node: i for i, node in enumerate(nodes)}
+def _sorted(nodes: "list[FileNode]", producers: "dict[str, FileNode | None]") -> "list[FileNode]":
+    """Topological order that stays as close to the file's order as possible."""
+    positions = {node: i for i, node in enumerate(nodes)}
     waiting, users = dict.fromkeys(nodes, 0), {node: [] for node in nodes}
     for node in nodes:
         for name in node.inputs:
-            if name not in makers:
+            if name not in producers:
                 raise InputError(f"node {shown(node.name)}: no node computes its input {shown(name)}")
-            maker = makers[name]
-            if maker is not None:
-                users[maker].append(node)
+            producer = producers[name]
+            if producer is not None:
+                users[producer].append(node)
                 waiting[node] += 1
-    ready = [places[node] for node, count in waiting.items() if not count]
+    ready = [positions[node] for node, count in waiting.items() if not count]
     done: list[FileNode] = []
     while ready:
         node = nodes[heapq.heappop(ready)]
@@ -56,7 +56,7 @@ def _sorted(nodes: "list[FileNode]", makers: "dict[str, FileNode | None]") -> "l
         for user in users[node]:
             waiting[user] -= 1
             if not waiting[user]:
-                heapq.heappush(ready, places[user])
+                heapq.heappush(ready, positions[user])
     stuck = [node for node, count in waiting.items() if count]
     if stuck:
         raise InputError(f"node {shown(stuck[0].name)} waits for its own output: there is a cycle")
@@ -77,7 +77,7 @@ _FIELDS = {
 
 
 def parsed(path: Path) -> onnx.ModelProto:
-    """The protocol buffer in a file; InputError if it cannot be read or is none."""
+    """Parse the protocol buffer in a file; raises InputError if it cannot be read or parsed."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -86,7 +86,7 @@ def parsed(path: Path) -> onnx.ModelProto:
 
 
 def from_bytes(data: bytes) -> onnx.ModelProto:
-    """The protocol buffer that bytes are; InputError if they are none."""
+    """Parse a serialized protocol buffer; raises InputError if it cannot be parsed."""
     try:
         return onnx.ModelProto.FromString(data)
     except (DecodeError, ValueError, RuntimeError):
@@ -94,19 +94,19 @@ def from_bytes(data: bytes) -> onnx.ModelProto:
 
 
 def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
-    """The contents of a model, checked as far as that goes without knowing operators.
+    """Convert a protocol buffer to plain data, with all checks that do not depend on the operators.
 
     Parameters
     ----------
     model : ModelProto
-        As the file has it.
+        Parsed contents of the file.
     folder : Path or None
-        Where external data lies; None: there must be none.
+        Directory of external data; None: external data is an error.
 
     Raises
     ------
     InputError
-        It is damaged, or its nodes have no order; does not name the file.
+        The model is damaged or has a cycle; the message does not name the file.
     """
     if not model.HasField("graph") or not model.graph.output:
         raise InputError("is no ONNX file: it has no graph with outputs")
@@ -125,7 +125,7 @@ def _model(
     *,
     inside: bool = False,
 ) -> OnnxModel:
-    """A graph; one `inside` of a node may read what is made outside, and need not declare types."""
+    """Convert a graph; a subgraph (`inside` a node) may read outer values and need not declare types."""
     if graph.sparse_initializer:
         raise InputError("sparse constants are not supported")
     constants: dict[str, ConstantValue] = {}
@@ -153,20 +153,20 @@ def _model(
 
 
 def _captured(nodes: list[FileNode], known: Iterable[str], outputs: list[Declared]) -> tuple[str, ...]:
-    """What a subgraph reads and does not make."""
-    made = {*known, "", *(name for node in nodes for name in node.outputs)}
+    """Names that a subgraph reads from the enclosing graph."""
+    defined = {*known, "", *(name for node in nodes for name in node.outputs)}
     read = [*(name for node in nodes for name in node.inputs), *(output.name for output in outputs)]
-    return tuple(dict.fromkeys(name for name in read if name not in made))
+    return tuple(dict.fromkeys(name for name in read if name not in defined))
 
 
 def _check_text(text: str | bytes) -> None:
-    """Refuse a name whose bytes are no UTF-8; the decoder leaves those as they are."""
+    """Raise InputError for a name that is not valid UTF-8, which the decoder returns as bytes."""
     if not isinstance(text, str):
         raise InputError(f"a name must be text in UTF-8, not {shown(text)}")
 
 
 def _named(value: Any) -> Declared:
-    """An input or output of a subgraph, whose type follows from what goes in."""
+    """An input or output of a subgraph; its type is inferred from the values passed in."""
     _check_text(value.name)
     if not value.name:
         raise InputError("an input or output of a subgraph must have a name")
@@ -223,7 +223,7 @@ def _body(
     versions: tuple[onnx.OperatorSetIdProto, ...],
     folder: Path | None,
 ) -> tuple[str, OnnxModel]:
-    """A subgraph, by the name of its attribute."""
+    """Name and parsed subgraph of a graph attribute."""
     try:
         return attribute.name, _model(attribute.g, opset, versions, folder, inside=True)
     except InputError as error:
@@ -231,16 +231,16 @@ def _body(
 
 
 def _attribute(node: str, attribute: Any, folder: Path | None) -> Any:
-    """An attribute as Python has it; those that hold graphs are None here."""
-    part = _FIELDS.get(attribute.type)
-    if part is None:
+    """An attribute as a Python value; None for a graph attribute."""
+    field = _FIELDS.get(attribute.type)
+    if field is None:
         return None
-    value = getattr(attribute, part)
-    if part == "t":
+    value = getattr(attribute, field)
+    if field == "t":
         try:
             if value.data_type in NARROW:
                 raise InputError(f"a constant of type {type_name(value.data_type)} is not supported")
             return read_tensor(value, folder)
         except InputError as error:
             raise InputError(f"node {shown(node)}: {error}") from None
-    return tuple(value) if part.endswith("s") and part != "s" else value
+    return tuple(value) if field.endswith("s") and field != "s" else value

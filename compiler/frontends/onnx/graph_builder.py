@@ -1,4 +1,4 @@
-"""Graph builder for ONNX files: converts operands to the layout and type that an operator needs."""
+"""Graph builder of the ONNX front end: converts operands to the layout and type that an operator needs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -25,30 +25,30 @@ from hw.errors import InputError
 if TYPE_CHECKING:
     from compiler.frontends.onnx.registry import OnnxReader
 
-#: What the integers of tensors mean that stand for themselves.
+#: Identity quantization, of integers that represent their own value.
 ONE = Quantization((1.0,), (0,))
-#: Unrolled recurrences make many nodes; beyond this they are damage.
-_MOST_NODES = 1 << 18
+#: Limit on the nodes of the graph; unrolled loops of a damaged file could exceed any size.
+_MAX_NODES = 1 << 18
 
 
 class OnnxGraphBuilder:
-    """A graph under construction.
+    """A graph under construction, with conversions of values to operands that are shared by all consumers.
 
     Parameters
     ----------
     name : str
-        Of the graph.
+        Name of the graph.
     targets : dict
-        For values of the file that are quantized next, and only that: into what.
+        Type and quantization of the values of the file that are only quantized next, by name.
     meanings : dict
-        For integers of the file: what those who read or write them say that they mean.
+        Quantization of integer values of the file, inferred from their producers and consumers, by name.
     room : int
-        So many elements may the constants of the graph have that are no views of the file's.
+        Number of elements that new constants of the graph may have in total.
 
     Attributes
     ----------
-    reader : Reader or None
-        Who converts subgraphs.
+    reader : OnnxReader or None
+        Converter of subgraphs.
     """
 
     def __init__(self, name: str, targets: dict[str, Kind], meanings: dict[str, Quantization], room: int):
@@ -60,9 +60,10 @@ class OnnxGraphBuilder:
         self._views: dict[tuple[str, str, Any], Tensor] = {}
 
     def arithmetic(self, node: FileNode, *operands: Value) -> Kind:
-        """What a node computes in and makes.
+        """The type in which a node computes, which is also that of its output.
 
-        Integers if all operands have them and the output gets quantized next, or none is a real number; else float32.
+        Quantized integers if all operands are quantized and the output is quantized next; plain integers if no operand
+        is a real number; float32 otherwise.
         """
         flows = [v for v in operands if isinstance(v, DynamicValue)]
         target = self.targets.get(node.outputs[0])
@@ -73,12 +74,12 @@ class OnnxGraphBuilder:
         if flows and all(not flow.real and flow.tensor.dtype != "float32" for flow in flows):
             if any(flow.tensor.quantization not in (None, ONE) for flow in flows):
                 raise UnsupportedNodeError("arithmetic on the integers of quantized numbers")
-            wide = flows[0].tensor.dtype in ("int32", "int64")  # bytes with a meaning would saturate
+            wide = flows[0].tensor.dtype in ("int32", "int64")  # int8 with a quantization would saturate
             return Kind(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]) if wide else None)
         return FLOAT
 
     def movable(self, flow: DynamicValue) -> DynamicValue:
-        """The same value with at most one scale, which moving elements does not change."""
+        """The value with a per-tensor scale at most, so that its elements can be moved."""
         q = flow.tensor.quantization
         if q is None or q.whole:
             return flow
@@ -87,22 +88,24 @@ class OnnxGraphBuilder:
         return DynamicValue(flow.name, self._float(flow.tensor), flow.order)
 
     def flow(self, value: Value) -> DynamicValue:
-        """A value as one that flows: a constant becomes a tensor of the graph."""
+        """A value as a dynamic value; a constant becomes a tensor of the graph."""
         if isinstance(value, DynamicValue):
             return value
-        meant = self.meanings.get(value.name) if value.data.dtype.kind in "iu" else None
-        tensor = self.constant(value.name, ConstantValue(value.name, value.data, value.quantization or meant))
+        inferred = self.meanings.get(value.name) if value.data.dtype.kind in "iu" else None
+        tensor = self.constant(
+            value.name, ConstantValue(value.name, value.data, value.quantization or inferred)
+        )
         return DynamicValue(value.name, tensor, plain(len(value.shape)), value.quantization is not None)
 
     def in_order(self, flow: DynamicValue, order: Order) -> DynamicValue:
-        """The same value with its dimensions in a certain order; transposed if need be."""
+        """The value with its dimensions in the given order; transposed if necessary."""
         if flow.order == order:
             return flow
         perm = tuple(flow.order.index(i) for i in order)
         return DynamicValue(flow.name, self._transposed(flow.tensor, perm), order, flow.real)
 
     def operand(self, value: Value, order: Order, kind: Kind) -> Tensor:
-        """A value as an operand of a node that computes in a kind."""
+        """A value as an operand of a node that computes in the type `kind`."""
         if isinstance(value, ConstantValue):
             return self.constant(value.name, _as_kind(value, kind).transposed(order))
         tensor = self.in_order(value, order).tensor
@@ -110,20 +113,20 @@ class OnnxGraphBuilder:
             return self._float(tensor)
         return tensor
 
-    def constant(self, wish: str, value: ConstantValue) -> Tensor:
-        """A constant, once for all that want the same."""
-        key = (wish, "constant", (value.data.shape, value.data.dtype.name, value.quantization))
-        made = self._views.get(key)
-        if made is not None and made.data is not None and np.array_equal(made.data, value.data):
-            return made
+    def constant(self, name: str, value: ConstantValue) -> Tensor:
+        """Add a constant; an equal one of the same name is reused."""
+        key = (name, "constant", (value.data.shape, value.data.dtype.name, value.quantization))
+        cached = self._views.get(key)
+        if cached is not None and cached.data is not None and np.array_equal(cached.data, value.data):
+            return cached
         self.room -= value.data.size
         if self.room < 0:
             raise InputError("its constants are too large, with those of the nodes before it")
-        self._views[key] = made = self.build.constant(wish, value.data, value.quantization)
-        return made
+        self._views[key] = tensor = self.build.constant(name, value.data, value.quantization)
+        return tensor
 
     def reshape(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The same elements in another shape; nothing if it has that already."""
+        """A tensor reshaped; the tensor itself, or an earlier one, if that has the shape already."""
         while (maker := self.build.graph.producer(tensor.name)) is not None and maker.op == "reshape":
             (tensor,) = self.build.graph.ins(maker)
         before = self._before_reshape(tensor, shape)
@@ -138,7 +141,10 @@ class OnnxGraphBuilder:
         return self._views[key]
 
     def _before_reshape(self, tensor: Tensor, shape: tuple[int, ...], depth: int = 4) -> Tensor | None:
-        """A tensor computed in a shape that its operands had before: signals stay images from layer to layer."""
+        """The tensor recomputed from unreshaped operands of the given shape, if its producers are elementwise.
+
+        This removes pairs of reshapes around elementwise nodes.
+        """
         if tensor.shape == shape:
             return tensor
         maker = self.build.graph.producer(tensor.name)
@@ -176,30 +182,30 @@ class OnnxGraphBuilder:
         Parameters
         ----------
         node : FileNode
-            Whom it is for.
+            Node of the file that is being converted.
         op, operands, attributes
-            As the graph has them.
+            Operator, operands and attributes of the graph's node.
         shape : tuple of int
-            Of the output, as the file has it.
+            Shape of the output, in the file's order of dimensions.
         order : tuple of int
-            Of the output's dimensions.
+            Order of the output's dimensions in the graph.
         kind : Kind
-            Of the output.
+            Type of the output.
         part : str
-            What it is of the file's node, where that becomes several.
+            Suffix of the node's name, if the file's node becomes several nodes.
         index : int
-            Output of the file's node.
+            Index of the output among those of the file's node.
         """
-        wish = (node.outputs[index] or node.name) + (f":{part}" if part else "")
+        name = (node.outputs[index] or node.name) + (f":{part}" if part else "")
         check_size(shape)
-        if len(self.build.graph.nodes) >= _MOST_NODES:
-            raise InputError(f"the graph would have more than {_MOST_NODES:,} nodes")
-        output = Tensor(self.build.fresh(wish), arranged(shape, order), kind.dtype, kind.quantization)
+        if len(self.build.graph.nodes) >= _MAX_NODES:
+            raise InputError(f"the graph would have more than {_MAX_NODES:,} nodes")
+        output = Tensor(self.build.fresh(name), arranged(shape, order), kind.dtype, kind.quantization)
         self.build.node(node.name + (f":{part}" if part else ""), op, operands, output, **attributes)
-        return DynamicValue(wish, output, order, kind.real)
+        return DynamicValue(name, output, order, kind.real)
 
     def convert(self, op: str, tensor: Tensor, kind: Kind) -> Tensor:
-        """A tensor in another type: quantize, dequantize or requantize; once for all that want the same."""
+        """A tensor quantized, dequantized or requantized; equal conversions share one node."""
         key = (tensor.name, op, (kind.dtype, kind.quantization))
         if key not in self._views:
             name = self.build.fresh(f"{tensor.name}:{op}d")
@@ -215,16 +221,16 @@ class OnnxGraphBuilder:
         q, last = tensor.quantization, len(tensor.shape) - 1
         if q.axis in (None, last):
             return self.convert("dequantize", tensor, FLOAT)
-        # The machine has a scale for each lane.
+        # The hardware dequantizes with a scale per lane, so the scaled axis has to be the last one.
         order = (*(axis for axis in range(last + 1) if axis != q.axis), q.axis)
         real = self.convert("dequantize", self._transposed(tensor, order), FLOAT)
         return self._transposed(real, tuple(order.index(axis) for axis in range(last + 1)))
 
     def _transposed(self, tensor: Tensor, perm: Order) -> Tensor:
-        """A tensor transposed; reshaped where only dimensions of size one change places."""
+        """A tensor transposed; reshaped if only dimensions of size one are permuted."""
         shape = tuple(tensor.shape[i] for i in perm)
-        moving = [i for i in perm if tensor.shape[i] > 1]
-        if moving == sorted(moving) and (tensor.quantization is None or tensor.quantization.whole):
+        nontrivial = [i for i in perm if tensor.shape[i] > 1]
+        if nontrivial == sorted(nontrivial) and (tensor.quantization is None or tensor.quantization.whole):
             return self.reshape(tensor, shape)
         key = (tensor.name, "transpose", perm)
         if key not in self._views:
@@ -239,7 +245,7 @@ class OnnxGraphBuilder:
 
 
 def _as_kind(value: ConstantValue, kind: Kind) -> ConstantValue:
-    """A constant as an operand of a node that computes in a kind."""
+    """A constant as an operand of a node that computes in the type `kind`."""
     if kind == FLOAT:
         return ConstantValue(value.name, value.real())
     if not kind.real:
@@ -249,7 +255,7 @@ def _as_kind(value: ConstantValue, kind: Kind) -> ConstantValue:
     number = value.scalar()
     if number is None:
         raise UnsupportedNodeError(f"real numbers of {value.name!r} among quantized ones")
-    # One step of a scale that is the number itself holds it exactly.
+    # With the number's magnitude as the scale, one quantization step represents it exactly.
     steps, zero = (0, 0) if number == 0 else (1, 0) if number > 0 else (0, 1)
     return ConstantValue(
         value.name, np.full(value.shape, steps, kind.dtype), Quantization.of(abs(number) or 1.0, zero)

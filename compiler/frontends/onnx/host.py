@@ -1,4 +1,4 @@
-"""ONNX operators without another form in the graph: types, shapes and nodes that the host computes."""
+"""Fallback of the ONNX front end: operators that run on the host, and inference of their output types and shapes."""
 
 import binascii
 from collections.abc import Mapping, Sequence
@@ -40,12 +40,12 @@ from compiler.reference.onnx_ops import Array, own
 from compiler.reference.onnx_ops.registry import TRIED_STEPS
 from hw.errors import InputError
 
-#: An output of such an operator may have so many elements.
-_MOST = 1 << 26
-#: Constants up to this size may decide a shape.
-SHAPES = 1 << 12
-#: What onnx's shape inference raises.
-_REFUSALS = (
+#: Limit on the elements of a host operator's output.
+_MAX_OUTPUT_ELEMENTS = 1 << 26
+#: Constants of at most this many elements are passed to shape inference.
+_MAX_SHAPE_ELEMENTS = 1 << 12
+#: Exceptions of onnx's shape inference.
+_INFERENCE_ERRORS = (
     *REFUSALS,
     onnx.shape_inference.InferenceError,
     onnx.checker.ValidationError,
@@ -53,129 +53,139 @@ _REFUSALS = (
 )
 
 
-class Made(NamedTuple):
-    """Type and shape of an output; no shape where none follows.
+class InferredOutput(NamedTuple):
+    """Type and shape of an output; the shape is None if it cannot be inferred.
 
     Attributes
     ----------
-    told : bool
-        Only the model's declaration says the shape: it depends on what flows.
+    data_dependent : bool
+        The shape comes from the model's declaration, because it depends on run-time data.
     """
 
     dtype: str
     shape: tuple[int, ...] | None
-    told: bool = False
+    data_dependent: bool = False
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model of one node with types of its outputs, as far as they can be known.
+    """A model of one node with output types added by ONNX's shape inference, as far as they can be inferred.
 
-    Constants stay only if no tensor can hold them.
+    Only constants that are not also inputs remain: those without elements, which no tensor can represent.
     """
     try:
-        made = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except _REFUSALS as error:
+        result = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except _INFERENCE_ERRORS as error:
         raise UnsupportedNodeError(f"ONNX refuses it: {line_of(error)}") from None
-    names = {value.name for value in made.graph.input}
-    kept = [each for each in made.graph.initializer if each.name not in names]
-    del made.graph.initializer[:]
-    made.graph.initializer.extend(kept)
-    return made
+    names = {value.name for value in result.graph.input}
+    remaining = [each for each in result.graph.initializer if each.name not in names]
+    del result.graph.initializer[:]
+    result.graph.initializer.extend(remaining)
+    return result
 
 
 def types_of(
     model: onnx.ModelProto, inputs: Sequence[Value | None], declared: Sequence[Declared | None]
-) -> list[Made | None]:
-    """Type and shape of each output of a model of one node; None where there is no such output.
+) -> list[InferredOutput | None]:
+    """Type and shape of each output of a model of one node; None for an omitted output.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model of one node, after shape inference.
+    inputs : sequence of Value or None
+        Inputs of the node.
+    declared : sequence of Declared or None
+        Declarations of those outputs that are outputs of the network.
 
     Raises
     ------
-    UnsupportedError
-        An output is of a type that no tensor has.
+    UnsupportedNodeError
+        An output has a type that the graph does not support.
     InputError
         An output would be too large.
     """
     (node,) = model.graph.node
     types = {output.name: output for output in model.graph.output}
-    found: list[Made | None] = []
-    for name, told in zip(node.output, declared, strict=True):
-        made = _type_of(types[name], told) if name else None
-        found.append(made)
-        if made is not None and made.shape is None:
-            _check_told(node, inputs)
+    found: list[InferredOutput | None] = []
+    for name, declaration in zip(node.output, declared, strict=True):
+        output = _type_of(types[name], declaration) if name else None
+        found.append(output)
+        if output is not None and output.shape is None:
+            _check_sizes(node, inputs)
     return found
 
 
-def _check_told(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
-    """Refuse a node of unknown output shape that is told of a size which no tensor has."""
-    told = {
+def _check_sizes(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
+    """Reject a node of unknown output shape if a constant or attribute exceeds the size of any tensor."""
+    arrays = {
         f"input {i}": v.data for i, v in enumerate(inputs, 1) if isinstance(v, ConstantValue) and v.data.size
     }
-    told |= {f"attribute {a.name}": np.array([a.i, *a.ints]) for a in proto.attribute}
-    for what, numbers in told.items():
-        far = [int(n) for n in numbers.reshape(-1)[:SHAPES]] if numbers.dtype.kind in "iu" else []
-        far = [n for n in far if abs(n) > MOST_ELEMENTS]
-        if far:
+    arrays |= {f"attribute {a.name}": np.array([a.i, *a.ints]) for a in proto.attribute}
+    for source, numbers in arrays.items():
+        if numbers.dtype.kind not in "iu":
+            continue
+        too_large = [int(n) for n in numbers.reshape(-1)[:_MAX_SHAPE_ELEMENTS] if abs(int(n)) > MOST_ELEMENTS]
+        if too_large:
             raise InputError(
-                f"its {what} holds {far[0]}; a tensor can have {MOST_ELEMENTS:,} elements, and the shape of its output "
-                "is not known"
+                f"its {source} holds {too_large[0]}; a tensor can have {MOST_ELEMENTS:,} elements, and the shape of "
+                "its output is not known"
             )
 
 
-def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> Made:
-    """Type and shape of an output: as they follow from the inputs, or as the model declares them."""
+def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> InferredOutput:
+    """Type and shape of an output, inferred from the inputs or, where that fails, declared by the model."""
     kind = output.type.tensor_type
     sizes: list[int | str | None] | None = None
     if kind.HasField("shape"):
         sizes = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
-    told = sizes is None or None in sizes
-    wished = declared.shape if declared is not None else None
+    data_dependent = sizes is None or None in sizes
+    declared_shape = declared.shape if declared is not None else None
     if sizes is None:
-        sizes = None if wished is None else list(wished)
-    elif wished is not None and len(wished) == len(sizes):
-        sizes = [b if a is None else a for a, b in zip(sizes, wished, strict=True)]
+        sizes = None if declared_shape is None else list(declared_shape)
+    elif declared_shape is not None and len(declared_shape) == len(sizes):
+        sizes = [b if a is None else a for a, b in zip(sizes, declared_shape, strict=True)]
     dtype = DTYPES.get(kind.elem_type) or (declared.held if declared and not kind.elem_type else None)
     if dtype is None:
         named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
         raise UnsupportedNodeError(f"its output is of type {named}, which the graph does not have")
     if sizes is None or not all(isinstance(size, int) for size in sizes):
-        return Made(dtype, None)
+        return InferredOutput(dtype, None)
     shape = tuple(size for size in sizes if isinstance(size, int))
-    check_size(shape, _MOST)
-    return Made(dtype, shape, told)
+    check_size(shape, _MAX_OUTPUT_ELEMENTS)
+    return InferredOutput(dtype, shape, data_dependent)
 
 
 #: Type and shape of an output.
-Known = tuple[str, tuple[int, ...]]
+OutputType = tuple[str, tuple[int, ...]]
 
 
 def infer_by_running(
-    text: str, tensors: Sequence[Tensor], found: Sequence[Made | None]
-) -> list[Known | None]:
-    """Types and shapes of a node's outputs, after it was seen to make them.
+    text: str, tensors: Sequence[Tensor], found: Sequence[InferredOutput | None]
+) -> list[OutputType | None]:
+    """Types and shapes of a node's outputs, checked or completed by running the node on random inputs.
 
     Parameters
     ----------
     text : str
-        The model of the node.
+        Serialized model of the node.
     tensors : sequence of Tensor
-        Its inputs, with their contents if they are constant.
-    found : sequence
-        Types and shapes as they follow from the inputs.
+        Inputs of the node, with contents if they are constant.
+    found : sequence of InferredOutput or None
+        Types and shapes from shape inference.
 
     Raises
     ------
-    UnsupportedError
-        It cannot be computed, takes too much work, or makes something else.
+    UnsupportedNodeError
+        The node cannot be executed, is too expensive, or its outputs contradict shape inference.
     """
     node = node_model(text)
     named = dict(zip(node.inputs, tensors, strict=True))
     given = [
         Given(tensor.shape, tensor.data) if (tensor := named.get(name)) else None for name in node.proto.input
     ]
-    shapes = [made.shape for made in found if made is not None and made.shape is not None]
+    shapes = [output.shape for output in found if output is not None and output.shape is not None]
     here = own(node.asked) is not None
-    if len(shapes) < sum(made is not None for made in found) and not here:
+    if len(shapes) < sum(output is not None for output in found) and not here:
         raise UnsupportedNodeError(
             "the shape of its output depends on its input's numbers, and must be known beforehand"
         )
@@ -183,74 +193,78 @@ def infer_by_running(
         steps = check_work(node.asked, given, shapes or [tensor.shape for tensor in tensors[:1]])
     except InputError as error:
         raise UnsupportedNodeError(str(error)) from None
-    told = any(made is not None and made.told for made in found)
-    if steps > TRIED_STEPS or (told and not here):
+    data_dependent = any(output is not None and output.data_dependent for output in found)
+    if steps > TRIED_STEPS or (data_dependent and not here):
         if len(shapes) < len(found) - found.count(None):
             raise UnsupportedNodeError(
                 "the shape of its output depends on its input's numbers, and must be known beforehand"
             )
-        _known(node)
+        _check_in_reference(node)
         return [None if each is None else (each.dtype, each.shape or ()) for each in found]
     return [
-        None if each is None else _agreed(here, each, _made(node, tensors, number))
+        None if each is None else _checked_type(here, each, _trial_output(node, tensors, number))
         for number, each in enumerate(found)
     ]
 
 
-def _known(node: NodeModel) -> None:
-    """Refuse a node that takes long, and that the reference does not have."""
+def _check_in_reference(node: NodeModel) -> None:
+    """Reject a node that ONNX's reference does not implement, without running it."""
     try:
         node.known()
     except REFUSALS as error:
         raise UnsupportedNodeError(f"ONNX's reference does not have it: {line_of(error)}") from None
 
 
-def _made(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
-    """One output for inputs that are made up; integers, which may be places, zeros or ones, real numbers any or
-    from 0 to 1, which may be probabilities.
+def _trial_output(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
+    """One output of a node for generated inputs.
+
+    Integers may be indices, so they are 0 in the first attempt and 1 in the second. Real numbers may be
+    probabilities, so they are normally distributed in the first attempt and within 0..1 in the second.
     """
-    said = ""
-    for whole in (0, 1):
+    message = ""
+    for attempt in (0, 1):
         try:
             with np.errstate(all="ignore"):
-                return node.computed([_sample(tensor, whole) for tensor in tensors], number)
+                return node.computed([_sample(tensor, attempt) for tensor in tensors], number)
         except (*REFUSALS, DecodeError, binascii.Error) as error:
-            said = said or line_of(error)
-    raise UnsupportedNodeError(said if own(node.asked) else f"ONNX's reference cannot compute it: {said}")
+            message = message or line_of(error)
+    raise UnsupportedNodeError(
+        message if own(node.asked) else f"ONNX's reference cannot compute it: {message}"
+    )
 
 
-def _sample(tensor: Tensor, whole: int) -> Array:
+def _sample(tensor: Tensor, attempt: int) -> Array:
     if tensor.data is not None:
         return tensor.data
     random = np.random.default_rng(0)
     dtype = np.dtype(tensor.dtype)
     if dtype.kind == "f":
-        numbers = random.uniform(size=tensor.shape) if whole else random.standard_normal(tensor.shape)
+        numbers = random.uniform(size=tensor.shape) if attempt else random.standard_normal(tensor.shape)
         return numbers.astype(dtype)
     if dtype.itemsize == 1:
         return random.integers(0, 2, tensor.shape).astype(dtype)
-    return np.full(tensor.shape, whole, dtype)
+    return np.full(tensor.shape, attempt, dtype)
 
 
-def _agreed(here: bool, wanted: Made, array: Array) -> Known:
-    """Type and shape of an output; those of ONNX's reference must be the ones that follow from the inputs."""
-    if array.dtype.name != wanted.dtype and array.dtype.kind not in "fiub":
+def _checked_type(here: bool, inferred: InferredOutput, array: Array) -> OutputType:
+    """Type and shape of an output; a result of ONNX's reference must have the inferred shape."""
+    if array.dtype.name != inferred.dtype and array.dtype.kind not in "fiub":
         raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not have")
     if not array.size:
         raise UnsupportedNodeError("its output has no elements")
-    if array.shape != wanted.shape and not here:
+    if array.shape != inferred.shape and not here:
         raise UnsupportedNodeError(
-            f"ONNX's reference makes shape {list(array.shape)} of it, not {list(wanted.shape or ())}"
+            f"ONNX's reference computes shape {list(array.shape)}, not {list(inferred.shape or ())}"
         )
-    return wanted.dtype, array.shape
+    return inferred.dtype, array.shape
 
 
 _TYPES = {name: number for number, name in DTYPES.items()}
-#: Operators that the reference has from a later operator set on, where they still do what they did.
-_SAME_FROM = {"DequantizeLinear": 19}
-#: Why the accelerator does not have an operator at all.
+#: First operator set in which the reference implements an operator, for operators whose behaviour has not changed.
+_REFERENCE_OPSETS = {"DequantizeLinear": 19}
+#: Reason for an operator without any implementation on the accelerator.
 NO_WAY = "there is no way to do it on the accelerator"
-#: An input of a node: a tensor, or a constant that none can be, as it has no elements.
+#: An input of a node: a tensor, or a constant without elements, which cannot be a tensor.
 _Operand = Tensor | NDArray
 
 
@@ -261,19 +275,25 @@ def on_host(
     why: str,
     declared: Mapping[str, Declared],
 ) -> list[Value | None]:
-    """Nodes, one for each output, that the host computes.
+    """Add nodes that run on the host, one for each output, and return their outputs.
 
     Parameters
     ----------
+    emitter : OnnxGraphBuilder
+        Builder of the graph.
+    node : FileNode
+        The node to convert.
+    inputs : list of Value or None
+        Inputs of the node.
     why : str
-        Why the accelerator does not.
+        Reason why the accelerator does not compute the node.
     declared : dict
-        The model's outputs, which may tell a shape that nothing else does.
+        Outputs of the model by name; a declared shape is used if it cannot be inferred.
 
     Raises
     ------
-    UnsupportedError
-        The host has no such operator either, or a shape or type of it is none that the graph has.
+    UnsupportedNodeError
+        The host does not implement the operator, or the graph does not support a shape or type of its outputs.
     """
     proto = _source(node, why)
     try:
@@ -281,21 +301,21 @@ def on_host(
     except LeftOutError as error:
         raise UnsupportedNodeError(str(error)) from None
     if any(isinstance(value, ConstantValue) and value.narrow for value in inputs):
-        raise UnsupportedNodeError(why)  # its type would be another here
+        raise UnsupportedNodeError(why)  # the host would see the widened type
     operands = [None if value is None else _operand(emitter, value) for value in inputs]
     model = inferred(_model(node, proto, operands))
     text, known = text_of(model), [tensor for tensor in operands if isinstance(tensor, Tensor)]
     found = infer_by_running(
         text, known, types_of(model, inputs, [declared.get(name) for name in node.outputs])
     )
-    made: list[Value | None] = []
-    for index, (name, kind) in enumerate(zip(node.outputs, found, strict=True)):
-        if kind is None:
-            made.append(None)
+    outputs: list[Value | None] = []
+    for index, (name, output_type) in enumerate(zip(node.outputs, found, strict=True)):
+        if output_type is None:
+            outputs.append(None)
             continue
-        dtype, shape = kind
+        dtype, shape = output_type
         meaning = None if dtype in ("float32", "bool") else emitter.meanings.get(name)
-        made.append(
+        outputs.append(
             emitter.emit(
                 node,
                 "onnx",
@@ -311,16 +331,16 @@ def on_host(
                 number=index,
             )
         )
-    return made
+    return outputs
 
 
 def function(emitter: OnnxGraphBuilder, node: FileNode, x: Value, *constants: ConstantValue) -> DynamicValue:
-    """A node that computes a function of each number, and of constants that are the same for all.
+    """Add a node that applies a unary function elementwise; further inputs are constants.
 
     Raises
     ------
-    UnsupportedError
-        ONNX's reference does not have it, or it is one of integers.
+    UnsupportedNodeError
+        ONNX's reference does not implement the operator, or x has plain integers.
     """
     proto, x = _source(node, "an operator"), emitter.flow(x)
     kind = emitter.arithmetic(node, x)
@@ -331,7 +351,7 @@ def function(emitter: OnnxGraphBuilder, node: FileNode, x: Value, *constants: Co
     model = _model(node, proto, list(stand_ins))
     del model.graph.input[1:]
     text = text_of(inferred(model))
-    infer_by_running(text, [Tensor("", (1,), "float32")], [Made("float32", (1,))])
+    infer_by_running(text, [Tensor("", (1,), "float32")], [InferredOutput("float32", (1,))])
     operand = emitter.operand(x, x.order, kind)
     return emitter.emit(
         node, "function", [operand], x.shape, x.order, kind, operator=proto.op_type, model=text
@@ -343,7 +363,9 @@ def _given(value: Value) -> Given:
 
 
 def _source(node: FileNode, why: str) -> onnx.NodeProto:
-    """The node in the file's words, if it still is what the file says and the reference has its operator."""
+    """The protocol buffer of a node; raises UnsupportedNodeError with `why` if a rewrite changed it, it has
+    subgraphs, or ONNX does not define its operator.
+    """
     source = node.source
     if (
         source is None
@@ -358,12 +380,12 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
     versions = {v.domain: v.version for v in source.versions}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     if not onnx.defs.has(proto.op_type, versions.get(domain, 1), domain):
-        raise UnsupportedNodeError("" if why == NO_WAY else why)  # an unknown operator is reason enough
+        raise UnsupportedNodeError("" if why == NO_WAY else why)  # the operator's name says enough
     return proto
 
 
 def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
-    """A value as ONNX has it: real numbers as such, its dimensions in the file's order."""
+    """A value as an ONNX input: real numbers as float32, dimensions in the file's order."""
     if isinstance(value, ConstantValue):
         if not value.data.size:
             return value.numbers()
@@ -374,30 +396,30 @@ def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
 
 
 def _model(node: FileNode, proto: onnx.NodeProto, operands: list[_Operand | None]) -> onnx.ModelProto:
-    """A model of the node alone, whose inputs are called by their numbers."""
+    """A model of the node alone, with inputs named input0, input1, ... and outputs output0, output1, ..."""
     assert node.source is not None
-    alone = onnx.NodeProto()
-    alone.CopyFrom(proto)
-    del alone.input[:], alone.output[:]
-    alone.input.extend("" if each is None else f"input{i}" for i, each in enumerate(operands))
-    alone.output.extend(f"output{i}" if name else "" for i, name in enumerate(proto.output))
+    single = onnx.NodeProto()
+    single.CopyFrom(proto)
+    del single.input[:], single.output[:]
+    single.input.extend("" if each is None else f"input{i}" for i, each in enumerate(operands))
+    single.output.extend(f"output{i}" if name else "" for i, name in enumerate(proto.output))
     given, constants = [], []
     for i, each in enumerate(operands):
         name = f"input{i}"
         if isinstance(each, Tensor):
             given.append(helper.make_tensor_value_info(name, _TYPES[each.dtype], each.shape))
         data = each.data if isinstance(each, Tensor) else each
-        if data is not None and data.size <= SHAPES:
+        if data is not None and data.size <= _MAX_SHAPE_ELEMENTS:
             constants.append(numpy_helper.from_array(data, name))
-    made = [onnx.ValueInfoProto(name=name) for name in alone.output if name]
-    graph = helper.make_graph([alone], "node", given, made, constants)
-    versions = [_readable(proto, each) for each in node.source.versions]
+    outputs = [onnx.ValueInfoProto(name=name) for name in single.output if name]
+    graph = helper.make_graph([single], "node", given, outputs, constants)
+    versions = [_reference_opset(proto, each) for each in node.source.versions]
     return helper.make_model(graph, opset_imports=versions, ir_version=10)
 
 
-def _readable(proto: onnx.NodeProto, version: onnx.OperatorSetIdProto) -> onnx.OperatorSetIdProto:
-    """An operator set that the reference has the node's operator of, if a later one has the same."""
-    later = _SAME_FROM.get(proto.op_type, 0)
+def _reference_opset(proto: onnx.NodeProto, version: onnx.OperatorSetIdProto) -> onnx.OperatorSetIdProto:
+    """The operator set, raised to one in which the reference implements the same operator if necessary."""
+    later = _REFERENCE_OPSETS.get(proto.op_type, 0)
     if version.domain or version.version >= later:
         return version
     return helper.make_operatorsetid("", later)

@@ -1,4 +1,4 @@
-"""From an ONNX file to a graph: its nodes one after the other, then its outputs as declared."""
+"""Driver of the ONNX import: resolves input sizes, converts the nodes in order and adds the outputs as declared."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -55,25 +55,25 @@ from hw.errors import InputError, shown
 
 
 def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declared]:
-    """Inputs with all their sizes.
+    """Inputs with all their dimensions resolved to integers.
 
     Parameters
     ----------
     inputs : list of Declared
-        As the file has them.
+        Inputs as declared in the file.
     sizes : dict
-        By the name of a dimension, or by input.number for one without a name. Others that come first are 1, and so
-        are those of the same name elsewhere: they are the batch.
+        Sizes by dimension name, or by `input.index` for a dimension without a name. A first dimension without a size
+        is the batch and becomes 1, as do other dimensions of the same name.
 
     Raises
     ------
     InputError
-        Sizes are missing, of which all are named, or nothing is called as one of them.
+        Sizes are missing (the message lists all of them), or a given size matches no dimension.
     """
     batches = {v.shape[0] for v in inputs if v.shape and isinstance(v.shape[0], str)}
     used: set[str] = set()
     missing: dict[str, str] = {}
-    made = [replace(v, shape=tuple(_sizes(v, batches, sizes, used, missing))) for v in inputs]
+    resolved = [replace(v, shape=tuple(_sizes(v, batches, sizes, used, missing))) for v in inputs]
     if missing:
         dimensions, have = " and ".join(missing.values()), "has" if len(missing) == 1 else "have"
         options, them = (
@@ -84,38 +84,38 @@ def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declare
     unused = [name for name in sizes if name not in used]
     if unused:
         raise InputError(f"no input has a dimension {shown(unused[0])} without a size")
-    return made
+    return resolved
 
 
 def _sizes(
     declared: Declared, batches: set, sizes: Mapping[str, int], used: set[str], missing: dict[str, str]
 ) -> list[int]:
-    """Sizes of an input; `missing` gets dimensions in words by the name of a size that nobody gave."""
+    """Sizes of an input; descriptions of dimensions without a size are added to `missing`, by size name."""
     if declared.shape is None:
         raise InputError(f"input {shown(declared.name)} must have a shape")
-    made: list[int] = []
+    resolved: list[int] = []
     for i, size in enumerate(declared.shape):
-        place = f"{declared.name}.{i}"
-        name = size if isinstance(size, str) else place
-        given = [key for key in (name, place) if key in sizes]
+        indexed = f"{declared.name}.{i}"
+        name = size if isinstance(size, str) else indexed
+        given = [key for key in (name, indexed) if key in sizes]
         used.update(given)
         if isinstance(size, int):
-            made.append(size)
+            resolved.append(size)
         elif given:
-            made.append(sizes[given[0]])
+            resolved.append(sizes[given[0]])
         elif i == 0 or name in batches:
-            made.append(1)
+            resolved.append(1)
         else:
             missing.setdefault(name, f"dimension {i} of input {shown(declared.name)}")
-            made.append(1)
-    return made
+            resolved.append(1)
+    return resolved
 
 
 _log = logging.getLogger(__name__)
 
 
 def with_outputs(emitter: OnnxGraphBuilder, outputs: list[Declared], values: dict[str, Value]) -> Graph:
-    """The graph with the outputs of the file, under their names and of their types; shapes are those that follow."""
+    """The graph with outputs of the declared names and types; a declared shape is ignored if it differs."""
     names: dict[str, str] = {}
     for declared in outputs:
         try:
@@ -129,7 +129,7 @@ def with_outputs(emitter: OnnxGraphBuilder, outputs: list[Declared], values: dic
                 f"{declared.name}:copy", "reshape", [tensor], copy, shape=tensor.shape
             )
         names[tensor.name] = declared.name
-    return _needed(emitter.build.graph, names)
+    return _pruned(emitter.build.graph, names)
 
 
 def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tensor:
@@ -140,7 +140,7 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
     ):
         sizes = ", ".join(str(size if size is not None else "?") for size in declared.shape)
         _log.warning(
-            "output %r is declared as [%s], but has shape %s, which it keeps",
+            "output %r is declared as [%s], but has shape %s; the declaration is ignored",
             declared.name,
             sizes,
             list(value.shape),
@@ -153,7 +153,7 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
         half = Tensor(emitter.build.fresh(f"{declared.name}:half"), real.shape, "float16")
         return emitter.build.node(f"{declared.name}:half", "dequantize", [real], half)
     tensor = emitter.in_order(flow, plain(flow.rank)).tensor
-    if flow.real or tensor.dtype == "float32":  # integers that are computed as real numbers
+    if flow.real or tensor.dtype == "float32":  # declared as integers, computed in float32
         tensor = emitter.operand(flow, plain(flow.rank), FLOAT)
         return emitter.convert("quantize", tensor, Kind(declared.dtype, ONE))
     if tensor.dtype != declared.dtype:
@@ -163,45 +163,55 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
     return tensor
 
 
-def _needed(graph: Graph, names: dict[str, str]) -> Graph:
-    """What outputs need, with tensors under new names; inputs stay even if nothing reads them."""
-    needed, kept = set(names), list[Node]()
+def _pruned(graph: Graph, names: dict[str, str]) -> Graph:
+    """The graph without dead nodes and with output tensors renamed; unused inputs remain."""
+    needed, live = set(names), list[Node]()
     for node in reversed(list(graph)):
         if needed.intersection(node.outputs):
             needed.update(node.inputs, node.outputs)
-            kept.append(node)
-    wanted = set(names.values())
-    called = dict(names)
+            live.append(node)
+    output_names = set(names.values())
+    renamed = dict(names)
     for name in graph.tensors:
-        if name not in called and name in wanted:
-            called[name] = _unused(name, graph, wanted)
-    made = Graph(graph.name)
+        if name not in renamed and name in output_names:
+            renamed[name] = _unused(name, graph, output_names)
+    pruned = Graph(graph.name)
     for name in graph.inputs:
-        made.add_input(graph.tensors[name])
+        pruned.add_input(graph.tensors[name])
     for name, tensor in graph.tensors.items():
         if name in needed and name not in graph.inputs:
-            made.add_tensor(replace(tensor, name=called.get(name, name)))
-    for node in reversed(kept):
-        ins, outs = (tuple(called.get(name, name) for name in part) for part in (node.inputs, node.outputs))
-        made.add_node(replace(node, inputs=ins, outputs=outs))
-    return made.finish(list(names.values()))
+            pruned.add_tensor(replace(tensor, name=renamed.get(name, name)))
+    for node in reversed(live):
+        ins, outs = (tuple(renamed.get(n, n) for n in tensors) for tensors in (node.inputs, node.outputs))
+        pruned.add_node(replace(node, inputs=ins, outputs=outs))
+    return pruned.finish(list(names.values()))
 
 
-def _unused(name: str, graph: Graph, wanted: set[str]) -> str:
-    """A name for a tensor whose own an output has."""
-    number, wish = 1, f"{name}:inside"
-    while wish in graph.tensors or wish in wanted:
+def _unused(name: str, graph: Graph, output_names: set[str]) -> str:
+    """A new name for an inner tensor that has the name of an output."""
+    number, candidate = 1, f"{name}:inside"
+    while candidate in graph.tensors or candidate in output_names:
         number += 1
-        wish = f"{name}:inside.{number}"
-    return wish
+        candidate = f"{name}:inside.{number}"
+    return candidate
 
 
-#: Nodes of subgraphs are converted again where a loop is unrolled or a state gets another type; so many in all.
-_MOST_REPEATED = 1 << 14
+#: Limit on subgraph nodes converted more than once, by unrolling a loop or because a state changes its type.
+_MAX_REPEATED_NODES = 1 << 14
 
 
 class GraphReader:
-    """One file on its way to a graph."""
+    """Import of one ONNX model, including its subgraphs.
+
+    Parameters
+    ----------
+    source : Path or ModelProto
+        A model file, or a model in memory.
+    sizes : dict
+        Sizes of symbolic dimensions, by name.
+    bind : dict
+        Values of inputs that become constants, by name.
+    """
 
     def __init__(self, source: Path | ModelProto, sizes: dict[str, int], bind: dict[str, NDArray]):
         path = source if isinstance(source, Path) else None
@@ -211,20 +221,20 @@ class GraphReader:
         model = read_proto(proto, path.parent if path else None)
         declared = with_sizes(model.inputs, sizes)
         model, declared = _bound(model, declared, bind)
-        self.beforehand = ConstantFolder(model)  # shared with the readers of subgraphs
+        self.folder = ConstantFolder(model)  # shared with the readers of subgraphs
         self.model = replace(model, inputs=declared).used()
-        self.left = [_MOST_REPEATED]  # shared with the readers of subgraphs
+        self.repeats_left = [_MAX_REPEATED_NODES]  # shared with the readers of subgraphs
         self.declared = {output.name: output for output in model.outputs}
 
     def graph(self) -> Graph:
-        """Convert everything."""
+        """Convert the whole model."""
         model = self._prepared()
-        emitter = self.emitter(self.beforehand.room)
+        emitter = self.emitter(self.folder.room)
         values: dict[str, Value] = dict(model.constants)
         for declared in model.inputs:
             shape = tuple(n for n in declared.shape or () if isinstance(n, int))
-            plainly = declared.dtype in ("float16", "float32", "bool")
-            q = None if plainly else emitter.meanings.get(declared.name)
+            unquantized = declared.dtype in ("float16", "float32", "bool")
+            q = None if unquantized else emitter.meanings.get(declared.name)
             try:
                 tensor = emitter.build.graph.add_input(Tensor(declared.name, shape, declared.dtype, q))
             except ValueError as error:
@@ -236,31 +246,31 @@ class GraphReader:
         for node in model.nodes:
             self._convert(emitter, node, values)
         missing = [output.name for output in model.outputs if output.name not in values]
-        if self.refused and missing:  # else nothing but branches that are never taken reads what they make
+        if self.refused and missing:  # otherwise only branches that are never executed need the refused nodes
             raise UnsupportedNodesError(self.refused)
         if missing:
             raise InputError(f"no node computes the output {shown(missing[0])}")
         return with_outputs(emitter, model.outputs, values)
 
     def _prepared(self) -> OnnxModel:
-        """The nodes after all rewrites."""
+        """The model after all rewrites, as it will be converted."""
         for node in self.model.nodes:
             self._check_inputs(node)
-        folded = self.beforehand.folded
+        folded = self.folder.folded
         self.ready = fuse(recognize(folded(expand(folded(self.model)))))
         return self.ready
 
     def emitter(self, room: int) -> OnnxGraphBuilder:
-        """What builds the graph."""
+        """A new graph builder for the model's nodes."""
         emitter = OnnxGraphBuilder(self.name, targets(self.ready), meanings(self.ready), room)
         emitter.reader = self
         return emitter
 
     def inside(self, model: OnnxModel, constants: Mapping[str, ConstantValue]) -> "GraphReader":
-        """The same for a subgraph, some of whose inputs and captured values are known."""
-        self.left[0] -= len(model.nodes) + 1
-        if self.left[0] < 0:
-            raise InputError(f"subgraphs repeat more than {_MOST_REPEATED:,} nodes")
+        """A reader for a subgraph, with the inputs and captured values that are constant."""
+        self.repeats_left[0] -= len(model.nodes) + 1
+        if self.repeats_left[0] < 0:
+            raise InputError(f"subgraphs repeat more than {_MAX_REPEATED_NODES:,} nodes")
         inner = copy(self)
         inner.refused = []
         inner.model = replace(model, constants={**model.constants, **constants})
@@ -268,7 +278,7 @@ class GraphReader:
         return inner
 
     def convert(self, emitter: OnnxGraphBuilder, values: dict[str, Value]) -> None:
-        """Add what the nodes of a subgraph become; values get what they make."""
+        """Convert the nodes of a subgraph and add their outputs to `values`."""
         values |= self.ready.constants
         for node in self.ready.nodes:
             self._convert(emitter, node, values)
@@ -276,7 +286,7 @@ class GraphReader:
             raise UnsupportedNodeError(f"in its subgraph, node {', '.join(listed(self.refused))}")
 
     def _convert(self, emitter: OnnxGraphBuilder, node: FileNode, values: dict[str, Value]) -> None:
-        """Add what a node becomes; remember it if there is no conversion."""
+        """Convert a node and add its outputs to `values`; record it as refused if there is no conversion."""
         test = values.get(node.inputs[0]) if node.inputs else None
         node = taken(node, test if isinstance(test, ConstantValue) else None)
         inputs = [values.get(name) for name in node.inputs]
@@ -284,24 +294,24 @@ class GraphReader:
         if absent:
             if node.op not in CONVERSIONS and not foldable(node):
                 self.refused.append((node.name, node.op, ""))
-            return  # what makes it was refused
+            return  # the producer of an input was refused
         try:
             with naming(node):
-                made = self._made(emitter, node, inputs)
+                outputs = self._outputs(emitter, node, inputs)
         except UnsupportedNodeError as error:
             self.refused.append((node.name, node.attributes.get("op", node.op), str(error)))
             return
-        made = self._completed(emitter, node, inputs, made)
+        outputs = self._completed(emitter, node, inputs, outputs)
         values.update(
-            {name: value for name, value in zip(node.outputs, made, strict=False) if name and value}
+            {name: value for name, value in zip(node.outputs, outputs, strict=False) if name and value}
         )
 
-    def _made(
+    def _outputs(
         self, emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]
     ) -> Sequence[Value | None]:
-        """Outputs of a node: known, converted, or left to the host."""
+        """Outputs of a node: folded, converted, or computed on the host."""
         if foldable(node) and all(value is None or isinstance(value, ConstantValue) for value in inputs):
-            return self.beforehand.computed(node, [v for v in inputs if not isinstance(v, DynamicValue)])
+            return self.folder.computed(node, [v for v in inputs if not isinstance(v, DynamicValue)])
         conversion = CONVERSIONS.get(node.op)
         if conversion is None:
             return on_host(emitter, node, inputs, NO_WAY, self.declared)
@@ -314,7 +324,7 @@ class GraphReader:
         node: FileNode,
         inputs: list[Value | None],
     ) -> Sequence[Value | None]:
-        """What a conversion makes, or where it has no way, the host's version of the operator."""
+        """Outputs of a conversion; the node is computed on the host if the conversion does not support it."""
         try:
             return conversion(emitter, node, inputs)
         except UnsupportedNodeError as error:
@@ -322,7 +332,7 @@ class GraphReader:
 
     @staticmethod
     def _check_inputs(node: FileNode) -> None:
-        """Refuse a node with fewer or more inputs than its operator has; what rewrites nodes relies on it."""
+        """Reject a node with a wrong number of inputs, which the rewrites rely on."""
         conversion = CONVERSIONS.get(node.op)
         if conversion is not None:
             with naming(node):
@@ -333,13 +343,13 @@ class GraphReader:
         emitter: OnnxGraphBuilder,
         node: FileNode,
         inputs: list[Value | None],
-        made: Sequence[Value | None],
+        outputs: Sequence[Value | None],
     ) -> Sequence[Value | None]:
-        """Outputs with those that a conversion does not make and something reads."""
-        missing = {name for name in node.outputs[len(made) :] if name}
+        """Outputs of a conversion, with further outputs that are read but not converted computed on the host."""
+        missing = {name for name in node.outputs[len(outputs) :] if name}
         read = {name for other in self.model.nodes for name in other.inputs} if missing else set()
         if not missing & (read | {output.name for output in self.model.outputs}):
-            return made
+            return outputs
         first = next(i for i, name in enumerate(node.outputs) if name in missing)
         try:
             rest = on_host(
@@ -347,16 +357,16 @@ class GraphReader:
             )
         except UnsupportedNodeError as error:
             self.refused.append((node.name, node.op, f"output {first + 1} is read: {error}"))
-            return made
-        return [*made, *rest[len(made) :]]
+            return outputs
+        return [*outputs, *rest[len(outputs) :]]
 
 
 def _bound(
     model: OnnxModel, inputs: list[Declared], bind: Mapping[str, NDArray]
 ) -> tuple[OnnxModel, list[Declared]]:
-    """The model and its inputs with constants in place of some of these."""
+    """The model with bound inputs replaced by constants, and its remaining inputs."""
     check_names([declared.name for declared in inputs], bind)
-    constants, left = dict(model.constants), list[Declared]()
+    constants, remaining = dict(model.constants), list[Declared]()
     for declared in inputs:
         name, shape = declared.name, tuple(n for n in declared.shape or () if isinstance(n, int))
         if name in bind:
@@ -364,13 +374,13 @@ def _bound(
                 name, bound_value(name, bind[name], shape, declared.dtype).astype(declared.held)
             )
         else:
-            left.append(declared)
-    return replace(model, constants=constants), left
+            remaining.append(declared)
+    return replace(model, constants=constants), remaining
 
 
 @converts(":refused", inputs=(0, None))
 def _refuse(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]) -> list[Value]:
-    """A node that a rewrite refused."""
+    """Raise the error of a node that a rewrite refused."""
     raise node.attributes["error"]
 
 
@@ -381,33 +391,33 @@ def read_onnx(
 ) -> Graph:
     """The graph of an ONNX model.
 
-    Inputs and outputs keep the file's names, shapes and types; inside, images have their channels last. Quantized
-    models, in any of the forms that there are, become nodes on integers; what is not quantized becomes float32.
+    Inputs and outputs have the file's names, shapes and types; inside the graph, images are channels-last. All forms of
+    quantized models (QDQ, QOperator, integer operators) become nodes on integers; other values become float32.
 
     Parameters
     ----------
     source : Path or ModelProto
         A file, whose external data must lie below its folder; or a model in memory, which cannot have any.
     sizes : dict
-        Sizes of dimensions that the file only names. A first dimension that is not named here is 1.
+        Sizes of symbolic dimensions, by name. A first dimension that is not listed is 1.
     bind : dict
-        Values of inputs that become constants, by name: one number, or an array of the input's shape.
+        Values of inputs that become constants, by name: a scalar, or an array of the input's shape.
 
     Raises
     ------
     InputError
         The file cannot be read, is damaged, or a size is missing.
     UnsupportedNodesError
-        It has nodes that there is no conversion for; all such are named at once.
+        The model has nodes without a conversion; the message lists all of them.
     """
-    called = source if isinstance(source, Path) else shown(source.graph.name or "model")
+    title = source if isinstance(source, Path) else shown(source.graph.name or "model")
     try:
-        with np.errstate(all="ignore"):  # what overflows in a damaged file is seen by its result
+        with np.errstate(all="ignore"):  # overflow in a damaged file is detected in the results
             return GraphReader(source, dict(sizes or {}), dict(bind or {})).graph()
     except UnsupportedNodesError as error:
-        error.args = (f"{called}: {error}",)
+        error.args = (f"{title}: {error}",)
         raise
     except InputError as error:
-        raise InputError(f"{called}: {error}") from None
+        raise InputError(f"{title}: {error}") from None
     except DAMAGE as error:
-        raise InputError(f"{called}: damaged ONNX file: {error or type(error).__name__}") from None
+        raise InputError(f"{title}: damaged ONNX file: {error or type(error).__name__}") from None

@@ -1,4 +1,4 @@
-"""Contents of an ONNX file as plain data, models of one node, and errors with the node's name."""
+"""Contents of an ONNX file as plain data, single-node models, and errors that name the node."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,22 +16,22 @@ from hw.errors import InputError, shown
 
 @dataclass(frozen=True, eq=False)
 class FileNode:
-    """A node of the file, or one that a rewrite made.
+    """A node of the file, or one created by a rewrite.
 
     Parameters
     ----------
     name : str
-        For messages; made up if the file has none.
+        Name for messages; generated if the file has none.
     op : str
-        Operator; with its domain if that is none that is known.
+        Operator, with its domain prefixed if that is not a supported one.
     inputs, outputs : tuple of str
-        Names; "" for one that is absent.
+        Tensor names; "" for an omitted one. Values captured by subgraphs come last among the inputs.
     attributes : dict
-        As Python has them; a subgraph is a Model. What subgraphs read from outside are the last of the inputs.
+        Attributes as Python values; a subgraph is an OnnxModel.
     opset : int
-        Version of the operators.
-    source : Source or None
-        The file's own words; None for a node that a rewrite made.
+        Version of ONNX's operator set.
+    source : OnnxSource or None
+        The protocol buffer of the node; None for a node created by a rewrite.
     """
 
     name: str
@@ -72,9 +72,9 @@ class FileNode:
 
 
 def taken(node: FileNode, condition: ConstantValue | None) -> FileNode:
-    """An If whose condition is known, with the branch that runs in place of both; any other node as it is.
+    """An If with a constant condition, with the executed branch as both branches; any other node unchanged.
 
-    What only the other branch reads is no input any more.
+    Values that only the other branch captures are removed from the inputs.
     """
     keys = ("then_branch", "else_branch")
     bodies = [node.attributes.get(key) for key in keys]
@@ -89,7 +89,15 @@ def taken(node: FileNode, condition: ConstantValue | None) -> FileNode:
 
 @dataclass(frozen=True, eq=False)
 class OnnxSource:
-    """A node as the file has it, with the versions of all operators."""
+    """Protocol buffer of a node, with the operator set versions of its model.
+
+    Parameters
+    ----------
+    proto : onnx.NodeProto
+        The node as in the file.
+    versions : tuple of onnx.OperatorSetIdProto
+        Operator sets that the model imports.
+    """
 
     proto: onnx.NodeProto
     versions: tuple[onnx.OperatorSetIdProto, ...]
@@ -97,7 +105,17 @@ class OnnxSource:
 
 @dataclass(frozen=True)
 class Declared:
-    """An input or output as the file declares it; sizes that are not known are a name or None."""
+    """An input or output as declared in the file.
+
+    Parameters
+    ----------
+    name : str
+        Name of the tensor.
+    dtype : str
+        Numpy type name; "" in subgraphs.
+    shape : tuple or None
+        Sizes: an integer, a symbolic name, or None if unknown. None: the rank is unknown.
+    """
 
     name: str
     dtype: str
@@ -105,32 +123,44 @@ class Declared:
 
     @property
     def held(self) -> str:
-        """The type that the graph computes on."""
+        """The type used inside the graph."""
         return "float32" if self.dtype == "float16" else self.dtype
 
 
 @dataclass
 class OnnxModel:
-    """A file."""
+    """A model or subgraph as plain data.
+
+    Parameters
+    ----------
+    nodes : list of FileNode
+        Nodes in topological order.
+    constants : dict
+        Constants by name.
+    inputs, outputs : list of Declared
+        Inputs that are not constants, and outputs.
+    captured : tuple of str
+        Names that a subgraph reads from the enclosing graph.
+    """
 
     nodes: list[FileNode]
     constants: dict[str, ConstantValue]
     inputs: list[Declared]
     outputs: list[Declared]
-    captured: tuple[str, ...] = ()  # of a subgraph: what it reads from outside
+    captured: tuple[str, ...] = ()
 
     def used(self) -> "OnnxModel":
-        """Without the nodes that no output needs."""
-        needed, kept = {output.name for output in self.outputs}, []
+        """The model without dead nodes."""
+        needed, live = {output.name for output in self.outputs}, []
         for node in reversed(self.nodes):
             if needed.intersection(node.outputs):
                 needed.update(node.inputs)
-                kept.append(node)
+                live.append(node)
         captured = tuple(name for name in self.captured if name in needed)
-        return replace(self, nodes=kept[::-1], captured=captured)
+        return replace(self, nodes=live[::-1], captured=captured)
 
 
-#: What arithmetic on a damaged file's numbers may raise where no check has seen the damage.
+#: Exceptions that undetected damage of a file may cause during conversion.
 DAMAGE = (
     ValueError,
     TypeError,
@@ -141,15 +171,15 @@ DAMAGE = (
     AttributeError,
     MemoryError,
 )
-#: So many nodes are named in one message.
-_MOST_NAMED = 20
+#: Maximum number of nodes listed in an error message.
+_MAX_LISTED = 20
 
 #: Name, operator and reason of a node.
 Refused = tuple[str, str, str]
 
 
 class UnsupportedNodesError(InputError):
-    """Nodes that there is no conversion for.
+    """The model has nodes without a conversion.
 
     Attributes
     ----------
@@ -160,26 +190,26 @@ class UnsupportedNodesError(InputError):
     def __init__(self, nodes: list[Refused]):
         self.nodes = nodes
         named = listed(nodes)
-        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-        super().__init__(f"there is no conversion for node {', '.join(named[:_MOST_NAMED])}{more}")
+        more = f" and {len(named) - _MAX_LISTED} more" if len(named) > _MAX_LISTED else ""
+        super().__init__(f"there is no conversion for node {', '.join(named[:_MAX_LISTED])}{more}")
 
 
 def listed(nodes: Sequence[Refused]) -> list[str]:
-    """Each node with its operator and its reason, as text."""
+    """Descriptions of refused nodes: name, operator and reason."""
     return [f"{shown(name)} ({shown(op)[1:-1]}{': ' if why else ''}{why})" for name, op, why in nodes]
 
 
 def check_inputs(given: Sequence[object], least: int, most: int | None) -> None:
-    """InputError unless there are from `least` to `most` inputs, the first `least` of them not left out."""
+    """Raise InputError unless there are `least` to `most` inputs and none of the first `least` is omitted."""
     if len(given) < least or (most is not None and len(given) > most):
-        raise InputError(f"must have {_counted(least, most)}, not {len(given)}")
+        raise InputError(f"must have {_input_count(least, most)}, not {len(given)}")
     for number, each in enumerate(given[:least], 1):
         if not each:
             raise InputError(f"input {number} must not be left out")
 
 
-def _counted(least: int, most: int | None) -> str:
-    """A number of inputs, in words that read on."""
+def _input_count(least: int, most: int | None) -> str:
+    """An allowed number of inputs as text."""
     if most is None:
         return f"at least {least} input{'s' * (least != 1)}"
     if least == most:
@@ -189,21 +219,21 @@ def _counted(least: int, most: int | None) -> str:
 
 @contextmanager
 def naming(node: FileNode) -> Iterator[None]:
-    """Name the node in errors; an UnsupportedError goes through as it is."""
+    """Context that prefixes the node's name to errors; an UnsupportedNodeError passes unchanged."""
     try:
         yield
     except UnsupportedNodeError:
         raise
     except InputError as error:
         where = f"node {shown(node.name)}"
-        named = str(error).startswith(where)  # by the graph, which says more
+        named = str(error).startswith(where)  # the graph named the node already
         raise InputError(f"{error}" if named else f"{where}: {error}") from None
     except DAMAGE as error:
         raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None
 
 
 def check_operator(node: NodeProto, opset: int) -> None:
-    """InputError if no operator set of ONNX's own up to this one has the node's operator."""
+    """Raise InputError if ONNX's operator sets up to `opset` do not define the node's operator."""
     if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type, opset, ""):
         raise InputError(
             f"node {shown(node.name or node.op_type)}: ONNX's operator set {opset} has no operator "
@@ -218,17 +248,17 @@ def one_node(
     opset: int,
     outputs: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
 ) -> ModelProto:
-    """A model of one node; arrays that are not among the inputs are constants."""
-    made = {name: value for name, value in zip(node.output, outputs or (), strict=False) if name}
+    """A model of one node; arrays that are not listed in `inputs` become constants."""
+    output_types = {name: value for name, value in zip(node.output, outputs or (), strict=False) if name}
     graph = helper.make_graph(
         [node],
         node.name or node.op_type,
         [helper.make_tensor_value_info(name, _type_of(arrays[name]), arrays[name].shape) for name in inputs],
         [
             helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(np.dtype(made[name][0])), made[name][1]
+                name, helper.np_dtype_to_tensor_dtype(np.dtype(output_types[name][0])), output_types[name][1]
             )
-            if name in made
+            if name in output_types
             else ValueInfoProto(name=name)
             for name in node.output
             if name
@@ -237,11 +267,11 @@ def one_node(
     )
     imports = [helper.make_opsetid("", opset)] + [helper.make_opsetid(node.domain, 1)] * bool(node.domain)
     model = helper.make_model(graph, opset_imports=imports)
-    if not made:
+    if not output_types:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     if any(value.type.WhichOneof("value") is None for value in model.graph.output):
         title = shown(node.name or node.op_type)
-        raise InputError(f"node {title}: its outputs' types do not follow from its inputs: give outputs_info")
+        raise InputError(f"node {title}: its output types cannot be inferred: give outputs_info")
     return model
 
 

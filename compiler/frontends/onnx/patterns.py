@@ -1,4 +1,4 @@
-"""Patterns of ONNX nodes that become one: activations, normalizations, added constants."""
+"""Pattern matching that replaces several ONNX nodes by one: activations, normalizations, biases."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ from compiler.frontends.onnx.values import (
 from compiler.ir.tensor import Quantization
 from hw.errors import InputError, shown
 
-#: Factors of a product are looked for so deep.
-_DEPTH = 6
+#: Maximum depth of nested products in `DefUse.product`.
+_MAX_PRODUCT_DEPTH = 6
 
 
 class DefUse:
@@ -46,22 +46,22 @@ class DefUse:
         self.outputs = {output.name for output in model.outputs}
 
     def only_user(self, name: str) -> FileNode | None:
-        """The one node that reads a value, if there is just one reader."""
+        """The node that reads a value, if there is exactly one reader."""
         users = self.users.get(name, [])
         return users[0] if len(users) == 1 and name not in self.outputs else None
 
     def made_by(self, name: str, *ops: str) -> FileNode | None:
-        """The node that makes a value, if it has one of these operators."""
+        """The producer of a value, if it has one of the given operators."""
         node = self.makers.get(name)
         return node if node is not None and node.op in ops and all(node.inputs[:1]) and node.inputs else None
 
     def scalar(self, name: str) -> float | None:
-        """The one number that a constant holds."""
+        """The value of a scalar constant; None otherwise."""
         value = self.constants.get(name)
         return None if value is None or value.data.size != 1 or len(value.shape) > 1 else value.scalar()
 
-    def product(self, name: str, depth: int = _DEPTH) -> tuple[float, list[str]]:
-        """A value as a number times other values, in order of their names."""
+    def product(self, name: str, depth: int = _MAX_PRODUCT_DEPTH) -> tuple[float, list[str]]:
+        """A value as a constant factor and the sorted names of the other factors."""
         node = self.made_by(name, "Mul", "Div", "Pow")
         if node is None or len(node.inputs) != 2 or not depth:
             return 1.0, [name]
@@ -77,14 +77,14 @@ class DefUse:
             factor, leaves = self.product(node.inputs[0], depth - 1)
             return factor / number, leaves
         total, leaves = 1.0, list[str]()
-        for part in node.inputs:
-            number = self.scalar(part)
-            factor, more = (number, []) if number is not None else self.product(part, depth - 1)
+        for name in node.inputs:
+            number = self.scalar(name)
+            factor, more = (number, []) if number is not None else self.product(name, depth - 1)
             total, leaves = total * factor, leaves + more
         return total, sorted(leaves)
 
     def sum_with(self, name: str, number: float) -> str | None:
-        """What is added to a number to make a value."""
+        """The other operand of an Add of a given number; None if the value is no such sum."""
         node = self.made_by(name, "Add")
         if node is None or len(node.inputs) != 2:
             return None
@@ -95,17 +95,17 @@ class DefUse:
 
 
 def near(number: float | None, wanted: float) -> bool:
-    """A number is another but for its rounding in exporters."""
+    """Return True if numbers are equal up to rounding in exporters."""
     return number is not None and math.isclose(number, wanted, rel_tol=1e-3)
 
 
 def instead(node: FileNode, op: str, inputs: tuple[str, ...], **attributes: object) -> FileNode:
-    """A node that makes what another made."""
+    """A node with another operator and inputs that replaces `node` and has its outputs."""
     return replace(node, op=op, inputs=inputs, attributes=attributes)
 
 
 def _norm(view: DefUse, node: FileNode) -> FileNode | None:
-    """X divided by the root of its mean square, or centred x by that of its variance."""
+    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, the same of x - mean(x)."""
     found = _quotient(view, node)
     if found is None:
         return None
@@ -130,7 +130,7 @@ def _norm(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
-    """What is divided, and the square root that divides it."""
+    """Numerator and Sqrt node of a division by a square root; None if the node is no such division."""
     if len(node.inputs) != 2:
         return None
     if node.op == "Div":
@@ -149,7 +149,7 @@ def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
 
 
 def _centred(view: DefUse, name: str, axes: int) -> str | None:
-    """What a value is, less its mean."""
+    """X if a value is x - mean(x) over an axis; None otherwise."""
     node = view.made_by(name, "Sub")
     mean = view.made_by(node.inputs[1], "ReduceMean") if node is not None and len(node.inputs) == 2 else None
     if node is None or mean is None or mean.inputs[0] != node.inputs[0] or _axes(view, mean) != axes:
@@ -158,7 +158,7 @@ def _centred(view: DefUse, name: str, axes: int) -> str | None:
 
 
 def _axes(view: DefUse, node: FileNode) -> int | None:
-    """The one axis of a mean that keeps its dimensions."""
+    """The axis of a mean over a single axis with keepdims; None otherwise."""
     axes = node.ints("axes")
     if axes is None and len(node.inputs) == 2 and node.inputs[1] in view.constants:
         axes = tuple(view.constants[node.inputs[1]].integers())
@@ -166,14 +166,14 @@ def _axes(view: DefUse, node: FileNode) -> int | None:
 
 
 def _with(ops: tuple[str, ...], op: str, count: int) -> Callable[[DefUse, FileNode], FileNode | None]:
-    """The change that makes an operator with a constant after a normalization its further input."""
+    """The rewrite that turns an operator with a constant row after a normalization into another input of it."""
 
     def change(view: DefUse, node: FileNode) -> FileNode | None:
         if node.op != op or len(node.inputs) != 2:
             return None
         for name, other in (node.inputs, node.inputs[::-1]):
             norm, value = view.made_by(name, *ops), view.constants.get(other)
-            # A row: it needs no rank to see that it lies along the last dimension.
+            # A constant of one dimension lies along the last dimension, whatever the rank is.
             if norm is not None and len(norm.inputs) == count and value is not None and len(value.shape) == 1:
                 return replace(norm, inputs=(*norm.inputs, other), outputs=node.outputs)
         return None
@@ -181,21 +181,21 @@ def _with(ops: tuple[str, ...], op: str, count: int) -> Callable[[DefUse, FileNo
     return change
 
 
-#: The changes, one after the other.
+#: Rewrites that recognize normalizations, in order.
 NORMALIZATIONS = (
     _norm,
     _with(("LayerNormalization", "RMSNormalization"), "Mul", 1),
     _with(("LayerNormalization",), "Add", 2),
 )
 
-#: Operators that the graph has as parts of others only.
+#: Operators that the graph supports only inside of recognized patterns.
 _ONLY_IN_PATTERNS = ("Erf", "Sqrt")
 
 Change = Callable[[DefUse, FileNode], FileNode | None]
 
 
 def recognize(model: OnnxModel) -> OnnxModel:
-    """The model with such subgraphs as one node each."""
+    """The model with activations and normalizations fused into one node each."""
     model = _changed(model, (_activation, *NORMALIZATIONS), through=False)
     if any(node.op in _ONLY_IN_PATTERNS for node in model.nodes):
         model = _changed(model, (_gelu_alone, *NORMALIZATIONS), through=True)
@@ -203,13 +203,13 @@ def recognize(model: OnnxModel) -> OnnxModel:
 
 
 def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) -> OnnxModel:
-    """The model after changes to its nodes.
+    """The model after a sequence of rewrites.
 
-    With `through`, quantizations inside of a subgraph do not hide it: one that has an operator which there is only as
-    part of a subgraph could not be converted otherwise. What it rounds in between is lost.
+    With `through`, pairs of QuantizeLinear and DequantizeLinear inside of a pattern are ignored, and their rounding is
+    lost. Patterns with operators that are supported only inside of patterns could not be converted otherwise.
     """
     for change in changes:
-        before = _quantized_again(model) if through else {}
+        before = _fake_quantized(model) if through else {}
         seen = [replace(n, inputs=tuple(before.get(name, name) for name in n.inputs)) for n in model.nodes]
         view, nodes, after = DefUse(replace(model, nodes=seen)), list[FileNode](), dict[str, str]()
         for node, now in zip(model.nodes, seen, strict=True):
@@ -223,8 +223,8 @@ def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) ->
     return model
 
 
-def _quantized_again(model: OnnxModel) -> dict[str, str]:
-    """For each value that was quantized and dequantized: what it was before."""
+def _fake_quantized(model: OnnxModel) -> dict[str, str]:
+    """For each quantized and dequantized value, the name of the original value."""
     quantized = {node.outputs[0]: node.inputs[0] for node in model.nodes if node.op == "QuantizeLinear"}
     before: dict[str, str] = {}
     for node in model.nodes:
@@ -235,7 +235,7 @@ def _quantized_again(model: OnnxModel) -> dict[str, str]:
 
 
 def _activation(view: DefUse, node: FileNode) -> FileNode | None:
-    """A product of x and a function of x."""
+    """Match an activation that is a product of x and a function of x: SiLU, hard swish, GELU."""
     if node.op not in ("Mul", "Div"):
         return None
     factor, leaves = view.product(node.outputs[0])
@@ -250,7 +250,7 @@ def _activation(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _gelu_alone(view: DefUse, node: FileNode) -> FileNode | None:
-    """A GELU, but none of the activations whose parts the graph has."""
+    """Match GELU only: the operators of the other activations are supported by themselves."""
     found = _activation(view, node)
     return found if found is not None and found.op == "Gelu" else None
 
@@ -269,10 +269,9 @@ def _hard_swish(view: DefUse, node: FileNode, x: str, other: str, factor: float)
     if gate is None or not gate.inputs:
         return None
     if gate.op == "HardSigmoid":
-        usual = near(gate.float("alpha", 0.2), 1 / 6) and near(gate.float("beta", 0.5), 0.5)
-        return (
-            instead(node, "HardSwish", (x,)) if usual and gate.inputs == (x,) and near(factor, 1.0) else None
-        )
+        standard = near(gate.float("alpha", 0.2), 1 / 6) and near(gate.float("beta", 0.5), 0.5)
+        matches = standard and gate.inputs == (x,) and near(factor, 1.0)
+        return instead(node, "HardSwish", (x,)) if matches else None
     low, high = (view.scalar(name) for name in (*gate.inputs[1:], "", "")[:2])
     low, high = (
         (gate.float("min", 1.0) if low is None else low),
@@ -285,11 +284,11 @@ def _hard_swish(view: DefUse, node: FileNode, x: str, other: str, factor: float)
 
 def _gelu(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
     inner = view.sum_with(other, 1.0)
-    bent = view.made_by(inner, "Erf", "Tanh") if inner is not None else None
-    if bent is None or not near(factor, 0.5):
+    curve = view.made_by(inner, "Erf", "Tanh") if inner is not None else None
+    if curve is None or not near(factor, 0.5):
         return None
-    scale, leaves = view.product(bent.inputs[0])
-    if bent.op == "Erf":
+    scale, leaves = view.product(curve.inputs[0])
+    if curve.op == "Erf":
         fits = leaves == [x] and near(scale, math.sqrt(0.5))
         return instead(node, "Gelu", (x,)) if fits else None
     cubic = near(scale, math.sqrt(2 / math.pi)) and (
@@ -300,7 +299,7 @@ def _gelu(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> Fi
 
 
 def _cubic(view: DefUse, name: str, x: str) -> bool:
-    """X + 0.044715 x**3."""
+    """Match x + 0.044715 x**3."""
     node = view.made_by(name, "Add")
     if node is None or x not in node.inputs or len(node.inputs) != 2:
         return False
@@ -309,7 +308,7 @@ def _cubic(view: DefUse, name: str, x: str) -> bool:
 
 
 def _even(view: DefUse, name: str, x: str) -> bool:
-    """1 + 0.044715 x**2."""
+    """Match 1 + 0.044715 x**2."""
     rest = view.sum_with(name, 1.0)
     if rest is None:
         return False
@@ -318,7 +317,7 @@ def _even(view: DefUse, name: str, x: str) -> bool:
 
 
 def fuse(model: OnnxModel) -> OnnxModel:
-    """Batch normalizations into the convolutions before them, sums with constants into products before them."""
+    """Fuse batch normalizations into preceding convolutions, and added constants into preceding products as biases."""
     for change in (_batch_norm, _linear, _conv_bias):
         view = DefUse(model)
         model = replace(model, nodes=[change(view, node) or node for node in model.nodes]).used()
@@ -326,14 +325,16 @@ def fuse(model: OnnxModel) -> OnnxModel:
 
 
 def _batch_norm(view: DefUse, node: FileNode) -> FileNode | None:
-    """The convolution with weights and bias that include the normalization."""
+    """Fuse a batch normalization into weights and bias of the preceding convolution."""
     conv = view.made_by(node.inputs[0], "Conv") if node.op == "BatchNormalization" and node.inputs else None
     if conv is None or view.only_user(conv.outputs[0]) is not node or len(node.inputs) != 5:
         return None
     names = (*conv.inputs[1:], "")[:2]
     weights, bias = view.constants.get(names[0]), view.constants.get(names[1])
     given = [view.constants.get(name) for name in node.inputs[1:]]
-    if weights is None or len(view.users[names[0]]) > 1:  # many copies of one constant could take much memory
+    if (
+        weights is None or len(view.users[names[0]]) > 1
+    ):  # copies of a shared constant could use a lot of memory
         return None
     if not weights.shape or (names[1] and bias is None) or node.int("training_mode", 0):
         return None
@@ -346,17 +347,17 @@ def _batch_norm(view: DefUse, node: FileNode) -> FileNode | None:
     except InputError as error:
         raise InputError(f"node {shown(node.name)}: {error}") from None
     scaled = weights.real() * factor.reshape(-1, *(1,) * (len(weights.shape) - 1))
-    moved = shift if bias is None else bias.real().reshape(-1) * factor + shift
-    made = [
-        ConstantValue(f"{node.name}:{part}", data) for part, data in (("weights", scaled), ("bias", moved))
+    shifted = shift if bias is None else bias.real().reshape(-1) * factor + shift
+    fused = [
+        ConstantValue(f"{node.name}:{part}", data) for part, data in (("weights", scaled), ("bias", shifted))
     ]
-    view.constants.update({value.name: value for value in made})
-    inputs = (conv.inputs[0], *(value.name for value in made))
+    view.constants.update({value.name: value for value in fused})
+    inputs = (conv.inputs[0], *(value.name for value in fused))
     return replace(conv, inputs=inputs, outputs=node.outputs)
 
 
 def _linear(view: DefUse, node: FileNode) -> FileNode | None:
-    """The product of a MatMul by a constant whose result gets a row added."""
+    """Fuse a constant row added to a MatMul with constant weights into a `:linear` node."""
     if node.op != "Add" or len(node.inputs) != 2:
         return None
     for name, other in (node.inputs, node.inputs[::-1]):
@@ -370,7 +371,7 @@ def _linear(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _conv_bias(view: DefUse, node: FileNode) -> FileNode | None:
-    """The convolution without bias whose channels get constants added."""
+    """Fuse per-channel constants added to a convolution without bias into its bias."""
     if node.op != "Add" or len(node.inputs) != 2:
         return None
     for name, other in (node.inputs, node.inputs[::-1]):
@@ -389,7 +390,7 @@ def _conv_bias(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _shape_of(view: DefUse, name: str) -> tuple[int, ...] | None:
-    """Shape of a constant."""
+    """Shape of a constant; None for other values."""
     value = view.constants.get(name)
     return None if value is None else value.shape
 
@@ -405,7 +406,9 @@ def _convert_batch_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[
     x = emitter.flow(x)
     if x.rank in (3, 4) and emitter.arithmetic(node, x).real:
         return _as_conv(emitter, node, x, factor, shift)
-    x = emitter.in_order(x, channels_last(x.rank))  # where a channel's numbers are those of a column
+    x = emitter.in_order(
+        x, channels_last(x.rank)
+    )  # so that a channel's constants lie along the last dimension
     shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
     parts = [
         reshaped(emitter, f"{node.name}:{part}", ConstantValue(node.name, data), shape)
@@ -418,10 +421,10 @@ def _convert_batch_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[
 def _as_conv(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, factor: np.ndarray, shift: np.ndarray
 ) -> Sequence[Value]:
-    """A normalization of integers: each channel by a weight, with a scale that makes it exact, and a bias."""
+    """A normalization of quantized x as a depthwise convolution of kernel size 1, with a weight scale per channel."""
     q = x.tensor.quantization
     assert q is not None
-    # A bias has 32 bits in the scale of the products.
+    # The scale must be large enough for the bias to fit 32 bits in the scale of the products.
     least = np.maximum(np.abs(shift) / (q.scale[0] * 2.0**30), 1e-30)
     scales = np.maximum(np.abs(factor) / 127, least).astype(np.float32)
     weights = np.rint(factor / scales).astype(np.int8).reshape(-1, *(1,) * (x.rank - 1))
@@ -438,7 +441,7 @@ def _as_conv(
 def batch_norm_constants(
     node: FileNode, given: list[ConstantValue], channels: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What a batch normalization multiplies each channel with, and what it adds then."""
+    """Factor and offset of each channel of a batch normalization, which computes x * factor + offset."""
     if any(v.data.size != channels for v in given):
         raise InputError(f"its statistics must be {channels} numbers each")
     scale, bias, mean, variance = (v.real().astype(np.float64).reshape(-1) for v in given)

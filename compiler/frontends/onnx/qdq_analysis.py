@@ -1,4 +1,4 @@
-"""Analysis of QuantizeLinear and DequantizeLinear nodes in ONNX files."""
+"""Inference of types and quantizations from the QuantizeLinear and DequantizeLinear nodes of ONNX files."""
 
 import numpy as np
 from onnx import TensorProto
@@ -16,7 +16,7 @@ from compiler.frontends.onnx.values import (
 from compiler.ir.tensor import Quantization
 from hw.errors import InputError
 
-#: Operators whose output has the elements of their first input, in another place.
+#: Operators whose output consists of elements of their first input.
 MOVES = frozenset(
     (
         "Reshape",
@@ -39,7 +39,7 @@ MOVES = frozenset(
         "Tile",
     )
 )
-#: Operators that may compute in the scale that their output gets next.
+#: Operators that may compute in the scale that their output is quantized with next.
 _PASSING = MOVES | {"Relu", "Clip", "Concat"}
 _QUANTIZED = ("int8", "uint8", "int16")
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -52,8 +52,12 @@ def parameters(
 
     Parameters
     ----------
+    node : FileNode
+        The QuantizeLinear or DequantizeLinear node.
+    scale, zero : ConstantValue, ConstantValue or None
+        Its scales and zero points.
     shape : tuple of int or None
-        Of what is quantized, as far as it is known.
+        Shape of the quantized tensor; None if it is unknown.
     """
     if node.int("block_size", 0):
         raise UnsupportedNodeError("scales by blocks")
@@ -77,26 +81,27 @@ def parameters(
 
 
 def quantized_type(node: FileNode, zero: ConstantValue | None) -> str:
-    """Type that a QuantizeLinear makes."""
-    wanted = DTYPES.get(node.int("output_dtype", 0))
-    dtype = zero.data.dtype.name if zero is not None else wanted or "uint8"
+    """Output type of a QuantizeLinear."""
+    attribute = DTYPES.get(node.int("output_dtype", 0))
+    dtype = zero.data.dtype.name if zero is not None else attribute or "uint8"
     narrow = zero is not None and zero.narrow
-    if narrow or dtype not in _QUANTIZED or (zero is None and node.int("output_dtype", 0) and wanted is None):
+    unknown = zero is None and node.int("output_dtype", 0) and attribute is None
+    if narrow or dtype not in _QUANTIZED or unknown:
         raise UnsupportedNodeError(
-            f"quantized numbers must be {', '.join(_QUANTIZED)}, not {_called(node, zero)}"
+            f"quantized numbers must be {', '.join(_QUANTIZED)}, not {_type_text(node, zero)}"
         )
     return dtype
 
 
-def _called(node: FileNode, zero: ConstantValue | None) -> str:
-    """What the type is called, which constants may have been widened from."""
+def _type_text(node: FileNode, zero: ConstantValue | None) -> str:
+    """Description of a quantized type, whose zero point may have been widened from fewer bits."""
     if zero is None:
         return type_name(node.int("output_dtype", 0))
     return f"{zero.data.dtype.name} made of fewer bits" if zero.narrow else zero.data.dtype.name
 
 
-def _whole(node: FileNode, constants: dict[str, ConstantValue]) -> Kind | None:
-    """What a QuantizeLinear or DequantizeLinear makes or reads, if that has one scale and is well formed."""
+def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> Kind | None:
+    """Type and quantization of a well-formed per-tensor QuantizeLinear or DequantizeLinear; None otherwise."""
     scale, zero = (constants.get(name) for name in (*node.inputs[1:3], "", "")[:2])
     if scale is None or scale.data.size != 1 or (zero is None and len(node.inputs) > 2 and node.inputs[2]):
         return None
@@ -104,11 +109,11 @@ def _whole(node: FileNode, constants: dict[str, ConstantValue]) -> Kind | None:
         dtype = quantized_type(node, zero) if node.op == "QuantizeLinear" else "int8"
         return Kind(dtype, parameters(node, scale, zero, None), True)
     except InputError:
-        return None  # the conversion of the node will say it
+        return None  # reported by the conversion of the node
 
 
 def targets(model: OnnxModel) -> dict[str, Kind]:
-    """For each value that is only quantized, perhaps after being moved and clipped: into what."""
+    """Type and quantization by name, of values that are only quantized next, possibly after moves and clips."""
     found: dict[str, Kind] = {}
     users: dict[str, list[FileNode]] = {}
     for node in model.nodes:
@@ -118,12 +123,12 @@ def targets(model: OnnxModel) -> dict[str, Kind]:
 
     def wanted(user: FileNode, name: str) -> Kind | None:
         if user.op == "QuantizeLinear" and user.inputs[0] == name:
-            return _whole(user, model.constants)
+            return _per_tensor(user, model.constants)
         if user.op == ":integers":
             return Kind("int32", ONE, True)
         if user.op not in _PASSING or (user.op != "Concat" and user.inputs[0] != name):
             return None
-        kinds = {found.get(made) for made in (user.outputs if user.op == "Split" else user.outputs[:1])}
+        kinds = {found.get(output) for output in (user.outputs if user.op == "Split" else user.outputs[:1])}
         return kinds.pop() if len(kinds) == 1 else None
 
     for node in reversed(model.nodes):
@@ -135,11 +140,11 @@ def targets(model: OnnxModel) -> dict[str, Kind]:
 
 
 def meanings(model: OnnxModel) -> dict[str, Quantization]:
-    """For integers of the file: what those who write or read them say that they mean."""
+    """Quantization of integer values of the file by name, inferred from their producers and consumers."""
     found = _along_axes(model)
     for node in model.nodes:
         name = {"QuantizeLinear": node.outputs[0], "DequantizeLinear": (*node.inputs, "")[0]}.get(node.op)
-        kind = None if name is None else _whole(node, model.constants)
+        kind = None if name is None else _per_tensor(node, model.constants)
         if name is not None and kind is not None and kind.quantization is not None:
             found.setdefault(name, kind.quantization)
     for node in model.nodes:
@@ -153,7 +158,7 @@ def meanings(model: OnnxModel) -> dict[str, Quantization]:
 
 
 def _along_axes(model: OnnxModel) -> dict[str, Quantization]:
-    """Inputs of the model that have scales along an axis."""
+    """Quantizations of model inputs that have scales along an axis, by name."""
     shapes = {each.name: each.shape for each in model.inputs}
     found: dict[str, Quantization] = {}
     for node in model.nodes:
@@ -166,7 +171,7 @@ def _along_axes(model: OnnxModel) -> dict[str, Quantization]:
         try:
             q = parameters(node, scale, zero, shape if len(shape) == len(declared) else None)
         except InputError:
-            continue  # the conversion of the node will say it
+            continue  # reported by the conversion of the node
         if q.axis is not None:
             found.setdefault(name, q)
     return found

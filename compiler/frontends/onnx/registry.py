@@ -1,4 +1,4 @@
-"""The registry of ONNX conversions, the operator versions they are for, and the interface they see."""
+"""Registry of ONNX operator conversions, supported operator set versions, and helpers for attributes and inputs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ from hw.errors import InputError, shown
 
 
 class OnnxReader(Protocol):
-    """Who converts the nodes of a graph of the file, and of subgraphs (`convert.py`)."""
+    """Interface of the importer (`importer.py`) that conversions of nodes with subgraphs use."""
 
     def inside(self, model: OnnxModel, constants: Mapping[str, ConstantValue]) -> "OnnxReader":
-        """The same for a subgraph, some of whose inputs and captured values are known."""
+        """A reader for a subgraph, with the inputs and captured values that are constant."""
         ...
 
     def emitter(self, room: int) -> OnnxGraphBuilder:
-        """What builds a graph of its own for the nodes."""
+        """A new graph builder for the model's nodes."""
         ...
 
     def convert(self, emitter: OnnxGraphBuilder, values: dict[str, Value]) -> None:
-        """Add what the nodes become; values get what they make. Raises UnsupportedError if that cannot be done."""
+        """Convert the nodes and add their outputs to `values`; raises UnsupportedNodeError if one is unsupported."""
         ...
 
 
 #: Domain of ONNX's own operators.
 DEFAULT = ""
-#: Operators before this set broadcast by attributes of their own.
+#: Oldest supported operator set; earlier ones broadcast by attributes.
 LEAST = 7
 
 
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """By domain; that of ONNX's own operators has two names."""
+    """Operator set versions by domain; the two names of ONNX's own domain are merged."""
     found: dict[str, int] = {}
     for each in imports:
         domain = DEFAULT if each.domain == "ai.onnx" else each.domain
@@ -44,7 +44,7 @@ def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def check_version(version: int) -> None:
-    """Refuse a version of ONNX's own operators that is too old or too new to be read."""
+    """Raise InputError for an operator set that is too old or too new."""
     if version < LEAST:
         raise InputError(
             f"operator set must be {LEAST} or later, not {version}; onnx.version_converter updates it"
@@ -56,13 +56,23 @@ def check_version(version: int) -> None:
 
 
 _Input = TypeVar("_Input")
-#: From the builder, the node and its inputs (as many as it can have, None where absent) to its outputs.
+#: Conversion function: takes the builder, the node and its inputs (padded with None) and returns the outputs.
 Function = Callable[[OnnxGraphBuilder, FileNode, list[Any]], Sequence[Value]]
 
 
 @dataclass(frozen=True)
 class OnnxConversion:
-    """How one operator is converted, and how many inputs it must and can have; None: any number."""
+    """Conversion of one operator.
+
+    Parameters
+    ----------
+    function : callable
+        Converts a node with its inputs padded to `most`.
+    least : int
+        Minimum number of inputs.
+    most : int or None
+        Maximum number of inputs; None: any number.
+    """
 
     function: Function
     least: int
@@ -75,7 +85,7 @@ class OnnxConversion:
         return self.function(emitter, node, self.checked(inputs))
 
     def checked(self, inputs: "list[_Input | None]") -> "list[_Input | None]":
-        """The inputs, or their names, filled up with None."""
+        """The inputs, or their names, padded with None; raises InputError if their number is wrong."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         most = len(inputs) if self.most is None else self.most
@@ -83,36 +93,36 @@ class OnnxConversion:
         return inputs + [None] * (most - len(inputs))
 
 
-#: By operator.
+#: Conversions by operator.
 CONVERSIONS: dict[str, OnnxConversion] = {}
 
 
 def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], Function]:
-    """Register a function as the conversion of operators, with their numbers of inputs."""
+    """Register a function as the conversion of operators, with their minimum and maximum number of inputs."""
 
-    def enter(function: Function) -> Function:
+    def register(function: Function) -> Function:
         CONVERSIONS.update(dict.fromkeys(ops, OnnxConversion(function, *inputs)))
         return function
 
-    return enter
+    return register
 
 
 def known(value: Value | None, what: str) -> ConstantValue:
-    """A value that must be known beforehand."""
+    """The value if it is constant; raises UnsupportedNodeError otherwise."""
     if not isinstance(value, ConstantValue):
         raise UnsupportedNodeError(f"{what} that is not constant")
     return value
 
 
 def integers(node: FileNode, key: str, value: Value | None) -> tuple[int, ...] | None:
-    """What is an attribute in old operator sets and an input in later ones; None if neither is there."""
+    """Integers given by an attribute in old operator sets and by an input in later ones; None if neither is given."""
     if value is not None:
         return tuple(known(value, key).integers())
     return node.ints(key)
 
 
 def choice(node: FileNode, key: str, default: str, *choices: str) -> str:
-    """An attribute that must be one of several texts."""
+    """A text attribute; raises InputError unless it is one of the choices."""
     value = node.text(key, default)
     if value not in choices:
         raise InputError(f"attribute {key} must be one of {', '.join(choices)}, not {shown(value)}")

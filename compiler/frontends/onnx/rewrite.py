@@ -1,4 +1,4 @@
-"""ONNX nodes rewritten into others before their conversion: integer and QLinear operators, synonyms."""
+"""Rewrites of integer and QLinear operators into real operators between DequantizeLinear and QuantizeLinear."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from hw.errors import InputError
 
 
 def _reads(model: OnnxModel, node: FileNode, dynamic: tuple[str, ...]) -> bool:
-    """A node reads dynamically quantized integers together with their scale or zero point, and is rewritten."""
+    """Return True if a node reads dynamically quantized integers with their parameters and can be rewritten."""
     first, *more = (*node.inputs, "", "", "")
     if first != dynamic[0] or dynamic[0] in more:
         return False
@@ -32,37 +32,37 @@ def _images_only(node: FileNode) -> None:
         raise UnsupportedNodeError("channels last")
 
 
-#: From a node to those that do the same, in order.
+#: Rewrite of a node into equivalent nodes in topological order.
 Expansion = Callable[[OnnxModel, FileNode], list[FileNode]]
 _EXPANSIONS: dict[str, Expansion] = {}
 
 
 def expand(model: OnnxModel) -> OnnxModel:
-    """Operators on integers as operators on real numbers between dequantizations and quantizations."""
+    """The model with integer operators rewritten to real ones between dequantizations and quantizations."""
     nodes: list[FileNode] = []
     for node in model.nodes:
         expansion = _EXPANSIONS.get(node.op)
         try:
             nodes += [node] if expansion is None else expansion(model, node)
         except InputError as error:
-            # The message of the rest of the reader names the node and collects what is not supported.
+            # The importer reports the error with the node's name, among all unsupported nodes.
             nodes.append(replace(node, op=":refused", attributes={"error": error, "op": node.op}))
     return replace(model, nodes=nodes)
 
 
 def expands(*ops: str) -> Callable[[Expansion], Expansion]:
-    """Enter a function as that which rewrites operators."""
+    """Register a function as the rewrite of operators."""
 
-    def enter(function: Expansion) -> Expansion:
+    def register(function: Expansion) -> Expansion:
         _EXPANSIONS.update(dict.fromkeys(ops, function))
         return function
 
-    return enter
+    return register
 
 
 @expands("DynamicQuantizeLinear")
 def _dynamic(model: OnnxModel, node: FileNode) -> list[FileNode]:
-    """Nothing, if what reads it can compute with the real numbers, one step of which is one; else itself."""
+    """Remove the quantization if all readers can use the real numbers, with scale 1 and zero point 0."""
     parts = Parts(model, node, 1, 1)
     outputs = (*node.outputs, "", "")[:3]
     readers = [n for n in model.nodes if outputs[0] in n.inputs]
@@ -79,20 +79,20 @@ def _dynamic(model: OnnxModel, node: FileNode) -> list[FileNode]:
 
 @expands("MatMulInteger", "ConvInteger")
 def _integer(model: OnnxModel, node: FileNode) -> list[FileNode]:
-    """The same with real numbers, one step of which is one.
+    """Rewrite to MatMul or Conv on real numbers, dequantized with scale 1.
 
-    Sums of integers that were quantized at run time stay real numbers, for which the file scales them at once.
+    Results of dynamically quantized inputs remain real numbers, because the file scales them to real ones next.
     """
     parts = Parts(model, node, 2, 4)
     _check_weights(parts)
     parts.whole(0, 2)
     dynamic = any(n.op == "DynamicQuantizeLinear" and parts.inputs[0] in n.outputs for n in model.nodes)
     one, operands = parts.constant("one", np.array(1, np.float32)), []
-    for at, part, axis in ((0, "a", -2), (1, "b", 0 if node.op == "ConvInteger" else -1)):
-        zero, scale = parts.inputs[at + 2], one
+    for index, part, axis in ((0, "a", -2), (1, "b", 0 if node.op == "ConvInteger" else -1)):
+        zero, scale = parts.inputs[index + 2], one
         if zero and (size := parts.fixed(zero, "a zero point").data.size) > 1:
             scale = parts.constant(f"ones_{part}", np.ones(size, np.float32))
-        operands.append(parts.add("DequantizeLinear", (parts.inputs[at], scale, zero), part, axis=axis))
+        operands.append(parts.add("DequantizeLinear", (parts.inputs[index], scale, zero), part, axis=axis))
     parts.add(node.op[: -len("Integer")], tuple(operands), "")
     if not dynamic:
         real = f"{node.name}:real"
@@ -107,9 +107,9 @@ def _integer(model: OnnxModel, node: FileNode) -> list[FileNode]:
 def _conv(model: OnnxModel, node: FileNode) -> list[FileNode]:
     parts = Parts(model, node, 8, 9)
     _images_only(node)
-    for at, what in ((3, "a kernel"), (8, "a bias")):
-        if parts.inputs[at]:
-            given = parts.fixed(parts.inputs[at], what)
+    for index, what in ((3, "a kernel"), (8, "a bias")):
+        if parts.inputs[index]:
+            given = parts.fixed(parts.inputs[index], what)
             if len(given.shape) > 4:
                 raise UnsupportedNodeError(f"a convolution over {len(given.shape) - 2} dimensions")
     operands = (parts.real(0, "x"), parts.real(3, "w", axis=0))
@@ -158,8 +158,8 @@ def _unary(model: OnnxModel, node: FileNode) -> list[FileNode]:
 @expands("QLinearSoftmax")
 def _softmax(model: OnnxModel, node: FileNode) -> list[FileNode]:
     parts = Parts(model, node, 4, 5)
-    made = parts.finish("Softmax", (parts.real(0, "x"),), 3)
-    return [replace(n, opset=node.int("opset", node.opset)) if n.op == "Softmax" else n for n in made]
+    nodes = parts.finish("Softmax", (parts.real(0, "x"),), 3)
+    return [replace(n, opset=node.int("opset", node.opset)) if n.op == "Softmax" else n for n in nodes]
 
 
 @expands("QLinearConcat")
@@ -167,12 +167,22 @@ def _concat(model: OnnxModel, node: FileNode) -> list[FileNode]:
     parts = Parts(model, node, 5, max(5, len(node.inputs)))
     if len(parts.inputs) % 3 != 2:
         raise InputError(f"must have two inputs and three for each part, not {len(parts.inputs)} in all")
-    operands = tuple(parts.real(at, f"x{at // 3}") for at in range(2, len(parts.inputs), 3))
+    operands = tuple(parts.real(index, f"x{index // 3}") for index in range(2, len(parts.inputs), 3))
     return parts.finish("Concat", operands, 0)
 
 
 class Parts:
-    """Nodes that together do what one did, which must have from `least` to `most` inputs."""
+    """Builder of the nodes that replace one node.
+
+    Parameters
+    ----------
+    model : OnnxModel
+        The model, which receives new constants.
+    node : FileNode
+        The node that is replaced.
+    least, most : int
+        Minimum and maximum number of its inputs.
+    """
 
     def __init__(self, model: OnnxModel, node: FileNode, least: int, most: int):
         check_inputs(node.inputs, least, most)
@@ -180,28 +190,28 @@ class Parts:
         self.inputs = (*node.inputs, *[""] * (most - len(node.inputs)))
 
     def add(self, op: str, inputs: tuple[str, ...], part: str, **attributes: object) -> str:
-        """A node of an operator; returns its output. The one without a part makes the output of them all."""
+        """Add a node and return its output; the node with an empty `part` has the output of the replaced node."""
         node = self.node
         output = f"{node.name}:{part}" if part else node.outputs[0]
         name = f"{node.name}:{part}" if part else node.name
-        kept = (
+        own_attributes = (
             {} if part else {k: v for k, v in node.attributes.items() if k not in ("opset", "channels_last")}
         )
-        self.nodes.append(FileNode(name, op, inputs, (output,), kept | attributes, node.opset))
+        self.nodes.append(FileNode(name, op, inputs, (output,), own_attributes | attributes, node.opset))
         return output
 
-    def real(self, at: int, part: str, axis: int = 1) -> str:
-        """The real number of inputs `at` (integers, scale, zero point)."""
-        self._known(at + 1)
-        return self.add("DequantizeLinear", self.inputs[at : at + 3], part, axis=axis)
+    def real(self, index: int, part: str, axis: int = 1) -> str:
+        """Dequantize the three inputs from `index` on (integers, scale, zero point); returns the real number."""
+        self._check_constant(index + 1)
+        return self.add("DequantizeLinear", self.inputs[index : index + 3], part, axis=axis)
 
-    def finish(self, op: str, inputs: tuple[str, ...], at: int, **attributes: object) -> list[FileNode]:
-        """The operator itself, and the quantization by inputs `at` (scale, zero point)."""
-        self._known(at)
+    def finish(self, op: str, inputs: tuple[str, ...], index: int, **attributes: object) -> list[FileNode]:
+        """Add the operator and its output quantization, by the two inputs from `index` on (scale, zero point)."""
+        self._check_constant(index)
         output = f"{self.node.name}:real"
         self.add(op, inputs, "", **attributes)
         self.nodes[-1] = replace(self.nodes[-1], outputs=(output,))
-        scale = (output, *self.inputs[at : at + 2])
+        scale = (output, *self.inputs[index : index + 2])
         self.nodes.append(
             FileNode(
                 f"{self.node.name}:quantize",
@@ -214,30 +224,30 @@ class Parts:
         )
         return self.nodes
 
-    def _known(self, at: int) -> None:
-        """Refuse a scale or zero point that flows."""
-        for name, what in zip(self.inputs[at : at + 2], ("a scale", "a zero point"), strict=True):
+    def _check_constant(self, index: int) -> None:
+        """Reject a scale or zero point, inputs `index` and `index + 1`, that is not constant."""
+        for name, what in zip(self.inputs[index : index + 2], ("a scale", "a zero point"), strict=True):
             if name:
                 self.fixed(name, what)
 
     def constant(self, part: str, data: np.ndarray) -> str:
-        """A constant that the nodes use."""
+        """Add a constant to the model and return its name."""
         name = f"{self.node.name}:{part}"
         self.model.constants[name] = ConstantValue(name, data)
         return name
 
-    def whole(self, at: int, *numbers: int) -> None:
-        """Refuse inputs `numbers`, the scale or zero point of input `at`, that have several for one that flows."""
-        given = [self.model.constants.get(self.inputs[number]) for number in numbers]
-        if self.inputs[at] not in self.model.constants and any(
+    def whole(self, index: int, *parameters: int) -> None:
+        """Reject a dynamic input `index` whose scale or zero point, inputs `parameters`, has several elements."""
+        given = [self.model.constants.get(self.inputs[parameter]) for parameter in parameters]
+        if self.inputs[index] not in self.model.constants and any(
             v is not None and v.data.size > 1 for v in given
         ):
             raise UnsupportedNodeError(
-                f"{self.inputs[at]!r} is not constant: its scale and its zero point must be one number each"
+                f"{self.inputs[index]!r} is not constant: its scale and its zero point must be one number each"
             )
 
     def fixed(self, name: str, what: str) -> ConstantValue:
-        """An input that must be known."""
+        """The constant of that name; raises UnsupportedNodeError if the value is not constant."""
         value = self.model.constants.get(name)
         if value is None:
             raise UnsupportedNodeError(f"{what} that is not constant")
@@ -245,7 +255,7 @@ class Parts:
 
 
 def _check_weights(parts: Parts) -> None:
-    """Refuse weights that no real operator takes."""
+    """Reject weights that the real operators do not support."""
     if parts.inputs[3]:
         parts.fixed(parts.inputs[3], "a zero point")
     if parts.node.op == "ConvInteger":
@@ -254,11 +264,11 @@ def _check_weights(parts: Parts) -> None:
 
 
 def _bias(parts: Parts, name: str, x_scale: str, w_scale: str, factor: float = 1.0) -> tuple[str, ...]:
-    """An int32 bias has the scale of the products, with the factor that they are multiplied by."""
+    """The dequantized int32 bias as a tuple of operands; its scale is that of the products times `factor`."""
     if not name:
         return ()
     scales = parts.fixed(x_scale, "a scale").real() * parts.fixed(w_scale, "a scale").real()
-    if not factor > 0:  # which is no scale
+    if not factor > 0:  # a scale must be positive
         numbers = parts.fixed(name, "a bias").real() * scales * np.float32(factor)
         return (parts.constant("bias", numbers),)
     scales = scales * np.float32(factor)

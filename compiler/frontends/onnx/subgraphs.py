@@ -1,4 +1,4 @@
-"""Functions and subgraphs of ONNX nodes: inlined, unrolled, or as separate graphs."""
+"""Subgraphs and functions of ONNX models: converted to separate graphs, inlined or unrolled."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +32,12 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError, shown
 
-#: What a value is like in the graph: its type, and the order of its dimensions.
+#: Representation of a value in the graph: its type, and the order of its dimensions.
 Form = tuple[Kind, Order]
 
 
 def body_of(node: FileNode, key: str) -> OnnxModel:
-    """A subgraph."""
+    """The subgraph attribute `key` of a node."""
     body = node.attributes.get(key)
     if not isinstance(body, OnnxModel):
         raise InputError(f"attribute {key} must be a graph")
@@ -45,7 +45,7 @@ def body_of(node: FileNode, key: str) -> OnnxModel:
 
 
 def apart(node: FileNode, inputs: Sequence[Value | None]) -> tuple[list[Value | None], dict[str, Value]]:
-    """A node's own inputs, and what its subgraphs read from outside, by name: these are the last of its inputs."""
+    """A node's own inputs, and the values captured by its subgraphs by name, which are the last of its inputs."""
     bodies = [body for body in node.attributes.values() if isinstance(body, OnnxModel)]
     names = dict.fromkeys(name for body in bodies for name in body.captured)
     own = len(node.inputs) - len(names)
@@ -55,33 +55,33 @@ def apart(node: FileNode, inputs: Sequence[Value | None]) -> tuple[list[Value | 
 
 
 def inline(emitter: OnnxGraphBuilder, model: OnnxModel, values: Mapping[str, Value]) -> list[Value]:
-    """Outputs of a subgraph whose nodes become part of the graph around it."""
+    """Inline the nodes of a subgraph into the enclosing graph and return its outputs."""
     assert emitter.reader is not None
-    known = {name: value for name, value in values.items() if isinstance(value, ConstantValue)}
-    inner, made = emitter.reader.inside(model, known), dict(values)
+    constants = {name: value for name, value in values.items() if isinstance(value, ConstantValue)}
+    inner, inner_values = emitter.reader.inside(model, constants), dict(values)
     own = inner.emitter(0)
-    kept = (emitter.targets, emitter.meanings, emitter.reader)
-    emitter.targets, emitter.meanings = kept[0] | own.targets, kept[1] | own.meanings
+    saved = (emitter.targets, emitter.meanings, emitter.reader)
+    emitter.targets, emitter.meanings = saved[0] | own.targets, saved[1] | own.meanings
     emitter.reader = inner
     try:
-        inner.convert(emitter, made)
+        inner.convert(emitter, inner_values)
     finally:
-        emitter.targets, emitter.meanings, emitter.reader = kept
-    return [made[output.name] for output in model.outputs]
+        emitter.targets, emitter.meanings, emitter.reader = saved
+    return [inner_values[output.name] for output in model.outputs]
 
 
 @dataclass
 class Subgraph:
-    """A subgraph as a graph of its own.
+    """A subgraph converted to a separate graph, to which outputs are added.
 
     Parameters
     ----------
-    emitter : Emitter
-        Of that graph.
+    emitter : OnnxGraphBuilder
+        Builder of the separate graph.
     values : dict
-        What its nodes have made.
+        Inputs of the subgraph and outputs of its nodes, by name.
     outputs : list of Tensor
-        Chosen so far.
+        Outputs of the graph added so far.
     """
 
     emitter: OnnxGraphBuilder
@@ -89,7 +89,7 @@ class Subgraph:
     outputs: list[Tensor] = field(default_factory=list)
 
     def add(self, value: Value, form: Form) -> None:
-        """Make a value in a certain form the next output."""
+        """Append a value, converted to a form, to the outputs."""
         self.outputs.append(operand(self.emitter, value, form))
 
     def graph(self) -> Graph:
@@ -103,32 +103,32 @@ def subgraph(
     forms: Mapping[str, tuple[Form, tuple[int, ...]]],
     values: Mapping[str, Value],
 ) -> Subgraph:
-    """Convert a subgraph to a graph of its own.
+    """Convert a subgraph to a separate graph.
 
     Parameters
     ----------
-    emitter : Emitter
-        Of the graph around it.
-    model : Model
-        The subgraph.
+    emitter : OnnxGraphBuilder
+        Builder of the enclosing graph.
+    model : OnnxModel
+        The subgraph to convert.
     forms : dict
-        Its inputs in order, with the shapes that they have in the file.
+        Form and shape (in the file's order of dimensions) of each input, by name and in order.
     values : dict
-        What it reads from outside; what flows becomes inputs behind the others, and stays as it is.
+        Captured values by name; dynamic ones become further inputs with unchanged form.
     """
     assert emitter.reader is not None
-    known = {name: value for name, value in values.items() if isinstance(value, ConstantValue)}
-    inner = emitter.reader.inside(model, known)
+    constants = {name: value for name, value in values.items() if isinstance(value, ConstantValue)}
+    inner = emitter.reader.inside(model, constants)
     own = inner.emitter(emitter.room)
-    made: dict[str, Value] = dict(known)
+    inner_values: dict[str, Value] = dict(constants)
     for name, ((kind, order), shape) in forms.items():
-        made[name] = _input(own, name, kind, order, tuple(shape[i] for i in order))
+        inner_values[name] = _input(own, name, kind, order, tuple(shape[i] for i in order))
     for name, value in values.items():
         if isinstance(value, DynamicValue):
-            made[name] = _input(own, name, value.kind, value.order, value.tensor.shape)
-    inner.convert(own, made)
+            inner_values[name] = _input(own, name, value.kind, value.order, value.tensor.shape)
+    inner.convert(own, inner_values)
     emitter.room = own.room
-    return Subgraph(own, made)
+    return Subgraph(own, inner_values)
 
 
 def _input(
@@ -143,12 +143,12 @@ def _input(
 
 
 def flows(values: Mapping[str, Value]) -> list[Tensor]:
-    """Operands of a node for what its subgraphs read from outside."""
+    """Tensors of the dynamic values that a node's subgraphs capture, as operands of the node."""
     return [value.tensor for value in values.values() if isinstance(value, DynamicValue)]
 
 
 def natural(value: Value) -> Form:
-    """The form that a value has by itself; a constant is as the file has it."""
+    """The present form of a value; a constant has the type and order of the file."""
     if isinstance(value, DynamicValue):
         return value.kind, value.order
     numbers = value.numbers()
@@ -157,7 +157,7 @@ def natural(value: Value) -> Form:
 
 
 def common(values: Sequence[Value], what: str) -> Form:
-    """A form that values can have without being changed."""
+    """A form to which all values can be converted without loss; `what` names them in errors."""
     forms = [natural(value) for value in values]
     if len({form for form, value in zip(forms, values, strict=True)}) == 1:
         return forms[0]
@@ -177,7 +177,7 @@ def common(values: Sequence[Value], what: str) -> Form:
 
 
 def operand(emitter: OnnxGraphBuilder, value: Value, form: Form) -> Tensor:
-    """A value in a certain form, which `common` or `exact` has found possible."""
+    """A value converted to a form that `common` returned or `exact` allows."""
     kind, order = form
     if isinstance(value, DynamicValue):
         return emitter.operand(value, order, kind)
@@ -192,7 +192,7 @@ def operand(emitter: OnnxGraphBuilder, value: Value, form: Form) -> Tensor:
 
 
 def exact(value: Value, kind: Kind) -> bool:
-    """Whether a value can have a type of quantized numbers without being changed."""
+    """Return True if a value can be converted to a quantized type without loss."""
     if isinstance(value, DynamicValue):
         return value.kind == kind
     q = kind.quantization
@@ -204,20 +204,28 @@ def exact(value: Value, kind: Kind) -> bool:
 def outside(
     emitter: OnnxGraphBuilder, name: str, tensor: Tensor, form: Form, shape: tuple[int, ...] | None = None
 ) -> DynamicValue:
-    """The output of a node of control flow, from its subgraph's; `shape` if it is not the same."""
+    """The output of a control flow node for an output of its subgraph, with another `shape` if given."""
     kind, order = form
     q: Quantization | None = tensor.quantization
     if not kind.real and q is None and kind.dtype not in ("float32", "bool"):
         meaning = emitter.meanings.get(name)
         q = meaning if meaning == ONE else None
     check_size(shape or tensor.shape)
-    made = Tensor(emitter.build.fresh(name or "unused"), shape or tensor.shape, tensor.dtype, q)
-    return DynamicValue(name, made, order, kind.real)
+    output = Tensor(emitter.build.fresh(name or "unused"), shape or tensor.shape, tensor.dtype, q)
+    return DynamicValue(name, output, order, kind.real)
 
 
 @dataclass(frozen=True)
 class ScanAxis:
-    """Along which dimension of a value slices are taken or put together, and whether from its end."""
+    """Dimension of a Scan along which slices are read or stacked, and the direction.
+
+    Parameters
+    ----------
+    axis : int
+        Dimension of the value in the file's order.
+    sign : int
+        1 from the first slice to the last, -1 from the last to the first.
+    """
 
     axis: int
     sign: int
@@ -225,24 +233,24 @@ class ScanAxis:
 
 @dataclass(frozen=True)
 class Loop:
-    """A Loop or Scan.
+    """A Loop or Scan node with its operands.
 
     Parameters
     ----------
     node : FileNode
-        It.
-    body : Model
-        Its subgraph.
+        The Loop or Scan node.
+    body : OnnxModel
+        Subgraph of one iteration.
     trips, condition : Value
-        Most iterations, and whether there is a first one.
+        Maximum number of iterations, and the condition for the first one.
     states, scanned : list of Value
-        What goes in.
+        Initial states, and the values that are read slice by slice.
     values : dict
-        What the subgraph reads from outside.
+        Captured values of the subgraph, by name.
     ins : int
-        The subgraph's inputs in front of its states: number of the iteration and condition, or none.
-    axes, stacks : list of Axis
-        Of what is scanned, and of what is stacked.
+        Number of the subgraph's inputs before the states: 2 for a Loop (iteration number, condition), 0 for a Scan.
+    axes, stacks : list of ScanAxis
+        Axes of the scanned values, and of the stacked outputs.
     """
 
     node: FileNode
@@ -258,28 +266,28 @@ class Loop:
 
     @property
     def names(self) -> list[str]:
-        """Inputs of the subgraph."""
+        """Names of the subgraph's inputs."""
         return [each.name for each in self.body.inputs]
 
     def made(self, values: Mapping[str, Value]) -> tuple[Value, list[Value], list[Value]]:
-        """The next condition, the next states and slices to be stacked."""
-        ends = [values[each.name] for each in self.body.outputs]
-        going = ends.pop(0) if self.ins else true()
-        return going, ends[: len(self.states)], ends[len(self.states) :]
+        """The next condition, the next states and the slices to be stacked."""
+        outputs = [values[each.name] for each in self.body.outputs]
+        condition = outputs.pop(0) if self.ins else true()
+        return condition, outputs[: len(self.states)], outputs[len(self.states) :]
 
 
 def true() -> ConstantValue:
-    """The condition of a loop that has none."""
+    """A constant True, the condition of a loop without one."""
     return ConstantValue("true", np.array(True))
 
 
 def unrolled(
     emitter: OnnxGraphBuilder, loop: Loop, trips: int, error: UnsupportedNodeError
 ) -> Sequence[Value]:
-    """All iterations one after the other; the error is raised if their number depends on the data after all."""
-    going, states, count = loop.condition, loop.states, 0
+    """Unroll a loop into the graph and return its outputs; `error` is raised if the trip count is data dependent."""
+    condition, states, count = loop.condition, loop.states, 0
     stacks: list[list[Value]] = [[] for _ in loop.stacks]
-    while count < trips and isinstance(going, ConstantValue) and truth(going.data):
+    while count < trips and isinstance(condition, ConstantValue) and truth(condition.data):
         values, names = dict(loop.values), loop.names
         if loop.ins:
             values[names[0]] = ConstantValue(names[0], np.array(count, np.int64))
@@ -289,36 +297,38 @@ def unrolled(
             for value, each in zip(loop.scanned, loop.axes, strict=True)
         ]
         values |= zip(names[loop.ins :], [*states, *slices], strict=True)
-        made = inline(emitter, loop.body, values)
-        going, states, parts = loop.made(dict(zip((o.name for o in loop.body.outputs), made, strict=True)))
-        for stack, part in zip(stacks, parts, strict=True):
-            stack.append(part)
+        outputs = inline(emitter, loop.body, values)
+        condition, states, slices = loop.made(
+            dict(zip((o.name for o in loop.body.outputs), outputs, strict=True))
+        )
+        for stack, each in zip(stacks, slices, strict=True):
+            stack.append(each)
         count += 1
-    if count < trips and not isinstance(going, ConstantValue):
+    if count < trips and not isinstance(condition, ConstantValue):
         raise error
-    made = [renamed(value, name) for value, name in zip(states, loop.node.outputs, strict=False)]
+    results = [renamed(value, name) for value, name in zip(states, loop.node.outputs, strict=False)]
     names = loop.node.outputs[len(states) :]
-    for name, parts, each in zip(names, stacks, loop.stacks, strict=False):
-        made.append(_joined(emitter, loop.node, name, parts, each))
-    return made
+    for name, stack, each in zip(names, stacks, loop.stacks, strict=False):
+        results.append(_stacked(emitter, loop.node, name, stack, each))
+    return results
 
 
 def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: ScanAxis, count: int) -> Value:
-    """A slice of what is scanned."""
+    """Slice `count` of a scanned value."""
     index = count if each.sign > 0 else value.shape[each.axis] - 1 - count
     if isinstance(value, ConstantValue):
         return ConstantValue(f"{value.name}:{count}", value.numbers().take(index, each.axis))
     where = ConstantValue("index", np.array(index, np.int64))
-    wanted = replace(
+    gather = replace(
         node, op="Gather", inputs=("", ""), outputs=(f"{value.name}:{count}",), attributes={"axis": each.axis}
     )
-    return CONVERSIONS["Gather"](emitter, wanted, [value, where])[0]
+    return CONVERSIONS["Gather"](emitter, gather, [value, where])[0]
 
 
-def _joined(
+def _stacked(
     emitter: OnnxGraphBuilder, node: FileNode, name: str, parts: list[Value], each: ScanAxis
 ) -> Value:
-    """Slices put together."""
+    """Slices stacked along a new axis."""
     if not parts:
         raise UnsupportedNodeError("outputs with a slice from each of no iterations")
     axis = counted_from_front(each.axis, len(parts[0].shape) + 1)
@@ -329,25 +339,23 @@ def _joined(
             node, op="Unsqueeze", inputs=("", ""), outputs=(f"{name}:{number}",), attributes={}, opset=13
         )
         rows.append(CONVERSIONS["Unsqueeze"](emitter, row, [part, axes])[0])
-    whole_node = replace(
-        node, op="Concat", inputs=("",) * len(rows), outputs=(name,), attributes={"axis": axis}
-    )
-    return CONVERSIONS["Concat"](emitter, whole_node, rows)[0]
+    concat = replace(node, op="Concat", inputs=("",) * len(rows), outputs=(name,), attributes={"axis": axis})
+    return CONVERSIONS["Concat"](emitter, concat, rows)[0]
 
 
-#: Nodes that a file may have after that; functions that use others twice, those again, and so on make many of few.
-_MOST = 1 << 18
+#: Limit on the nodes after inlining, which can grow exponentially with the nesting depth of functions.
+_MAX_INLINED_NODES = 1 << 18
 Key = tuple[str, str]
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without functions of its own.
+    """The model with its local functions inlined.
 
     Raises
     ------
     InputError
-        They use themselves, would make too many nodes, are of operator sets that do not go with the model's, or are
-        damaged.
+        The functions are recursive, would become too many nodes, use operator sets incompatible with the model's, or
+        are damaged.
     """
     if not model.functions:
         return model
@@ -361,7 +369,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """The inliner looks for neither cycles nor size."""
+    """Reject recursive functions and excessive growth, which ONNX's inliner does not check."""
     functions = {(f.domain, f.name): f for f in model.functions}
     if len(functions) != len(model.functions):
         raise InputError("defines a function twice")
@@ -379,13 +387,13 @@ def _check(model: onnx.ModelProto) -> None:
     total: dict[Key, int] = {}
     for key in reversed(order):
         total[key] = sum(count * total.get(used, 1) for used, count in sizes[key].items())
-    made = sum(total.get(key, 1) for key in _keys(model.graph.node))
-    if made > _MOST:
-        raise InputError(f"its functions make {made:,} nodes, more than {_MOST:,}")
+    inlined_nodes = sum(total.get(key, 1) for key in _keys(model.graph.node))
+    if inlined_nodes > _MAX_INLINED_NODES:
+        raise InputError(f"its functions make {inlined_nodes:,} nodes, more than {_MAX_INLINED_NODES:,}")
 
 
 def _keys(nodes: Iterable[Any]) -> Iterator[Key]:
-    """Domain and operator of nodes, those of subgraphs among them."""
+    """Domain and operator of nodes, including those of subgraphs."""
     for node in nodes:
         yield node.domain, node.op_type
         for attribute in node.attribute:
@@ -394,42 +402,45 @@ def _keys(nodes: Iterable[Any]) -> Iterator[Key]:
 
 
 def _of_one_version(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with functions of its own operator sets; the inliner leaves others where they are."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    """The model with functions of its own operator set versions; the inliner ignores functions of other versions."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
     versions = versions_of(model.opset_import)
-    for function in made.functions:
+    for function in result.functions:
         try:
             _check_versions(function, versions)
         except InputError as error:
             raise InputError(f"function {shown(function.name)}: {error}") from None
         for each in function.opset_import:
-            each.version = versions.get(_called(each.domain), each.version)
-    return made
+            each.version = versions.get(_normalized_domain(each.domain), each.version)
+    return result
 
 
 def _check_versions(function: onnx.FunctionProto, versions: dict[str, int]) -> None:
-    """Refuse a function whose operators are not those of the model's operator sets."""
-    own, used = versions_of(function.opset_import), {(_called(d), op) for d, op in _keys(function.node)}
+    """Reject a function with operators that differ from those of the model's operator sets."""
+    own, used = (
+        versions_of(function.opset_import),
+        {(_normalized_domain(d), op) for d, op in _keys(function.node)},
+    )
     if DEFAULT in own:
         check_version(own[DEFAULT])
     for domain, op in sorted(used):
         if domain not in own:
             raise InputError(f"uses {shown(op)} of domain {shown(domain)} and imports no operator set of it")
-        version, wanted = own[domain], versions.get(domain, own[domain])
-        if version != wanted and not _same(op, domain, version, wanted):
+        version, imported = own[domain], versions.get(domain, own[domain])
+        if version != imported and not _same(op, domain, version, imported):
             raise InputError(
-                f"{shown(op)} of its operator set {version} is not that of {wanted}, which the model imports"
+                f"{shown(op)} of its operator set {version} is not that of {imported}, which the model imports"
             )
 
 
-def _same(op: str, domain: str, version: int, wanted: int) -> bool:
-    """Whether an operator is the same in two versions of its operator set."""
-    if not all(defs.has(op, each, domain) for each in (version, wanted)):
+def _same(op: str, domain: str, version: int, other: int) -> bool:
+    """Return True if an operator is the same in two versions of its operator set."""
+    if not all(defs.has(op, each, domain) for each in (version, other)):
         return False
-    first, second = (defs.get_schema(op, each, domain).since_version for each in (version, wanted))
+    first, second = (defs.get_schema(op, each, domain).since_version for each in (version, other))
     return first == second
 
 
-def _called(domain: str) -> str:
+def _normalized_domain(domain: str) -> str:
     return DEFAULT if domain == "ai.onnx" else domain

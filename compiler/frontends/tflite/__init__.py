@@ -1,4 +1,4 @@
-"""TFLite front end: file, graphs, and operator conversions with one module per family."""
+"""TFLite front end: file reader, constant folding, and operator conversions with one module per family."""
 
 from compiler.frontends.tflite import control, convolution, elementwise, fallback, pooling, reshape
 from compiler.frontends.tflite.constant_folding import KNOWN
@@ -6,18 +6,6 @@ from compiler.frontends.tflite.reader import read_tflite
 from compiler.frontends.tflite.registry import CONVERTERS
 
 #: Modules whose import registers all conversions.
-FAMILIES = (
-    control,
-    convolution,
-    elementwise,
-    fallback,
-    elementwise,
-    reshape,
-    pooling,
-    reshape,
-    pooling,
-    reshape,
-    reshape,
-)
+FAMILIES = (control, convolution, elementwise, fallback, pooling, reshape)
 
 __all__ = ["CONVERTERS", "FAMILIES", "KNOWN", "read_tflite"]

@@ -1,4 +1,4 @@
-"""Sums, products, functions of single numbers, minima and maxima."""
+"""Conversion of elementwise TFLite operators: arithmetic, unary functions, quantization, minima and maxima."""
 
 import base64
 import math
@@ -12,7 +12,7 @@ from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Tensor
 
 _BINARY = {"ADD": tflite.AddOptions, "SUB": tflite.SubOptions, "MUL": tflite.MulOptions}
-#: Functions of one number that the graph has by themselves, with their attributes.
+#: Unary operators of the graph, with their attributes.
 _UNARY = {
     "LOGISTIC": ("sigmoid", {}),
     "TANH": ("tanh", {}),
@@ -31,7 +31,7 @@ _UNARY = {
 
 
 def broadcast(c: TfliteConversion, *operands: Tensor) -> tuple[int, ...]:
-    """The shape that operands have together, which must be that of the result."""
+    """The broadcast shape of operands; raises InputError unless it is that of the output."""
     try:
         shape = np.broadcast_shapes(*(tensor.shape for tensor in operands))
     except ValueError:
@@ -53,7 +53,7 @@ def _binary(c: TfliteConversion) -> None:
 
 @converts("DIV")
 def _divide(c: TfliteConversion) -> None:
-    """By a constant: a product with its reciprocal; else it is the host's."""
+    """A product with the reciprocal if the divisor is constant; computed on the host otherwise."""
     x, divisor = c.given(2)[:2]
     broadcast(c, x, divisor)
     activation = 0 if c.operator.options is None else c.options(tflite.DivOptions).FusedActivationFunction()
@@ -96,7 +96,7 @@ def _square(c: TfliteConversion) -> None:
 
 @converts("ADD_N")
 def _add_all(c: TfliteConversion) -> None:
-    """One after the other."""
+    """A chain of additions."""
     total, *others = c.given(2)
     for tensor in others:
         if tensor.shape != total.shape or tensor.quantization is not None:
@@ -165,7 +165,7 @@ def _dequantize(c: TfliteConversion) -> None:
     c.make("dequantize", [x])
 
 
-#: ONNX's names of the format's operators.
+#: ONNX names of unary functions.
 _FUNCTIONS = {
     "SIN": "Sin",
     "COS": "Cos",
@@ -174,7 +174,7 @@ _FUNCTIONS = {
     "ROUND": "Round",
     "SIGN": "Sign",
 }
-#: The operators are those of ONNX's set 18.
+#: ONNX operator set of the functions.
 _OPSET = 18
 
 
@@ -189,7 +189,7 @@ def _function(c: TfliteConversion) -> None:
 
 @converts("POW")
 def _power(c: TfliteConversion) -> None:
-    """To one constant: a function of each number; else it is the host's."""
+    """A unary function if the exponent is one constant; computed on the host otherwise."""
     x, exponent = c.given(2)[:2]
     if x.dtype != "float32" or exponent.data is None or exponent.elements != 1:
         on_host(c, "Pow", [x, exponent])
@@ -203,21 +203,21 @@ def _power(c: TfliteConversion) -> None:
 
 
 def _model(op: str, *constants: float) -> str:
-    """An ONNX model of one node, in base 64."""
+    """An ONNX model of one node, serialized and encoded in base 64."""
     names = [f"input{i}" for i in range(1 + len(constants))]
     given = helper.make_tensor_value_info("input0", TensorProto.FLOAT, [None])
     fixed = [
         helper.make_tensor(name, TensorProto.FLOAT, [], np.array([value], np.float32))
         for name, value in zip(names[1:], constants, strict=True)
     ]
-    made = helper.make_tensor_value_info("output0", TensorProto.FLOAT, [None])
-    graph = helper.make_graph([helper.make_node(op, names, ["output0"])], "node", [given], [made], fixed)
+    output = helper.make_tensor_value_info("output0", TensorProto.FLOAT, [None])
+    graph = helper.make_graph([helper.make_node(op, names, ["output0"])], "node", [given], [output], fixed)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
     return base64.b64encode(model.SerializeToString(deterministic=True)).decode()
 
 
-#: Most elements of a constant that is spread.
-_MOST = 1 << 26
+#: Limit on the elements of a broadcast constant.
+_MAX_ELEMENTS = 1 << 26
 
 
 @converts("MAXIMUM", "MINIMUM")
@@ -226,25 +226,25 @@ def _extreme(c: TfliteConversion) -> None:
     shape, greatest = broadcast(c, a, b), c.kind == "MAXIMUM"
     if a.constant and not b.constant:
         a, b = b, a
-    limit = _number(b)
+    limit = _scalar(b)
     if limit is not None and a.shape == shape:
         low, high = (limit, math.inf) if greatest else (-math.inf, limit)
         c.make("clip", [a], low=low, high=high)
         return
-    beside = [_beside(c, f"operand{i}", tensor, shape) for i, tensor in enumerate((a, b))]
-    both = c.build.between(c.output, f"{c.output.name}:both", (*beside[0].shape[:1], 2, *beside[0].shape[2:]))
-    both = c.build.node(f"{c.operator.name}:both", "concat", beside, both, axis=1)
-    made = c.build.between(c.output, f"{c.output.name}:flat", (both.shape[0], both.shape[2]))
+    rows = [_rows(c, f"operand{i}", tensor, shape) for i, tensor in enumerate((a, b))]
+    both = c.build.between(c.output, f"{c.output.name}:both", (*rows[0].shape[:1], 2, *rows[0].shape[2:]))
+    both = c.build.node(f"{c.operator.name}:both", "concat", rows, both, axis=1)
+    flat = c.build.between(c.output, f"{c.output.name}:flat", (both.shape[0], both.shape[2]))
     op = "reduce_max" if greatest else "reduce_min"
-    if made.shape == shape:
+    if flat.shape == shape:
         c.make(op, [both], axes=(1,), keep=False)
         return
-    c.build.node(f"{c.operator.name}:extreme", op, [both], made, axes=(1,), keep=False)
-    c.make_shaped(made)
+    c.build.node(f"{c.operator.name}:extreme", op, [both], flat, axes=(1,), keep=False)
+    c.make_shaped(flat)
 
 
-def _number(tensor: Tensor) -> float | None:
-    """The one number that a constant is."""
+def _scalar(tensor: Tensor) -> float | None:
+    """The common value of all elements of a constant; None otherwise."""
     if tensor.data is None or (tensor.quantization is not None and not tensor.quantization.whole):
         return None
     if np.unique(tensor.data).size != 1:
@@ -254,17 +254,17 @@ def _number(tensor: Tensor) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _beside(c: TfliteConversion, part: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """An operand spread over a shape, as rows of their own: (first dimension, 1, all others)."""
+def _rows(c: TfliteConversion, part: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """An operand broadcast to a shape and reshaped to (first dimension, 1, product of all others)."""
     first = shape[0] if shape else 1
-    whole = (first, 1, math.prod(shape) // first)
+    rows_shape = (first, 1, math.prod(shape) // first)
     if x.data is not None:
-        if math.prod(shape) > _MOST:
-            raise c.error(f"a constant spread over {list(shape)} has more than {_MOST:,} elements")
-        data = np.ascontiguousarray(np.broadcast_to(x.data, shape)).reshape(whole)
+        if math.prod(shape) > _MAX_ELEMENTS:
+            raise c.error(f"a constant spread over {list(shape)} has more than {_MAX_ELEMENTS:,} elements")
+        data = np.ascontiguousarray(np.broadcast_to(x.data, shape)).reshape(rows_shape)
         return c.build.constant(f"{x.name}:{part}", data, x.quantization)
     x = c.reshaped(f"{part}:rank", x, (1,) * (len(shape) - len(x.shape)) + x.shape)
     for axis, size in enumerate(shape):
         if x.shape[axis] != size:
             x = c.rows(f"{part}:spread{axis}", x, axis, [0] * size)
-    return c.reshaped(part, x, whole)
+    return c.reshaped(part, x, rows_shape)

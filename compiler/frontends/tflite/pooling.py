@@ -1,4 +1,4 @@
-"""Pooling, softmax, reductions and resizing."""
+"""Conversion of TFLite pooling, softmax, reductions and nearest-neighbour resizing."""
 
 from typing import Any
 
@@ -44,10 +44,10 @@ def _reduce(c: TfliteConversion) -> None:
     x, axes = c.given(2)[:2]
     keep = bool(c.options(tflite.ReducerOptions).KeepDims())
     rank = len(x.shape)
-    chosen = tuple(dict.fromkeys(c.axis(axis, rank) for axis in c.numbers(axes, "axes")))
-    kept = [1 if i in chosen else size for i, size in enumerate(x.shape) if keep or i not in chosen]
-    c.expect(kept)
-    c.make(_REDUCTIONS[c.kind], [x], axes=chosen, keep=keep)
+    reduced = tuple(dict.fromkeys(c.axis(axis, rank) for axis in c.numbers(axes, "axes")))
+    shape = [1 if i in reduced else size for i, size in enumerate(x.shape) if keep or i not in reduced]
+    c.expect(shape)
+    c.make(_REDUCTIONS[c.kind], [x], axes=reduced, keep=keep)
 
 
 @converts("CUMSUM")
@@ -61,7 +61,7 @@ def _cumulated(c: TfliteConversion) -> None:
 
 @converts("RESIZE_NEAREST_NEIGHBOR")
 def _nearest(c: TfliteConversion) -> None:
-    """LiteRT computes positions in float32: where that matters, or corners are aligned, rows are gathered."""
+    """Nearest-neighbour resizing; a gather if LiteRT's float32 positions differ from the exact ones."""
     options = c.options(tflite.ResizeNearestNeighborOptions)
     x, given = c.given(2)[:2]
     height, width = size = c.numbers(given, "size", 2)
@@ -84,10 +84,10 @@ def _nearest(c: TfliteConversion) -> None:
 
 
 def _sources(total: int, wanted: int, *, corners: bool, centers: bool) -> np.ndarray:
-    """The pixel of `total` that each of `wanted` shows, in LiteRT's arithmetic."""
+    """Index of the source pixel, among `total`, of each of `wanted` pixels, in LiteRT's float32 arithmetic."""
     ratio = np.float32(total) / np.float32(wanted)
     if corners and wanted > 1:
         ratio = np.float32(total - 1) / np.float32(wanted - 1)
-    places = (np.arange(wanted, dtype=np.float32) + np.float32(0.5 if centers else 0)) * ratio
-    whole = np.floor(places + np.float32(0.5)) if corners else np.floor(places)
-    return np.clip(whole.astype(np.int64), 0, total - 1)
+    positions = (np.arange(wanted, dtype=np.float32) + np.float32(0.5 if centers else 0)) * ratio
+    indices = np.floor(positions + np.float32(0.5)) if corners else np.floor(positions)
+    return np.clip(indices.astype(np.int64), 0, total - 1)

@@ -1,4 +1,4 @@
-"""A TFLite file and the conversion of its graphs."""
+"""Reader of TFLite files: decodes tensors and operators and converts each graph."""
 
 import math
 import struct
@@ -18,8 +18,8 @@ from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 
 _IDENTIFIER = b"TFL3"
-#: A file may have so many graphs, and with each as often as it is used so many nodes.
-_MOST_GRAPHS, _MOST_NODES = 1 << 10, 1 << 18
+#: Limits on the graphs of a file, and on their nodes with each graph counted once per use.
+_MAX_GRAPHS, _MAX_NODES = 1 << 10, 1 << 18
 
 
 def read_tflite(path: Path) -> Graph:
@@ -28,8 +28,7 @@ def read_tflite(path: Path) -> Graph:
     Raises
     ------
     InputError
-        The file cannot be read, is damaged, or has an operator that there is no conversion for; all such are named
-        at once.
+        The file cannot be read, is damaged, or has operators without a conversion; the message lists all of these.
     """
     try:
         data = path.read_bytes()
@@ -46,39 +45,39 @@ def read_tflite(path: Path) -> Graph:
 
 
 class _File:
-    """A file, whose first graph is the model; others are subgraphs of it."""
+    """A TFLite file, whose first graph is the model and whose other graphs are subgraphs of it."""
 
     def __init__(self, name: str, data: bytes):
         self.model, self.name, self.size = tflite.Model.GetRootAsModel(data, 0), name, len(data)
         count = self.model.SubgraphsLength()
-        if not 1 <= count <= _MOST_GRAPHS:
-            raise InputError(f"must hold 1..{_MOST_GRAPHS} graphs, not {count}")
-        self._made: dict[int, Graph | None] = {}  # None while it is under way
+        if not 1 <= count <= _MAX_GRAPHS:
+            raise InputError(f"must hold 1..{_MAX_GRAPHS} graphs, not {count}")
+        self._graphs: dict[int, Graph | None] = {}  # None while a graph is being converted
         self._nodes = 0
 
     def graph(self, index: int) -> Graph:
-        """A graph of the file.
+        """Convert a graph of the file, or return it if it was converted before.
 
         Raises
         ------
         InputError
-            There is none, it is part of itself, or all together are too large.
+            The graph does not exist, contains itself, or the graphs have too many nodes in total.
         """
         if not 0 <= index < self.model.SubgraphsLength():
             raise InputError(f"there is no graph {index}, only {self.model.SubgraphsLength()}")
-        if index not in self._made:
-            self._made[index] = None
-            self._made[index] = TfliteReader(self.model, index, self.name, self.size, self.graph).graph()
-        made = self._made[index]
-        if made is None:
+        if index not in self._graphs:
+            self._graphs[index] = None
+            self._graphs[index] = TfliteReader(self.model, index, self.name, self.size, self.graph).graph()
+        graph = self._graphs[index]
+        if graph is None:
             raise InputError(f"graph {index} is a subgraph of itself")
-        self._nodes += sum(1 for _ in made.walk())
-        if self._nodes > _MOST_NODES:
-            raise InputError(f"its subgraphs have more than {_MOST_NODES:,} nodes")
-        return made
+        self._nodes += sum(1 for _ in graph.walk())
+        if self._nodes > _MAX_NODES:
+            raise InputError(f"its subgraphs have more than {_MAX_NODES:,} nodes")
+        return graph
 
 
-#: numpy's names of the format's types.
+#: Numpy names of TFLite types.
 DTYPES = {
     tflite.TensorType.FLOAT32: "float32",
     tflite.TensorType.FLOAT16: "float16",
@@ -90,7 +89,7 @@ DTYPES = {
     tflite.TensorType.INT8: "int8",
 }
 _TYPE_NAMES = {number: name for name, number in vars(tflite.TensorType).items() if name.isupper()}
-#: What the accessors of a damaged file raise: offsets that point outside, sizes that are none.
+#: Exceptions of the accessors of a damaged file, for example for offsets outside the file or invalid sizes.
 DAMAGE = (
     struct.error,
     IndexError,
@@ -101,27 +100,27 @@ DAMAGE = (
     UnicodeDecodeError,
     MemoryError,
 )
-#: So many nodes are named in one message.
-_MOST_NAMED = 20
-#: Index of an optional input that is not there.
+#: Maximum number of nodes listed in an error message.
+_MAX_LISTED = 20
+#: Index of an omitted optional input.
 _ABSENT = -1
 
 
 class TfliteReader:
-    """Converts one graph of a file.
+    """Converter of one graph of a file.
 
     Parameters
     ----------
     model : tflite.Model
-        The file.
+        Root table of the file.
     index : int
-        Which of its graphs.
+        Index of the graph in the file.
     name : str
-        Of the file.
+        Name of the file.
     size : int
-        Of the file, in bytes.
+        Size of the file in bytes.
     subgraph : function
-        Gives a graph of the file by its number.
+        Returns the converted graph of the file with a given index.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class TfliteReader:
         self.build = GraphBuilder(name if not index else f"{name}:{index}")
 
     def graph(self) -> Graph:
-        """Convert everything."""
+        """Convert the whole graph."""
         count = self._count(self.source.OperatorsLength(), "operators")
         operators = [self._operator(i) for i in range(count)]
         for operator in operators:
@@ -143,14 +142,14 @@ class TfliteReader:
                 )
         unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS.keys() | KNOWN]
         if unknown:
-            more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
-            raise InputError(f"there is no conversion for node {', '.join(unknown[:_MOST_NAMED])}{more}")
-        made = {index for operator in operators for index in operator.outputs}
+            more = f" and {len(unknown) - _MAX_LISTED} more" if len(unknown) > _MAX_LISTED else ""
+            raise InputError(f"there is no conversion for node {', '.join(unknown[:_MAX_LISTED])}{more}")
+        computed = {index for operator in operators for index in operator.outputs}
         self.tensors = [self._tensor(i, name) for i, name in enumerate(self._names())]
         for i in _indices(self.source.InputsAsNumpy()):
             self.build.graph.add_input(self._at(i))
         for i, tensor in enumerate(self.tensors):
-            if tensor is not None and tensor.constant and i not in made:
+            if tensor is not None and tensor.constant and i not in computed:
                 self.build.graph.add_tensor(tensor)
         self.results = {self._at(i).name for i in _indices(self.source.OutputsAsNumpy())}
         for operator in operators:
@@ -162,7 +161,7 @@ class TfliteReader:
             inputs = [None if i == _ABSENT else self._found(i) for i in operator.inputs]
             outputs = [self._at(i) for i in operator.outputs]
             conversion = TfliteConversion(self.build, operator, inputs, outputs)
-            # Results of the graph are made by nodes where they can be.
+            # Outputs of the graph are computed by nodes even if they are constant, where a conversion exists.
             wanted = any(tensor.name in self.results for tensor in outputs)
             constants = None if wanted and operator.kind in CONVERTERS else known(conversion)
             if constants is None:
@@ -207,12 +206,12 @@ class TfliteReader:
         )
 
     def _tensor(self, index: int, name: str) -> Tensor | None:
-        """A tensor; None if it has no elements. Constants of float16 are the same numbers in float32."""
+        """Decode a tensor; None if it has no elements. Constants of float16 are converted to float32."""
         source = self.source.Tensors(index)
         shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
         if source.Type() not in DTYPES:
-            called = _TYPE_NAMES.get(source.Type(), f"number {source.Type()}")
-            raise InputError(f"tensor {name!r}: type {called} is not supported")
+            type_name = _TYPE_NAMES.get(source.Type(), f"number {source.Type()}")
+            raise InputError(f"tensor {name!r}: type {type_name} is not supported")
         if 0 in shape:
             return None
         dtype = DTYPES[source.Type()]
@@ -227,17 +226,17 @@ class TfliteReader:
             raise InputError(f"tensor {name!r}: {error}") from None
 
     def _names(self) -> list[str]:
-        """Names of the tensors, made unique: in a file they need not be."""
+        """Unique names of the tensors; names in the file may be repeated."""
         names: list[str] = []
-        taken: set[str] = set()
+        used: set[str] = set()
         for i in range(self._count(self.source.TensorsLength(), "tensors")):
             name = (self.source.Tensors(i).Name() or b"").decode() or f"tensor_{i}"
-            names.append(f"{name}#{i}" if name in taken else name)
-            taken.add(names[-1])
+            names.append(f"{name}#{i}" if name in used else name)
+            used.add(names[-1])
         return names
 
     def _count(self, count: int, what: str) -> int:
-        """A number of things that each take four bytes or more."""
+        """The length of a table; raises ValueError if entries of four bytes would exceed the file's size."""
         if count > self.size // 4:
             raise ValueError(f"{count:,} {what} do not fit {self.size:,} bytes")
         return count
@@ -262,7 +261,7 @@ class TfliteReader:
 
 
 def _array(values: object) -> Sequence:
-    """A vector of the file; the accessors give 0 for one that is absent."""
+    """A vector of the file; empty for an absent one, for which the accessors return 0."""
     return () if isinstance(values, int) else values  # type: ignore[return-value]
 
 

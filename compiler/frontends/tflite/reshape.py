@@ -1,4 +1,4 @@
-"""Reshape, transpose, concatenation, tile, padding and slices."""
+"""Conversion of TFLite operators that rearrange elements: reshape, transpose, concat, tile, pad, slice, gather."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from compiler.ir.tensor import Tensor
 
 @converts("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 def _reshape(c: TfliteConversion) -> None:
-    """The shape of the result says it all."""
+    """A reshape to the output's shape; the operand with the shape is ignored."""
     c.make_shaped(c.given(1)[0])
 
 
@@ -30,19 +30,18 @@ def _transpose(c: TfliteConversion) -> None:
 def _concat(c: TfliteConversion) -> None:
     options, parts = c.options(tflite.ConcatenationOptions), c.given(1)
     axis = c.axis(options.Axis(), len(parts[0].shape))
-    joined = _joined(c, parts, axis)
-    c.expect(joined)
+    c.expect(_joined_shape(c, parts, axis))
     c.make_activated("concat", parts, options.FusedActivationFunction(), axis=axis)
 
 
-def _joined(c: TfliteConversion, parts: list[Tensor], axis: int) -> list[int]:
-    """The shape of tensors joined along an axis."""
+def _joined_shape(c: TfliteConversion, parts: list[Tensor], axis: int) -> list[int]:
+    """The shape of tensors concatenated along an axis; raises InputError if they do not fit."""
     total = 0
     for part in parts:
-        apart = [*parts[0].shape]
-        if len(part.shape) == len(apart):
-            apart[axis] = part.shape[axis]
-        if part.shape != tuple(apart):
+        expected = [*parts[0].shape]
+        if len(part.shape) == len(expected):
+            expected[axis] = part.shape[axis]
+        if part.shape != tuple(expected):
             raise c.error(f"{list(part.shape)} does not join {list(parts[0].shape)} along axis {axis}")
         total += part.shape[axis]
     return [*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :]]
@@ -50,7 +49,7 @@ def _joined(c: TfliteConversion, parts: list[Tensor], axis: int) -> list[int]:
 
 @converts("PACK")
 def _pack(c: TfliteConversion) -> None:
-    """Each gets a dimension of its own, along which they are joined."""
+    """A concatenation along a new dimension."""
     options, parts = c.options(tflite.PackOptions), c.given(1)
     shape = parts[0].shape
     axis = c.axis(options.Axis(), len(shape) + 1)
@@ -64,7 +63,7 @@ def _pack(c: TfliteConversion) -> None:
 
 @converts("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
 def _depth(c: TfliteConversion) -> None:
-    """Blocks of pixels as channels of one, or the other way."""
+    """Blocks of pixels to channels of one pixel, or the reverse, as reshape, transpose and reshape."""
     x, y = c.given(1)[0], c.output
     deep = c.kind == "SPACE_TO_DEPTH"
     options = c.options(tflite.SpaceToDepthOptions if deep else tflite.DepthToSpaceOptions)
@@ -75,18 +74,21 @@ def _depth(c: TfliteConversion) -> None:
     if large.shape != (n, h * block, w * block, depth // block**2) or depth % block**2:
         raise c.error(f"{list(x.shape)} cannot become {list(y.shape)} by blocks of {block}")
     channels = large.shape[3]
-    apart = (n, h, block, w, block, channels) if deep else (n, h, w, block, block, channels)
-    swapped = tuple(apart[i] for i in _SWAPPED)
-    turned = c.step("blocks", "transpose", [c.reshaped("apart", x, apart)], swapped, perm=_SWAPPED)
-    c.make_shaped(turned)
+    blocked = (n, h, block, w, block, channels) if deep else (n, h, w, block, block, channels)
+    transposed_shape = tuple(blocked[i] for i in _SWAPPED)
+    transposed = c.step(
+        "blocks", "transpose", [c.reshaped("apart", x, blocked)], transposed_shape, perm=_SWAPPED
+    )
+    c.make_shaped(transposed)
 
 
+#: Permutation that exchanges the two dimensions in the middle of blocked images.
 _SWAPPED = (0, 1, 3, 2, 4, 5)
 
 
 @converts("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
 def _batches(c: TfliteConversion) -> None:
-    """Every block-th pixel as an image of its own: pads, then dimensions in another order; or the other way."""
+    """Subsampled images as a batch (pad, then transpose), or the reverse."""
     x, blocks, edges = c.given(3)[:3]
     sizes = c.numbers(blocks, "sizes of blocks")
     flat = c.numbers(edges, "edges", 2 * len(sizes))
@@ -110,48 +112,48 @@ def _to_batch(c: TfliteConversion, x: Tensor, sizes: tuple[int, ...], pairs: _Pa
         raise c.error(f"blocks of {list(sizes)} do not divide {list(within)}")
     outer = [size // block for size, block in zip(within, sizes, strict=True)]
     c.expect((x.shape[0] * math.prod(sizes), *outer, *rest))
-    apart = (x.shape[0], *(v for pair in zip(outer, sizes, strict=True) for v in pair), *rest)
-    last = range(1 + 2 * count, len(apart))
+    blocked = (x.shape[0], *(v for pair in zip(outer, sizes, strict=True) for v in pair), *rest)
+    last = range(1 + 2 * count, len(blocked))
     perm = (*range(2, 2 + 2 * count, 2), 0, *range(1, 1 + 2 * count, 2), *last)
-    made = tuple(apart[i] for i in perm)
-    c.make_shaped(c.step("blocks", "transpose", [c.reshaped("apart", x, apart)], made, perm=perm))
+    shape = tuple(blocked[i] for i in perm)
+    c.make_shaped(c.step("blocks", "transpose", [c.reshaped("apart", x, blocked)], shape, perm=perm))
 
 
 def _to_space(c: TfliteConversion, x: Tensor, sizes: tuple[int, ...], pairs: _Pairs) -> None:
     count, rest = len(sizes), x.shape[1 + len(sizes) :]
-    images, left = divmod(x.shape[0], math.prod(sizes))
-    if left:
+    images, remainder = divmod(x.shape[0], math.prod(sizes))
+    if remainder:
         raise c.error(f"blocks of {list(sizes)} do not divide {x.shape[0]} images")
     outer = x.shape[1 : 1 + count]
-    apart = (*sizes, images, *outer, *rest)
+    blocked = (*sizes, images, *outer, *rest)
     pairwise = (axis for i in range(count) for axis in (count + 1 + i, i))
-    perm = (count, *pairwise, *range(1 + 2 * count, len(apart)))
-    made = tuple(apart[i] for i in perm)
-    turned = c.step("blocks", "transpose", [c.reshaped("apart", x, apart)], made, perm=perm)
-    whole = (images, *(size * block for size, block in zip(outer, sizes, strict=True)), *rest)
-    kept = tuple(size - sum(pair) for size, pair in zip(whole[1 : 1 + count], pairs, strict=True))
-    c.expect((images, *kept, *rest))
-    if kept == whole[1 : 1 + count]:
-        c.make_shaped(turned)
+    perm = (count, *pairwise, *range(1 + 2 * count, len(blocked)))
+    shape = tuple(blocked[i] for i in perm)
+    transposed = c.step("blocks", "transpose", [c.reshaped("apart", x, blocked)], shape, perm=perm)
+    full = (images, *(size * block for size, block in zip(outer, sizes, strict=True)), *rest)
+    cropped = tuple(size - sum(pair) for size, pair in zip(full[1 : 1 + count], pairs, strict=True))
+    c.expect((images, *cropped, *rest))
+    if cropped == full[1 : 1 + count]:
+        c.make_shaped(transposed)
         return
     starts = (0, *(before for before, _ in pairs), *(0 for _ in rest))
-    image = c.reshaped("whole", turned, whole)
-    c.make("slice", [image], starts=starts, sizes=c.output.shape, steps=(1,) * len(whole))
+    image = c.reshaped("whole", transposed, full)
+    c.make("slice", [image], starts=starts, sizes=c.output.shape, steps=(1,) * len(full))
 
 
-#: Most elements that may be made so.
-_MOST = 1 << 28
+#: Limit on the elements of a tiled or broadcast tensor.
+_MAX_ELEMENTS = 1 << 28
 
 
 @converts("TILE")
 def _tile(c: TfliteConversion) -> None:
     x, copies = c.given(2)[:2]
     times = c.numbers(copies, "numbers of copies", len(x.shape))
-    if min(times, default=1) < 1 or math.prod(times) * x.elements > _MOST:
+    if min(times, default=1) < 1 or math.prod(times) * x.elements > _MAX_ELEMENTS:
         raise c.error(f"cannot make {list(times)} copies of {list(x.shape)}")
     c.expect([size * count for size, count in zip(x.shape, times, strict=True)])
-    again = enumerate(zip(x.shape, times, strict=True))
-    c.make_rows(x, [(axis, [*range(size)] * count) for axis, (size, count) in again if count > 1])
+    axes = enumerate(zip(x.shape, times, strict=True))
+    c.make_rows(x, [(axis, [*range(size)] * count) for axis, (size, count) in axes if count > 1])
 
 
 @converts("BROADCAST_TO")
@@ -159,7 +161,7 @@ def _broadcast(c: TfliteConversion) -> None:
     x, wanted = c.given(2)[:2]
     shape = c.output.shape
     c.expect(c.numbers(wanted, "shape"))
-    if len(shape) < len(x.shape) or c.output.elements > _MOST:
+    if len(shape) < len(x.shape) or c.output.elements > _MAX_ELEMENTS:
         raise c.error(f"{list(x.shape)} cannot become {list(shape)}")
     ranked = (1,) * (len(shape) - len(x.shape)) + x.shape
     if any(size not in (1, whole) for size, whole in zip(ranked, shape, strict=True)):
@@ -172,10 +174,10 @@ def _broadcast(c: TfliteConversion) -> None:
 @converts("REVERSE_V2")
 def _reverse(c: TfliteConversion) -> None:
     x, axes = c.given(2)[:2]
-    turned = {c.axis(axis, len(x.shape)) for axis in c.numbers(axes, "axes")}
+    reversed_axes = {c.axis(axis, len(x.shape)) for axis in c.numbers(axes, "axes")}
     c.expect(x.shape)
-    starts = tuple(size - 1 if i in turned else 0 for i, size in enumerate(x.shape))
-    steps = tuple(-1 if i in turned and size > 1 else 1 for i, size in enumerate(x.shape))
+    starts = tuple(size - 1 if i in reversed_axes else 0 for i, size in enumerate(x.shape))
+    steps = tuple(-1 if i in reversed_axes and size > 1 else 1 for i, size in enumerate(x.shape))
     c.make("slice", [x], starts=starts, sizes=x.shape, steps=steps)
 
 
@@ -183,7 +185,7 @@ _PaddingPairs = tuple[tuple[int, int], ...]
 
 
 def _pairs(c: TfliteConversion, x: Tensor, pads: Tensor) -> _PaddingPairs:
-    """Padding before and after each dimension."""
+    """Padding before and after each dimension; checks the shape of the output."""
     flat = c.numbers(pads, "paddings", 2 * len(x.shape))
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))
     if min(flat, default=0) < 0:
@@ -208,23 +210,23 @@ def _pad(c: TfliteConversion) -> None:
 
 @converts("MIRROR_PAD")
 def _mirror_pad(c: TfliteConversion) -> None:
-    """Rows gathered along one dimension after the other."""
+    """Padding by reflection, as a gather along each padded dimension."""
     x, pads = c.given(2)[:2]
     symmetric = c.options(tflite.MirrorPadOptions).Mode() == tflite.MirrorPadMode.SYMMETRIC
-    chosen = []
+    gathers = []
     for axis, (before, after) in enumerate(_pairs(c, x, pads)):
-        size, again = x.shape[axis], int(symmetric)
-        if max(before, after) > size - 1 + again:
+        size, repeated = x.shape[axis], int(symmetric)  # symmetric mode repeats the edge element
+        if max(before, after) > size - 1 + repeated:
             raise c.error(f"axis {axis} of {size} has no {max(before, after)} elements to mirror")
-        left = range(before - again, -again, -1)
-        right = range(size - 2 + again, size - 2 + again - after, -1)
+        left = range(before - repeated, -repeated, -1)
+        right = range(size - 2 + repeated, size - 2 + repeated - after, -1)
         if before or after:
-            chosen.append((axis, [*left, *range(size), *right]))
-    c.make_rows(x, chosen)
+            gathers.append((axis, [*left, *range(size), *right]))
+    c.make_rows(x, gathers)
 
 
 def cut(c: TfliteConversion, x: Tensor, output: Tensor, axis: int, start: int, size: int) -> None:
-    """An output that is part of one axis."""
+    """Compute an output by slicing one axis of x."""
     starts, sizes = [0] * len(x.shape), [*x.shape]
     starts[axis], sizes[axis] = start, size
     c.expect(sizes, output)
@@ -246,7 +248,7 @@ def _slice(c: TfliteConversion) -> None:
 
 @converts("SPLIT")
 def _split(c: TfliteConversion) -> None:
-    """Into as many equal parts as there are outputs."""
+    """A split into equal parts, one per output."""
     along, x = c.given(2)[:2]
     axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
     if not c.outputs or x.shape[axis] % len(c.outputs):
@@ -256,7 +258,7 @@ def _split(c: TfliteConversion) -> None:
 
 @converts("SPLIT_V")
 def _split_sizes(c: TfliteConversion) -> None:
-    """Into parts of given sizes, one of which may be -1: the rest."""
+    """A split into parts of given sizes, one of which may be -1 for the remainder."""
     x, given, along = c.given(3)[:3]
     axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
     sizes = list(c.numbers(given, "sizes", len(c.outputs)))
@@ -276,7 +278,7 @@ def _cut_all(c: TfliteConversion, x: Tensor, axis: int, sizes: list[int]) -> Non
 
 @converts("UNPACK")
 def _unpack(c: TfliteConversion) -> None:
-    """Every index of an axis by itself."""
+    """A slice for each index of an axis, without that axis."""
     x = c.given(1)[0]
     axis = c.axis(c.options(tflite.UnpackOptions).Axis(), len(x.shape))
     if x.shape[axis] != len(c.outputs):
@@ -292,7 +294,7 @@ def _unpack(c: TfliteConversion) -> None:
 
 @converts("GATHER")
 def _gather(c: TfliteConversion) -> None:
-    """Rows along an axis."""
+    """A gather of rows along an axis; per-batch indices are not supported."""
     x, indices = c.given(2)[:2]
     axis = batches = 0
     if c.operator.options is not None:
@@ -321,16 +323,16 @@ def _rows(c: TfliteConversion, x: Tensor, indices: Tensor, axis: int) -> None:
 
 
 @dataclass
-class _Parts:
-    """What is taken of each dimension of x, and the shape of the result."""
+class _SliceSpec:
+    """Start, size and step of a slice for each dimension of x, and the shape of the result."""
 
     starts: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     shape: list[int] = field(default_factory=list)
 
-    def take(self, start: int, size: int, step: int, *, keep: bool = True) -> None:
-        """Of the next dimension; it stays one of the result if `keep`."""
+    def append(self, start: int, size: int, step: int, *, keep: bool = True) -> None:
+        """Add the next dimension of x, which is also a dimension of the result if `keep`."""
         self.starts.append(start)
         self.sizes.append(size)
         self.steps.append(step if size > 1 else 1)
@@ -346,27 +348,27 @@ def _strided_slice(c: TfliteConversion) -> None:
     ends, strides = (
         c.numbers(t, what, len(begins)) for t, what in zip(given[1:], ("ends", "strides"), strict=True)
     )
-    parts = _parts(c, options, x.shape, list(zip(begins, ends, strides, strict=True)))
-    c.expect(parts.shape)
-    sizes, steps = tuple(parts.sizes), tuple(parts.steps)
+    spec = _slice_spec(c, options, x.shape, list(zip(begins, ends, strides, strict=True)))
+    c.expect(spec.shape)
+    sizes, steps = tuple(spec.sizes), tuple(spec.steps)
     if sizes == x.shape and all(step == 1 for step in steps):
         c.make_shaped(x)
     elif sizes == c.output.shape:
-        c.make("slice", [x], starts=tuple(parts.starts), sizes=sizes, steps=steps)
+        c.make("slice", [x], starts=tuple(spec.starts), sizes=sizes, steps=steps)
     else:
         c.make_shaped(
-            c.step("part", "slice", [x], sizes, starts=tuple(parts.starts), sizes=sizes, steps=steps)
+            c.step("part", "slice", [x], sizes, starts=tuple(spec.starts), sizes=sizes, steps=steps)
         )
 
 
-def _parts(
+def _slice_spec(
     c: TfliteConversion,
     options: tflite.StridedSliceOptions,
     shape: tuple[int, ...],
     given: list[tuple[int, int, int]],
-) -> _Parts:
-    """All dimensions; those that nothing is said of stay whole."""
-    parts, new, ellipsis = _Parts(), options.NewAxisMask(), options.EllipsisMask()
+) -> _SliceSpec:
+    """The slice that a StridedSlice describes; dimensions without begin, end and stride are complete."""
+    spec, new, ellipsis = _SliceSpec(), options.NewAxisMask(), options.EllipsisMask()
     named = sum(not (new >> i | ellipsis >> i) & 1 for i in range(len(given)))
     if named > len(shape) or ellipsis & (ellipsis - 1):
         raise c.error(f"{named} parts and {ellipsis.bit_count()} ellipses do not fit {list(shape)}")
@@ -374,35 +376,35 @@ def _parts(
     for i, each in enumerate(given):
         if ellipsis >> i & 1:
             for size in shape[axis : axis + len(shape) - named]:
-                parts.take(0, size, 1)
+                spec.append(0, size, 1)
             axis += len(shape) - named
         elif new >> i & 1:
-            parts.shape.append(1)
+            spec.shape.append(1)
         else:
-            _take(c, options, i, axis, shape[axis], each, parts)
+            _append_axis(c, options, i, axis, shape[axis], each, spec)
             axis += 1
     for size in shape[axis:]:
-        parts.take(0, size, 1)
-    return parts
+        spec.append(0, size, 1)
+    return spec
 
 
-def _take(
+def _append_axis(
     c: TfliteConversion,
     options: tflite.StridedSliceOptions,
     i: int,
     axis: int,
     total: int,
     given: tuple[int, int, int],
-    parts: _Parts,
+    spec: _SliceSpec,
 ) -> None:
-    """One dimension, of which the `i`-th numbers speak."""
+    """Append dimension `axis` of size `total`, sliced by the `i`-th begin, end and stride."""
     begin, end, step = given
     if step == 0:
         raise c.error(f"the stride of axis {axis} is zero")
     if options.Offset():
         end += begin
     if options.ShrinkAxisMask() >> i & 1:
-        parts.take(c.axis(begin, total), 1, 1, keep=False)
+        spec.append(c.axis(begin, total), 1, 1, keep=False)
         return
     low, high = (0, total) if step > 0 else (-1, total - 1)
     first, last = (low, high) if step > 0 else (high, low)
@@ -413,4 +415,4 @@ def _take(
     size = -((first - last) // step)
     if size < 1:
         raise c.error(f"nothing is left of axis {axis}: {begin}..{end} by {step} of {total}")
-    parts.take(first, size, step)
+    spec.append(first, size, step)

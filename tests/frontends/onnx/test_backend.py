@@ -108,7 +108,7 @@ def test_single_nodes_that_do_not_serve() -> None:
         ("", "^node 'Foo': ONNX's operator set 17 has no operator 'Foo'$"),
         (
             "com.microsoft",
-            "^node 'Foo': its outputs' types do not follow from its inputs: give outputs_info$",
+            "^node 'Foo': its output types cannot be inferred: give outputs_info$",
         ),
     ):
         foo = helper.make_node("Foo", ["x"], ["y"], domain=domain)

@@ -1,4 +1,4 @@
-"""ONNX's If, Loop and Scan."""
+"""Conversion of ONNX's If, Loop and Scan to nodes with subgraphs; loops that cannot be nodes are unrolled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,7 +47,7 @@ BOOL = Kind("bool")
 
 
 def condition_of(emitter: OnnxGraphBuilder, value: Value) -> Tensor:
-    """One bool."""
+    """A condition as a tensor; raises InputError unless it is one bool."""
     if natural(value)[0] != BOOL or len([n for n in value.shape if n != 1]):
         raise InputError(f"a condition must be one bool, not {natural(value)[0].dtype}{list(value.shape)}")
     return emitter.operand(value, plain(len(value.shape)), BOOL)
@@ -66,8 +66,8 @@ def _if(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequenc
             raise InputError(f"a subgraph of it has inputs ({body.inputs[0].name!r}), but must have none")
     test = condition_of(emitter, condition)
     if isinstance(condition, ConstantValue):
-        made = inline(emitter, bodies[0 if condition.data.reshape(-1)[0] else 1], values)
-        return [renamed(value, name) for value, name in zip(made, node.outputs, strict=True)]
+        inlined = inline(emitter, bodies[0 if condition.data.reshape(-1)[0] else 1], values)
+        return [renamed(value, name) for value, name in zip(inlined, node.outputs, strict=True)]
     parts = [subgraph(emitter, body, {}, values) for body in bodies]
     outputs: list[DynamicValue] = []
     for number, name in enumerate(node.outputs):
@@ -87,9 +87,9 @@ def _if(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequenc
 
 
 _INTEGER = Kind("int64")
-#: The subgraph is converted so often until the types of its states are found.
-_ATTEMPTS = 4
-#: The trip count of a loop that has none.
+#: Maximum number of conversions of a subgraph until the types of its states have converged.
+_MAX_ATTEMPTS = 4
+#: Trip count of a loop without a limit.
 _ENDLESS = (1 << 63) - 1
 
 
@@ -143,7 +143,7 @@ def _scan(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 
 
 def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> list[ScanAxis]:
-    """Axes and directions of what is scanned or stacked; axes of outputs count from the front of the stack."""
+    """Axes and directions of the scanned inputs or stacked outputs; `ranks` is None for outputs."""
     axes = integers(node, f"scan_{what}_axes", None) or (0,) * count
     backward = integers(node, f"scan_{what}_directions", None) or (0,) * count
     if len(axes) != count or len(backward) != count or not set(backward) <= {0, 1}:
@@ -156,7 +156,7 @@ def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> lis
 
 
 def _converted(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
-    """As a node of the graph; what cannot be one is unrolled."""
+    """Convert a loop to a node of the graph, or unroll it if that is not possible."""
     given = natural(loop.trips)
     if given[0].dtype != "int64" or max(loop.trips.shape, default=1) > 1:
         raise InputError(f"its trip count must be one int64, not {given[0].dtype}{list(loop.trips.shape)}")
@@ -170,22 +170,22 @@ def _converted(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
 
 
 def _as_node(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
-    """The node of the graph."""
-    node, (part, forms) = loop.node, _settled(emitter, loop)
-    going, states, slices = loop.made(part.values)
-    part.outputs.append(condition_of(part.emitter, going))
-    for made, form in zip(states, forms, strict=True):
-        part.add(made, form)
+    """Add a loop node and return its outputs."""
+    node, (part, forms) = loop.node, _converged(emitter, loop)
+    condition, states, slices = loop.made(part.values)
+    part.outputs.append(condition_of(part.emitter, condition))
+    for state, form in zip(states, forms, strict=True):
+        part.add(state, form)
     outs = [
         outside(emitter, name, tensor, form)
         for name, tensor, form in zip(node.outputs, part.outputs[1:], forms, strict=False)
     ]
-    stacks, signs = _stacked(emitter, loop, part, going, slices)
+    stacks, signs = _stacked(emitter, loop, part, condition, slices)
     operands = [
         condition_of(emitter, loop.condition),
         operand(emitter, loop.trips, (_INTEGER, plain(len(loop.trips.shape)))),
         *(operand(emitter, value, form) for value, form in zip(loop.states, forms, strict=True)),
-        *(_first(emitter, value, each) for value, each in zip(loop.scanned, loop.axes, strict=True)),
+        *(_scanned(emitter, value, each) for value, each in zip(loop.scanned, loop.axes, strict=True)),
         *flows(loop.values),
     ]
     states_out = outs + [
@@ -206,7 +206,7 @@ def _as_node(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
 
 
 def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgraph:
-    """The subgraph with states in certain forms: number of the iteration, states, slices."""
+    """Convert the subgraph with states of given forms; its inputs are the iteration number, states and slices."""
     names, inputs = loop.names, dict[str, tuple[Form, tuple[int, ...]]]()
     values: dict[str, Value] = dict(loop.values)
     inputs[names[0] if loop.ins else "iteration"] = ((_INTEGER, ()), ())
@@ -224,35 +224,38 @@ def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgr
         raise InputError("its subgraph has two inputs of one name")
     part = subgraph(emitter, loop.body, inputs, values)
     for name, value in zip(states, loop.states, strict=True):
-        made = loop.made(part.values)[1][states.index(name)]
-        if made.shape != value.shape:
+        result = loop.made(part.values)[1][states.index(name)]
+        if result.shape != value.shape:
             raise UnsupportedNodeError(
-                f"a state whose shape changes from {list(value.shape)} to {list(made.shape)}"
+                f"a state whose shape changes from {list(value.shape)} to {list(result.shape)}"
             )
     return part
 
 
-def _settled(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Form]]:
-    """The subgraph, and states in the types that it gives them itself where the first ones can have them."""
+def _converged(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Form]]:
+    """Convert the subgraph until the forms of its states are those of its results.
+
+    Initial states are converted to the type that the subgraph computes, if that loses nothing.
+    """
     forms = [natural(value) for value in loop.states]
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(_MAX_ATTEMPTS):
         part = _subgraph(emitter, loop, forms)
         _, states, _ = loop.made(part.values)
         triples = zip(loop.states, states, forms, strict=True)
-        wished = [_next_form(first, made, form, first_time=not attempt) for first, made, form in triples]
-        if wished == forms:
+        wanted = [_next_form(first, result, form, first_time=not attempt) for first, result, form in triples]
+        if wanted == forms:
             return part, forms
-        # Types of states depend on one another; after two attempts those of real numbers are float.
+        # Types of states depend on one another; from the second attempt on, real numbers are float32.
         forms = [
             (FLOAT, plain(len(form[1]))) if attempt and (form[0].real or form[0] == FLOAT) else form
-            for form in wished
+            for form in wanted
         ]
     raise UnsupportedNodeError("states that get other types in each iteration")
 
 
-def _next_form(first: Value, made: Value, form: Form, *, first_time: bool) -> Form:
-    """The form that a state should have, whose first value is given and whose others the subgraph makes."""
-    kind, order = natural(made)
+def _next_form(first: Value, result: Value, form: Form, *, first_time: bool) -> Form:
+    """The form to try next for a state with the initial value `first` and the value `result` after an iteration."""
+    kind, order = natural(result)
     if (kind, order) == form:
         return form
     if first_time and kind.real and kind.quantization is not None and exact(first, kind):
@@ -262,16 +265,16 @@ def _next_form(first: Value, made: Value, form: Form, *, first_time: bool) -> Fo
             return form
         if form[0].real:
             return FLOAT, plain(len(order))
-    return common([first, made], "a state that is")
+    return common([first, result], "a state that is")
 
 
 def _stacked(
-    emitter: OnnxGraphBuilder, loop: Loop, part: Subgraph, going: Value, slices: list[Value]
+    emitter: OnnxGraphBuilder, loop: Loop, part: Subgraph, condition: Value, slices: list[Value]
 ) -> tuple[list[DynamicValue], tuple[int, ...]]:
-    """Outputs that are put together from slices; they become outputs of the subgraph."""
+    """Stacked outputs of the loop and their directions; the slices become outputs of the subgraph."""
     names, stacks, signs = loop.node.outputs[len(loop.states) :], list[DynamicValue](), list[int]()
     for name, value, each in zip(names, slices, loop.stacks, strict=False):
-        trips = _trips(loop, going)
+        trips = _trips(loop, condition)
         kind, order = natural(value)
         part.add(value, (kind, order))
         tensor, axis = part.outputs[-1], counted_from_front(each.axis, len(order) + 1)
@@ -281,23 +284,31 @@ def _stacked(
     return stacks, tuple(signs)
 
 
-def _trips(loop: Loop, going: Value) -> int:
-    """How often it runs for certain, which the shape of what it stacks says."""
+def _trips(loop: Loop, condition: Value) -> int:
+    """The constant number of iterations, which is a dimension of stacked outputs.
+
+    Parameters
+    ----------
+    loop : Loop
+        The loop to convert.
+    condition : Value
+        Condition computed by each iteration for the next one.
+    """
     first, trips = loop.condition, loop.trips
     if not (
         isinstance(first, ConstantValue)
         and isinstance(trips, ConstantValue)
-        and isinstance(going, ConstantValue)
+        and isinstance(condition, ConstantValue)
     ):
         raise UnsupportedNodeError("outputs with a slice from each of an unknown number of iterations")
     count = whole(trips.data) if truth(first.data) else 0
-    count = count if truth(going.data) else min(count, 1)
+    count = count if truth(condition.data) else min(count, 1)
     if not count:
         raise UnsupportedNodeError("outputs with a slice from each of no iterations")
     return count
 
 
-def _first(emitter: OnnxGraphBuilder, value: Value, each: ScanAxis) -> Tensor:
-    """What is scanned, with the dimension first along which it is scanned."""
+def _scanned(emitter: OnnxGraphBuilder, value: Value, each: ScanAxis) -> Tensor:
+    """A scanned value with the scanned dimension first."""
     kind, order = natural(value)
     return operand(emitter, value, (kind, (each.axis, *(i for i in order if i != each.axis))))

@@ -1,4 +1,4 @@
-"""ONNX convolutions and transposed convolutions."""
+"""Conversion of ONNX convolutions and transposed convolutions, and the windows shared with pooling."""
 
 import math
 from collections.abc import Sequence
@@ -24,13 +24,27 @@ from compiler.frontends.onnx.values import (
 from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
 from hw.errors import InputError, shown
 
-#: Sizes, strides and pads beyond this are damage.
-_MOST = 1 << 24
+#: Exclusive limit on kernel sizes, strides, dilations and pads; larger values indicate a damaged file.
+_MAX_SIZE = 1 << 24
 
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """How a window slides over the spatial dimensions; each field has one entry a dimension."""
+    """Sliding window of a convolution or pooling; each field has one entry per spatial dimension.
+
+    Parameters
+    ----------
+    kernel : tuple of int
+        Elements of the window.
+    strides : tuple of int
+        Distance between neighbouring windows, in elements.
+    dilations : tuple of int
+        Distance between elements of a window.
+    before, after : tuple of int
+        Padding in front of and behind the input, in elements.
+    outputs : tuple of int
+        Number of windows.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -41,22 +55,22 @@ class WindowSpec:
 
     @property
     def pads(self) -> tuple[int, ...]:
-        """Top, left, bottom, right."""
+        """Padding in the order top, left, bottom, right."""
         return (*self.before, *self.after)
 
 
 def sizes_of(node: FileNode, key: str, count: int, default: int, least: int) -> tuple[int, ...]:
     """An attribute with one size for each spatial dimension."""
     sizes = node.ints(key) or (default,) * count
-    if len(sizes) != count or any(not least <= size < _MOST for size in sizes):
+    if len(sizes) != count or any(not least <= size < _MAX_SIZE for size in sizes):
         raise InputError(
-            f"{key} must be {count} integers of at least {least} and less than {_MOST:,}, not {shown(list(sizes))}"
+            f"{key} must be {count} integers of at least {least} and less than {_MAX_SIZE:,}, not {shown(list(sizes))}"
         )
     return sizes
 
 
 def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> WindowSpec:
-    """The window of a convolution or pooling over spatial dimensions of these sizes."""
+    """The window of a convolution or pooling over spatial dimensions of the given sizes."""
     count = len(sizes)
     strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
     pads = sizes_of(node, "pads", 2 * count, 0, 0)
@@ -70,13 +84,13 @@ def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> W
         pads = (0,) * (2 * count)
     before, after, outputs = pads[:count], list(pads[count:]), []
     for i, (size, k, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
-        room = size + before[i] + after[i] - (k - 1) * dilation - 1
-        if room < 0:
+        travel = size + before[i] + after[i] - (k - 1) * dilation - 1
+        if travel < 0:
             raise InputError(f"window {list(kernel)} does not fit {list(sizes)} with pads {list(pads)}")
-        steps = room // stride
-        if node.int("ceil_mode", 0) and room % stride and (steps + 1) * stride < size + before[i]:
+        steps = travel // stride
+        if node.int("ceil_mode", 0) and travel % stride and (steps + 1) * stride < size + before[i]:
             steps += 1
-            after[i] += stride - room % stride
+            after[i] += stride - travel % stride
         outputs.append(steps + 1)
     padded = [low + size + high for low, size, high in zip(before, sizes, after, strict=True)]
     if math.prod(padded) > MOST_ELEMENTS:
@@ -87,7 +101,7 @@ def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> W
 
 
 def as_images(emitter: OnnxGraphBuilder, node: FileNode, x: Value) -> DynamicValue:
-    """A value as images, its channels last in the graph; one spatial dimension becomes two."""
+    """A value as channels-last images; a single spatial dimension becomes two."""
     x = emitter.flow(x)
     if x.rank == 3:
         x = emitter.movable(emitter.in_order(x, channels_last(3)))
@@ -98,7 +112,7 @@ def as_images(emitter: OnnxGraphBuilder, node: FileNode, x: Value) -> DynamicVal
 
 
 def as_given(emitter: OnnxGraphBuilder, node: FileNode, made: DynamicValue, x: Value) -> Value:
-    """Images in as many dimensions as the file's input has."""
+    """The resulting images with the rank of the file's input x."""
     name = node.outputs[0]
     return without_ones(emitter, name, made, {2}) if len(x.shape) == 3 else renamed(made, name)
 
@@ -120,10 +134,10 @@ def flat(value: WindowSpec, rank: int) -> WindowSpec:
 def product_kind(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, weights: ConstantValue, axis: int
 ) -> Kind:
-    """What x is multiplied with weights in.
+    """The type in which x is multiplied by weights.
 
-    Integers if both are, and the scales of the weights, where there are several, are those of the outputs, which lie
-    along an axis.
+    Quantized integers if x and the weights are quantized and the weights have a single scale or one per output, along
+    the given axis; float32 otherwise.
     """
     q = weights.quantization
     if q is None or q.axis not in (None, axis):
@@ -133,14 +147,14 @@ def product_kind(
 
 
 def weights_of(value: ConstantValue, kind: Kind) -> ConstantValue:
-    """Weights for a node that computes in a kind; unsigned ones become signed, which changes no number."""
+    """Weights for a node that computes in the type `kind`; uint8 weights become int8 with a shifted zero point."""
     q = value.quantization
     if not kind.real or q is None:
         return ConstantValue(value.name, value.real())
     if value.data.dtype == np.uint8:
-        moved = (value.data.astype(np.int16) - 128).astype(np.int8)
+        shifted = (value.data.astype(np.int16) - 128).astype(np.int8)
         return ConstantValue(
-            value.name, moved, Quantization(q.scale, tuple(z - 128 for z in q.zero_point), q.axis)
+            value.name, shifted, Quantization(q.scale, tuple(z - 128 for z in q.zero_point), q.axis)
         )
     return value
 
@@ -148,7 +162,7 @@ def weights_of(value: ConstantValue, kind: Kind) -> ConstantValue:
 def bias_of(
     emitter: OnnxGraphBuilder, value: Value, x: Tensor, weights: ConstantValue, count: int, kind: Kind
 ) -> Tensor:
-    """A bias: int32 in the scale of the products where those are integers."""
+    """A bias: int32 in the scale of the products if these are integers, float32 otherwise."""
     bias = known(value, "a bias")
     if bias.data.size != count:
         raise InputError(f"its bias must be {count} numbers, not shape {list(bias.shape)}")
@@ -177,7 +191,7 @@ def _same(own: tuple[float, ...], scales: tuple[float, ...]) -> bool:
 
 
 def grouped(node: FileNode, x: DynamicValue, channels: int, outputs: int) -> int:
-    """Number of groups, which must divide the channels and the outputs."""
+    """Number of groups; raises InputError unless it divides the channels and the outputs."""
     groups = node.int("group", 1)
     if groups < 1 or x.shape[1] != channels or channels % groups or outputs % groups:
         raise InputError(f"{groups} groups of {channels} channels to {outputs} do not fit x {list(x.shape)}")
@@ -185,7 +199,7 @@ def grouped(node: FileNode, x: DynamicValue, channels: int, outputs: int) -> int
 
 
 def kernel_of(node: FileNode, weights: ConstantValue) -> tuple[int, ...]:
-    """The window's sizes, which are those of the weights."""
+    """Spatial sizes of the kernel; raises InputError if the attribute contradicts the weights."""
     kernel = node.ints("kernel_shape") or weights.shape[2:]
     if kernel != weights.shape[2:] or min(weights.shape) < 1:
         raise InputError(f"kernel_shape {shown(list(kernel))} does not fit weights {list(weights.shape)}")
@@ -193,7 +207,7 @@ def kernel_of(node: FileNode, weights: ConstantValue) -> tuple[int, ...]:
 
 
 def checked_weights(x: Value, w: Value | None) -> ConstantValue:
-    """Weights, which must be constant and have as many dimensions as the images."""
+    """Constant weights; raises an error if they are not constant or do not have the rank of the images."""
     weights = known(w, "a kernel")
     if len(weights.shape) != len(x.shape) or len(x.shape) not in (3, 4):
         if len(weights.shape) == len(x.shape) == 5:
@@ -217,8 +231,8 @@ def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     if share == 1 and groups == outputs:
         op = "depthwise_conv2d"
         q = weights.quantization
-        moved = None if q is None else Quantization(q.scale, q.zero_point, None if q.whole else 2)
-        filters = ConstantValue(weights.name, weights.data[:, 0].transpose(1, 2, 0), moved)
+        channel_q = None if q is None else Quantization(q.scale, q.zero_point, None if q.whole else 2)
+        filters = ConstantValue(weights.name, weights.data[:, 0].transpose(1, 2, 0), channel_q)
     else:
         op, filters = "conv2d", weights.transposed((0, 2, 3, 1))
         common |= {"groups": groups}
@@ -232,8 +246,8 @@ def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
     given, w, bias = inputs
     weights, rank = checked_weights(given, w), len(given.shape)
     kernel = kernel_of(node, weights)
-    slide, more = _transposed_window(node, given.shape[2:], kernel)
-    slide, more = flat(slide, rank), (0, *more) if rank == 3 else more
+    slide, output_pads = _transposed_window(node, given.shape[2:], kernel)
+    slide, output_pads = flat(slide, rank), (0, *output_pads) if rank == 3 else output_pads
     x = as_images(emitter, node, given)
     channels, share = weights.shape[:2]
     groups = grouped(node, x, channels, share * node.int("group", 1))
@@ -260,7 +274,7 @@ def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
         pads=slide.pads,
         dilations=slide.dilations,
         groups=groups,
-        output_pads=more,
+        output_pads=output_pads,
     )
     return [as_given(emitter, node, made, given)]
 
@@ -268,10 +282,10 @@ def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
 def _transposed_window(
     node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]
 ) -> tuple[WindowSpec, tuple[int, ...]]:
-    """The window of a transposed convolution, its pads cut from the output, and what is added to the output's ends."""
+    """The window of a transposed convolution, whose pads are cropped from the output, and the output padding."""
     count = len(sizes)
     strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
-    pads, more = sizes_of(node, "pads", 2 * count, 0, 0), sizes_of(node, "output_padding", count, 0, 0)
+    pads, output_pads = sizes_of(node, "pads", 2 * count, 0, 0), sizes_of(node, "output_padding", count, 0, 0)
     auto = choice(node, "auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
     wanted = node.ints("output_shape")
     if auto.startswith("SAME") and not wanted:
@@ -279,16 +293,16 @@ def _transposed_window(
     wanted = wanted and wanted[-count:]
     before, after, outputs = list(pads[:count]), list(pads[count:]), []
     for i in range(count):
-        whole = (sizes[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + more[i]
+        full = (sizes[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + output_pads[i]
         if wanted:
-            cut = whole - wanted[i]
-            if cut < 0:
+            crop = full - wanted[i]
+            if crop < 0:
                 raise UnsupportedNodeError(
-                    f"size {i + 1} of its output must be at most {whole}, not {wanted[i]}"
+                    f"size {i + 1} of its output must be at most {full}, not {wanted[i]}"
                 )
-            half = cut // 2
-            before[i], after[i] = (cut - half, half) if auto == "SAME_LOWER" else (half, cut - half)
+            half = crop // 2
+            before[i], after[i] = (crop - half, half) if auto == "SAME_LOWER" else (half, crop - half)
         elif auto == "VALID":
             before[i] = after[i] = 0
-        outputs.append(whole - before[i] - after[i])
-    return WindowSpec(kernel, strides, dilations, tuple(before), tuple(after), tuple(outputs)), more
+        outputs.append(full - before[i] - after[i])
+    return WindowSpec(kernel, strides, dilations, tuple(before), tuple(after), tuple(outputs)), output_pads

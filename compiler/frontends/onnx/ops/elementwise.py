@@ -1,4 +1,4 @@
-"""ONNX operators that work on each element by itself: arithmetic, functions, clips, comparisons."""
+"""Conversion of elementwise ONNX operators: arithmetic, functions, clips, comparisons."""
 
 import math
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ _UNARY = {
 
 
 def order_of(operands: Sequence[Value], rank: int) -> Order:
-    """The order that most elements of the operands lie in already."""
+    """The order of dimensions that most elements of the operands have already."""
     elements: dict[Order, int] = {}
     for value in operands:
         if isinstance(value, DynamicValue) and value.rank == rank:
@@ -90,7 +90,7 @@ def binary(
     part: str = "",
     kind: Kind | None = None,
 ) -> DynamicValue:
-    """A node of two operands that are broadcast."""
+    """Add a node with two operands that are broadcast."""
     shape = broadcast([v.shape for v in operands])
     rank = len(shape)
     if not any(isinstance(v, DynamicValue) for v in operands):
@@ -108,18 +108,20 @@ def binary(
     return emitter.emit(node, op, tensors, shape, order, kind, part)
 
 
-def _vector_last(shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> Order:
-    """The plain order, or where a vector is spread over the rest, one with it last, as the machine spreads rows."""
-    rank = len(whole)
+def _vector_last(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> Order:
+    """The order with the dimension of a broadcast vector last, as the hardware broadcasts rows; else the file's."""
+    rank = len(result)
     for shape in shapes:
-        long = [i for i, size in enumerate(shape, rank - len(shape)) if size > 1]
-        if rank > 2 and len(long) == 1 and long[0] < rank - 1 and math.prod(whole) > whole[long[0]]:
-            return (*(i for i in range(rank) if i != long[0]), long[0])
+        extended = [i for i, size in enumerate(shape, rank - len(shape)) if size > 1]
+        if rank > 2 and len(extended) == 1 and extended[0] < rank - 1:
+            axis = extended[0]
+            if math.prod(result) > result[axis]:
+                return (*(i for i in range(rank) if i != axis), axis)
     return plain(rank)
 
 
 def _one_scale(emitter: OnnxGraphBuilder, value: Value) -> Value:
-    """A value with one scale at most."""
+    """A value with at most one scale; a constant with several scales is dequantized."""
     if isinstance(value, ConstantValue) and value.quantization is not None and not value.quantization.whole:
         return ConstantValue(value.name, value.real())
     return emitter.movable(value) if isinstance(value, DynamicValue) and value.real else value
@@ -140,11 +142,11 @@ def _sum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 
 @converts("Mean", inputs=(1, None))
 def _mean(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    part = ConstantValue(f"{node.name}:part", np.array(1 / len(inputs), np.float32))
+    reciprocal = ConstantValue(f"{node.name}:part", np.array(1 / len(inputs), np.float32))
     total = inputs[0]
     for i, value in enumerate(inputs[1:]):
         total = binary(emitter, node, "add", [total, value], f"{i}", FLOAT)
-    return [binary(emitter, node, "mul", [total, part])]
+    return [binary(emitter, node, "mul", [total, reciprocal])]
 
 
 @converts("Div", inputs=(2, 2))
@@ -185,7 +187,7 @@ def _power(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
 
 
 def unary(emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, **attributes: Any) -> DynamicValue:
-    """A node of one operand."""
+    """Add a node with one operand."""
     x = emitter.flow(x)
     kind = emitter.arithmetic(node, x)
     return emitter.emit(node, op, [emitter.operand(x, x.order, kind)], x.shape, x.order, kind, **attributes)
@@ -205,7 +207,7 @@ def _swish(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
 
 @converts("FastGelu", inputs=(1, 2))
 def _fast_gelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """GELU by tanh of x, or of the sum of x and a bias."""
+    """Tanh approximation of GELU, with an optional bias added to x first."""
     x, bias = inputs
     if bias is not None:
         x = binary(emitter, node, "add", [x, bias], "biased", FLOAT)
@@ -229,7 +231,7 @@ def _elu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 
 
 def finite(number: float) -> float:
-    """A number that must be finite."""
+    """The number; raises InputError unless it is finite."""
     if not math.isfinite(number):
         raise InputError(f"a number must be finite, not {number}")
     return number
@@ -237,7 +239,7 @@ def finite(number: float) -> float:
 
 @converts("PRelu", inputs=(2, 2))
 def _prelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """The slope is one number, or one for each channel, which comes last, or any that can be spread over x."""
+    """PReLU with a scalar slope (a leaky ReLU), a slope per channel, or one that broadcasts to x."""
     x, slope = emitter.flow(inputs[0]), _slope(emitter.flow(inputs[0]), known(inputs[1], "a slope"))
     shape = broadcast([x.shape, slope.shape])
     if shape != x.shape:
@@ -259,7 +261,7 @@ def _prelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
 
 
 def _slope(x: DynamicValue, slope: ConstantValue) -> ConstantValue:
-    """Old exports have one slope for each channel as a vector, which does not broadcast to images."""
+    """The slope; a vector of slopes per channel, as in old exports, is reshaped to broadcast to images."""
     channels = x.shape[1] if x.rank > 1 else 0
     if slope.shape != (channels,) or channels in (1, x.shape[-1]):
         return slope
@@ -268,7 +270,7 @@ def _slope(x: DynamicValue, slope: ConstantValue) -> ConstantValue:
 
 @converts("HardSigmoid", inputs=(1, 1))
 def _hard_sigmoid(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """Alpha times x plus beta, clipped."""
+    """Compute alpha * x + beta, clipped to 0..1."""
     alpha, beta = node.float("alpha", 0.2), node.float("beta", 0.5)
     numbers = [
         ConstantValue(f"{node.name}:{part}", np.array(finite(number), np.float32))
@@ -280,11 +282,11 @@ def _hard_sigmoid(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
 
 
 def clipped(emitter: OnnxGraphBuilder, node: FileNode, x: Value, low: float, high: float) -> DynamicValue:
-    """A value within limits."""
+    """Add a clip of a value to limits."""
     x = emitter.flow(x)
     kind = emitter.arithmetic(node, x)
     if kind == FLOAT and x.quantized and low in (0.0, -math.inf) and high == math.inf:
-        kind = x.kind  # zero is one of its integers
+        kind = x.kind  # zero is exactly representable
     operand = emitter.operand(x, x.order, kind)
     return emitter.emit(node, "clip", [operand], x.shape, x.order, kind, low=low, high=high)
 
@@ -308,7 +310,7 @@ def _clip(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 
 @converts("Min", "Max", inputs=(1, None))
 def _extreme(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """A limit that is a constant clips; of other operands, side by side, the greatest or least is taken."""
+    """A clip if the other operands are scalar constants; otherwise a reduction over the concatenated operands."""
     if len(inputs) == 1:
         return [renamed(inputs[0], node.outputs[0])]
     x, *limits = sorted(inputs, key=lambda value: isinstance(value, ConstantValue))
@@ -321,11 +323,11 @@ def _extreme(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
     ):
         low, high = (-math.inf, min(clips)) if node.op == "Min" else (max(clips), math.inf)
         return [clipped(emitter, node, x, low, high)]
-    return [_side_by_side(emitter, node, inputs)]
+    return [_reduced_stack(emitter, node, inputs)]
 
 
-def _side_by_side(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> DynamicValue:
-    """Operands spread to one shape, put together along a new dimension, which is then reduced."""
+def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> DynamicValue:
+    """Minimum or maximum of operands: broadcast, stacked along a new dimension and reduced over it."""
     shape = broadcast([value.shape for value in inputs])
     if not shape:
         raise UnsupportedNodeError("scalars")
@@ -345,7 +347,7 @@ def _side_by_side(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]
 
 
 def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
-    """A value in what is made: numbers that are rounded first have the same greatest one."""
+    """A value converted to the output's type before Min or Max, which commute with rounding."""
     if kind == FLOAT or kind.quantization is None or not kind.real:
         return value
     if isinstance(value, DynamicValue):
@@ -357,13 +359,13 @@ def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
     numbers = value.real()
     if np.isnan(numbers).any():
         raise UnsupportedNodeError("a limit that is no number")
-    most = np.finfo(np.float32).max
-    stored = quantized(np.clip(numbers, -most, most), kind.quantization, kind.dtype)
+    largest = np.finfo(np.float32).max
+    stored = quantized(np.clip(numbers, -largest, largest), kind.quantization, kind.dtype)
     return ConstantValue(value.name, stored, kind.quantization)
 
 
 _BOOL = Kind("bool")
-#: Operators of the graph, and whether the operands change places.
+#: Operators of the graph, and True if the operands are swapped.
 _COMPARISONS = {
     "Equal": ("equal", False),
     "Less": ("less", False),
@@ -375,11 +377,11 @@ _COMPARISONS = {
 
 @converts(*_COMPARISONS, inputs=(2, 2))
 def _compare(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    op, turned = _COMPARISONS[node.op]
+    op, swapped = _COMPARISONS[node.op]
     kinds = [_numbers(value) for value in inputs]
     if len({kind.dtype if kind is not FLOAT else "" for kind in kinds}) != 1:
         raise UnsupportedNodeError("comparing numbers of two types")
-    return [_pointwise(emitter, node, op, inputs[::-1] if turned else inputs, kinds[0])]
+    return [_pointwise(emitter, node, op, inputs[::-1] if swapped else inputs, kinds[0])]
 
 
 def _numbers(value: Value) -> Kind:

@@ -1,4 +1,4 @@
-"""ONNX operators that pick, join or pad elements: gather, expand, tile, slice, split, concat, pad."""
+"""Conversion of ONNX operators that select, join or pad elements: gather, expand, tile, slice, split, concat, pad."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,15 +23,15 @@ from compiler.frontends.onnx.values import (
 )
 from hw.errors import InputError, shown
 
-#: So many places of elements may become a constant.
-_MOST = 1 << 16
-#: So many elements may a constant have that is spread.
-_MOST_SPREAD = 1 << 26
+#: Limit on the indices of a gather that are stored as a constant.
+_MAX_INDICES = 1 << 16
+#: Limit on the elements of a broadcast constant.
+_MAX_BROADCAST_ELEMENTS = 1 << 26
 
 
 def check_count(count: int) -> None:
-    """Refuse so many elements of a dimension, best before their places are listed."""
-    if count > _MOST:
+    """Raise UnsupportedNodeError for too many gathered indices, before the list of them is created."""
+    if count > _MAX_INDICES:
         raise UnsupportedNodeError(f"taking {count:,} elements of a dimension one by one")
 
 
@@ -39,15 +39,15 @@ def picked(
     emitter: OnnxGraphBuilder,
     node: FileNode,
     x: DynamicValue,
-    places: list[int],
+    indices: list[int],
     axis: int,
     part: str = "picked",
 ) -> DynamicValue:
-    """Elements of one dimension of the file at certain places."""
-    check_count(len(places))
+    """Add a gather of constant indices along one dimension of the file."""
+    check_count(len(indices))
     x = emitter.movable(x)
-    where = emitter.constant(f"{node.name}:places", ConstantValue(node.name, np.array(places, np.int32)))
-    shape = tuple(len(places) if i == axis else n for i, n in enumerate(x.shape))
+    where = emitter.constant(f"{node.name}:places", ConstantValue(node.name, np.array(indices, np.int32)))
+    shape = tuple(len(indices) if i == axis else n for i, n in enumerate(x.shape))
     return emitter.emit(
         node, "gather", [x.tensor, where], shape, x.order, x.kind, f"{part}_{axis}", axis=x.order.index(axis)
     )
@@ -56,9 +56,9 @@ def picked(
 def spread(
     emitter: OnnxGraphBuilder, node: FileNode, value: Value, shape: tuple[int, ...], part: str
 ) -> Value:
-    """A value of as many dimensions as a shape, of which those of size one are repeated to make it."""
+    """A value of the same rank as a shape, broadcast to it by repeating dimensions of size one."""
     if isinstance(value, ConstantValue):
-        check_size(shape, _MOST_SPREAD)
+        check_size(shape, _MAX_BROADCAST_ELEMENTS)
         q = value.quantization
         numbers = value.data if q is not None and q.whole else value.numbers()
         data = np.ascontiguousarray(np.broadcast_to(numbers, shape))
@@ -104,7 +104,7 @@ def part_of(
     part: str = "",
     index: int = 0,
 ) -> DynamicValue:
-    """A slice; starts, sizes and steps are those of the file's dimensions."""
+    """A slice; starts, sizes and steps are in the file's order of dimensions."""
     x = emitter.movable(x)
     if tuple(sizes) == x.shape and set(steps) == {1}:
         return x
@@ -150,16 +150,17 @@ def _split(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
         sizes = (*(each,) * (count - 1), x.shape[axis] - each * (count - 1))
     if len(sizes) != count or sum(sizes) != x.shape[axis] or min(sizes) < 0:
         raise InputError(f"{count} outputs of sizes {shown(list(sizes))} do not make {x.shape[axis]}")
-    made: list[Value] = []
+    outputs: list[Value] = []
     for i, size in enumerate(sizes):
-        starts, whole = [0] * x.rank, list(x.shape)
-        starts[axis], whole[axis] = sum(sizes[:i]), size
+        starts, shape = [0] * x.rank, list(x.shape)
+        starts[axis], shape[axis] = sum(sizes[:i]), size
         if not size:
-            made.append(ConstantValue(node.outputs[i], np.zeros(whole, np.float32)))
+            outputs.append(ConstantValue(node.outputs[i], np.zeros(shape, np.float32)))
             continue
         part = "" if node.outputs[i] else str(i)
-        made.append(renamed(part_of(emitter, node, x, starts, whole, [1] * x.rank, part, i), node.outputs[i]))
-    return made
+        piece = part_of(emitter, node, x, starts, shape, [1] * x.rank, part, i)
+        outputs.append(renamed(piece, node.outputs[i]))
+    return outputs
 
 
 @converts("Concat", inputs=(1, None))
@@ -190,28 +191,28 @@ def _gather(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     axis, name = counted_from_front(node.int("axis", 0), len(x.shape)), node.outputs[0]
     x, size = emitter.movable(emitter.flow(x)), x.shape[axis]
     if isinstance(where, ConstantValue):
-        places = where.integers()
-        if any(not -size <= place < size for place in places):
-            raise InputError(f"indices {shown(places)} must be within {size}")
-        places = [place % size for place in places]
-        if where.shape == () or (len(places) == 1 and len(where.shape) == 1):
+        constants = where.integers()
+        if any(not -size <= index < size for index in constants):
+            raise InputError(f"indices {shown(constants)} must be within -{size}..{size - 1}")
+        constants = [index % size for index in constants]
+        if where.shape == () or (len(constants) == 1 and len(where.shape) == 1):
             starts, sizes = [0] * x.rank, list(x.shape)
-            starts[axis], sizes[axis] = places[0], 1
+            starts[axis], sizes[axis] = constants[0], 1
             one = part_of(emitter, node, x, starts, sizes, [1] * x.rank, "" if where.shape else "one")
             return [renamed(one, name) if where.shape else without_ones(emitter, name, one, {axis})]
-        where = ConstantValue(where.name, np.array(places, np.int32).reshape(where.shape))
+        where = ConstantValue(where.name, np.array(constants, np.int32).reshape(where.shape))
     elif where.tensor.dtype not in ("int32", "int64"):
         raise UnsupportedNodeError(f"indices of type {where.tensor.dtype}")
-    places = emitter.flow(where)
-    operands = [emitter.in_order(v, plain(v.rank)).tensor for v in (x, places)]
-    shape = x.shape[:axis] + places.shape + x.shape[axis + 1 :]
+    indices = emitter.flow(where)
+    operands = [emitter.in_order(v, plain(v.rank)).tensor for v in (x, indices)]
+    shape = x.shape[:axis] + indices.shape + x.shape[axis + 1 :]
     return [emitter.emit(node, "gather", operands, shape, plain(len(shape)), x.kind, axis=axis)]
 
 
-#: No dimension gets wider than this.
-_FAR = 1 << 31
-#: Elements that are taken from elsewhere one by one: so many on each side at most.
-_MOST_PICKED = 1 << 14
+#: Exclusive limit on the padding of a dimension.
+_PAD_LIMIT = 1 << 31
+#: Limit on each side's padding by reflection, repetition or wrapping, which is a gather.
+_MAX_GATHERED_PAD = 1 << 14
 
 
 @converts("Pad", inputs=(1, 4))
@@ -226,13 +227,13 @@ def _pad(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
         raise InputError(f"must have {2 * len(where)} widths and one value")
     before, after = [0] * x.rank, [0] * x.rank
     for i, axis in enumerate(where):
-        place = counted_from_front(axis, x.rank)
-        before[place], after[place] = widths[i], widths[i + len(where)]
+        dimension = counted_from_front(axis, x.rank)
+        before[dimension], after[dimension] = widths[i], widths[i + len(where)]
     starts = [max(-low, 0) for low in before]
     sizes = [n - s - max(-high, 0) for n, s, high in zip(x.shape, starts, after, strict=True)]
-    if min(sizes) < 1 or max(*before, *after) >= _FAR:
+    if min(sizes) < 1 or max(*before, *after) >= _PAD_LIMIT:
         raise InputError(
-            f"widths {shown(list(widths))} do not fit shape {list(x.shape)}; each must be less than {_FAR:,}"
+            f"widths {shown(list(widths))} do not fit shape {list(x.shape)}; each must be less than {_PAD_LIMIT:,}"
         )
     if mode != "constant":
         pairs = list(zip(before, after, strict=True))
@@ -240,7 +241,7 @@ def _pad(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
     x = part_of(emitter, node, x, starts, sizes, [1] * x.rank, "cut")
     edges = [(max(low, 0), max(high, 0)) for low, high in zip(before, after, strict=True)]
     q = x.tensor.quantization
-    if q is not None and not x.real:  # the file pads with an integer, the graph with what it means
+    if q is not None and not x.real:  # the file pads with an integer, the graph with the value it represents
         number = q.scale[0] * (number - q.zero_point[0])
     kind = x.kind if number == 0 or not x.real else FLOAT
     if not any(map(any, edges)):
@@ -257,11 +258,11 @@ def _pad(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 def _mirrored(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, widths: list[tuple[int, int]], mode: Any
 ) -> DynamicValue:
-    """Rows picked along one dimension after the other."""
+    """Padding by reflection, repetition or wrapping, as a gather along each dimension."""
     for axis, pair in enumerate(widths):
-        if min(pair) < 0 or max(pair) > _MOST_PICKED:
+        if min(pair) < 0 or max(pair) > _MAX_GATHERED_PAD:
             raise UnsupportedNodeError(f"padding dimension {axis} by {mode} with {pair[0]} and {pair[1]}")
         if any(pair):
-            places = np.pad(np.arange(x.shape[axis]), pair, mode)
-            x = picked(emitter, node, x, places.tolist(), axis)
+            indices = np.pad(np.arange(x.shape[axis]), pair, mode)
+            x = picked(emitter, node, x, indices.tolist(), axis)
     return x

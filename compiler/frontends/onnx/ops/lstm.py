@@ -1,4 +1,4 @@
-"""ONNX LSTM, unrolled into nodes step by step."""
+"""Conversion of ONNX's LSTM, unrolled over its time steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from compiler.frontends.onnx.values import (
 )
 from hw.errors import InputError
 
-#: Each step becomes a dozen nodes.
-_MOST_STEPS = 1024
+#: Maximum number of time steps; each becomes about twelve nodes.
+_MAX_STEPS = 1024
 
 
 @dataclass(frozen=True)
 class _Direction:
-    """One direction of one LSTM: weights (4 * hidden, ...), gates in the order input, output, forget, cell."""
+    """One direction of an LSTM: weights (4 * hidden, ...), with the gates in the order input, output, forget, cell."""
 
     name: str
     w: ConstantValue
@@ -41,19 +41,19 @@ class _Direction:
 def _lstm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, w, r, bias, lengths, h, c, peepholes = inputs
     names = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}
-    which = names[choice(node, "direction", "forward", *names)]
+    directions = names[choice(node, "direction", "forward", *names)]
     x = emitter.flow(x)
-    _check(node, x, lengths, peepholes, len(which))
+    _check(node, x, lengths, peepholes, len(directions))
     w, r = (ConstantValue(v.name, v.real()) for v in (known(w, "a weight"), known(r, "a weight")))
     hidden = r.shape[-1] if r.shape else 0
     _, batch, size = x.shape
-    if (w.shape, r.shape) != ((len(which), 4 * hidden, size), (len(which), 4 * hidden, hidden)):
+    if (w.shape, r.shape) != ((len(directions), 4 * hidden, size), (len(directions), 4 * hidden, hidden)):
         raise InputError(f"weights {list(w.shape)} and {list(r.shape)} do not fit x {list(x.shape)}")
     if node.int("hidden_size", hidden) != hidden:
         raise InputError(f"hidden_size must be {hidden}, not {node.int('hidden_size', 0)}")
     runs = []
-    for i, name in enumerate(which):
-        starts = tuple(_start(emitter, node, v, i, (len(which), batch, hidden)) for v in (h, c))
+    for i, name in enumerate(directions):
+        starts = tuple(_start(emitter, node, v, i, (len(directions), batch, hidden)) for v in (h, c))
         runs.append(
             _run(
                 emitter,
@@ -63,15 +63,15 @@ def _lstm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
                     name,
                     ConstantValue(f"{w.name}:{name}", w.data[i]),
                     ConstantValue(f"{r.name}:{name}", r.data[i]),
-                    _bias(bias, i, len(which), hidden),
+                    _bias(bias, i, len(directions), hidden),
                     (starts[0], starts[1]),
                     name == "reverse",
                 ),
             )
         )
-    every = [_joined(emitter, node, hs, 0, f"{n}:all") for n, (hs, _) in zip(which, runs, strict=True)]
+    every = [_joined(emitter, node, hs, 0, f"{n}:all") for n, (hs, _) in zip(directions, runs, strict=True)]
     shaped = [emitter.flow(with_ones(emitter, v.name, v, {1})) for v in every]
-    last_h = [hs[0 if n == "reverse" else -1] for n, (hs, _) in zip(which, runs, strict=True)]
+    last_h = [hs[0 if n == "reverse" else -1] for n, (hs, _) in zip(directions, runs, strict=True)]
     made = [_joined(emitter, node, shaped, 1, "y")]
     made += [
         _joined(emitter, node, v, 0, part) for v, part in ((last_h, "h"), ([last for _, last in runs], "c"))
@@ -85,15 +85,15 @@ def _lstm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 def _check(
     node: FileNode, x: DynamicValue, lengths: Value | None, peepholes: Value | None, directions: int
 ) -> None:
-    if x.rank != 3 or x.shape[0] > _MOST_STEPS:
+    if x.rank != 3 or x.shape[0] > _MAX_STEPS:
         raise UnsupportedNodeError(
-            f"a sequence must have three dimensions and at most {_MOST_STEPS} steps, not shape {list(x.shape)}"
+            f"a sequence must have three dimensions and at most {_MAX_STEPS} steps, not shape {list(x.shape)}"
         )
     if lengths is not None and (known(lengths, "a length").data != x.shape[0]).any():
         raise UnsupportedNodeError("sequences of different lengths")
-    usual = [b"Sigmoid", b"Tanh", b"Tanh"] * directions
-    if list(node.attributes.get("activations") or usual) != usual:
-        raise UnsupportedNodeError("activations other than the usual ones")
+    default = [b"Sigmoid", b"Tanh", b"Tanh"] * directions
+    if list(node.attributes.get("activations") or default) != default:
+        raise UnsupportedNodeError("activations other than the default ones")
     if (
         peepholes is not None
         or node.int("input_forget", 0)
@@ -104,7 +104,7 @@ def _check(
 
 
 def _bias(bias: Value | None, index: int, directions: int, hidden: int) -> ConstantValue | None:
-    """Both biases of a direction, added."""
+    """Sum of the input and recurrence biases of a direction."""
     if bias is None:
         return None
     data = known(bias, "a bias").real()
@@ -116,7 +116,7 @@ def _bias(bias: Value | None, index: int, directions: int, hidden: int) -> Const
 def _start(
     emitter: OnnxGraphBuilder, node: FileNode, value: Value | None, index: int, shape: tuple[int, int, int]
 ) -> DynamicValue | None:
-    """A first state (1, batch, hidden); None for zeros."""
+    """An initial state (1, batch, hidden); None for zeros."""
     if value is None or (isinstance(value, ConstantValue) and not value.data.any() and value.shape == shape):
         return None
     if value.shape != shape:
@@ -132,9 +132,9 @@ def _run(
     """Hidden states (1, batch, hidden) of all steps, in the order of x, and the last cell state."""
     steps, batch, _ = x.shape
     hidden = run.r.shape[1]
-    driven = dense(emitter, node, x, run.w, run.bias, f"{run.name}:driven", floats=True)
+    projected = dense(emitter, node, x, run.w, run.bias, f"{run.name}:driven", floats=True)
     h, c = run.start
-    made: dict[int, DynamicValue] = {}
+    states: dict[int, DynamicValue] = {}
     for t in range(steps - 1, -1, -1) if run.backward else range(steps):
         part = f"{run.name}:{t}"
 
@@ -155,20 +155,21 @@ def _run(
                 emitter, node, source, [0, 0, index * hidden], [1, batch, hidden], [1, 1, 1], f"{part}:{name}"
             )
 
-        total = part_of(emitter, node, driven, [t, 0, 0], [1, batch, 4 * hidden], [1, 1, 1], f"{part}:x")
+        total = part_of(emitter, node, projected, [t, 0, 0], [1, batch, 4 * hidden], [1, 1, 1], f"{part}:x")
         if h is not None:
-            kept = dense(emitter, node, h, run.r, None, f"{part}:h", floats=True)
-            total = binary(emitter, node, "add", [total, kept], f"{part}:sum", FLOAT)
+            recurrent = dense(emitter, node, h, run.r, None, f"{part}:h", floats=True)
+            total = binary(emitter, node, "add", [total, recurrent], f"{part}:sum", FLOAT)
         opened, cell = gates("sigmoid", total, 0, 3), gates("tanh", total, 3, 1)
         new = binary(emitter, node, "mul", [pick(opened, 0, "input"), cell], f"{part}:new", FLOAT)
         if c is not None:
             old = binary(emitter, node, "mul", [pick(opened, 2, "forget"), c], f"{part}:old", FLOAT)
             new = binary(emitter, node, "add", [new, old], f"{part}:cell", FLOAT)
         c = new
-        bent = emitter.emit(node, "tanh", [c.tensor], c.shape, c.order, FLOAT, f"{part}:bent")
-        h = made[t] = binary(emitter, node, "mul", [pick(opened, 1, "output"), bent], f"{part}:hidden", FLOAT)
+        squashed = emitter.emit(node, "tanh", [c.tensor], c.shape, c.order, FLOAT, f"{part}:bent")
+        output = pick(opened, 1, "output")
+        h = states[t] = binary(emitter, node, "mul", [output, squashed], f"{part}:hidden", FLOAT)
     assert c is not None
-    return [made[t] for t in range(steps)], c
+    return [states[t] for t in range(steps)], c
 
 
 def _joined(

@@ -1,4 +1,4 @@
-"""ONNX matrix products, normalizations and softmax."""
+"""Conversion of ONNX matrix products, normalizations and softmax."""
 
 import math
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ from compiler.frontends.onnx.values import (
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError, shown
 
-#: A constant is repeated for so many elements at most.
-_MOST_REPEATED = 1 << 20
+#: Limit on the elements of a broadcast scale or bias of a normalization.
+_MAX_BROADCAST_ELEMENTS = 1 << 20
 
 
 def dense(
@@ -41,7 +41,7 @@ def dense(
     *,
     floats: bool = False,
 ) -> DynamicValue:
-    """X times transposed weights (outputs, inputs), plus bias."""
+    """Add a dense node: x times transposed weights (outputs, inputs), plus bias."""
     if len(weights.shape) != 2 or min(weights.shape) < 1 or x.shape[-1] != weights.shape[1]:
         raise InputError(f"weights {list(weights.shape[::-1])} do not fit x {list(x.shape)}")
     kind = FLOAT if floats else product_kind(emitter, node, x, weights, 0)
@@ -55,22 +55,22 @@ def dense(
 def _in_memory_order(
     emitter: OnnxGraphBuilder, rows: Tensor, weights: ConstantValue
 ) -> tuple[Tensor, ConstantValue]:
-    """Flattened images without the transposition before that, the weights in the order of their elements instead."""
+    """Rows and weights of a dense node on flattened images; a transposition before it is moved into the weights."""
     graph = emitter.build.graph
     flat = graph.producer(rows.name)
-    turned = graph.producer(flat.inputs[0]) if flat is not None and flat.op == "reshape" else None
+    transpose = graph.producer(flat.inputs[0]) if flat is not None and flat.op == "reshape" else None
     if (
-        turned is None
-        or turned.op != "transpose"
-        or turned.attributes["perm"][0] != 0
+        transpose is None
+        or transpose.op != "transpose"
+        or transpose.attributes["perm"][0] != 0
         or len(rows.shape) != 2
     ):
         return rows, weights
-    (source,), (made,) = graph.ins(turned), (graph.tensors[name] for name in turned.outputs)
-    if made.shape[0] != rows.shape[0]:
+    (source,), (result,) = graph.ins(transpose), (graph.tensors[name] for name in transpose.outputs)
+    if result.shape[0] != rows.shape[0]:
         return rows, weights
-    back = tuple(turned.attributes["perm"].index(i) for i in range(len(made.shape)))
-    data = weights.data.reshape(weights.shape[0], *made.shape[1:]).transpose(back).reshape(weights.shape)
+    inverse = tuple(transpose.attributes["perm"].index(i) for i in range(len(result.shape)))
+    data = weights.data.reshape(weights.shape[0], *result.shape[1:]).transpose(inverse).reshape(weights.shape)
     return emitter.reshape(source, rows.shape), ConstantValue(weights.name, data, weights.quantization)
 
 
@@ -108,7 +108,7 @@ def _stacks(
     kind: Kind | None = None,
     part: str = "",
 ) -> DynamicValue:
-    """Product of two stacks of matrices."""
+    """Add a product of two stacks of matrices."""
     if x.shape[-1] != y.shape[-2]:
         raise InputError(f"shapes {list(x.shape)} and {list(y.shape)} have no product")
     shape = (*broadcast([x.shape[:-2], y.shape[:-2]]), x.shape[-2], y.shape[-1])
@@ -129,17 +129,17 @@ def _gemm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     b = b.transposed((1, 0), b.name) if not node.int("transB", 0) else b
     if isinstance(b, ConstantValue):
         bias = _bias_row(c, b.shape[0], beta)
-        apart = c is not None and bias is None
-        made = dense(emitter, node, x, _times(b, alpha), bias, "product" if apart else "", floats=apart)
+        separate = c is not None and bias is None
+        made = dense(emitter, node, x, _times(b, alpha), bias, "product" if separate else "", floats=separate)
     else:
-        apart = c is not None
-        if alpha != 1 or apart:
+        separate = c is not None
+        if alpha != 1 or separate:
             made = _stacks(emitter, node, x, b.transposed((1, 0), b.name), FLOAT, "product")
         else:
             made = _stacks(emitter, node, x, b.transposed((1, 0), b.name))
         if alpha != 1:
             made = binary(emitter, node, "mul", [made, _number(node, "alpha", alpha)], "alpha", FLOAT)
-    if c is not None and apart:
+    if c is not None and separate:
         if broadcast([made.shape, c.shape]) != made.shape:
             raise InputError(f"shape {list(c.shape)} cannot be added to {list(made.shape)}")
         if beta != 1:
@@ -153,7 +153,7 @@ def _number(node: FileNode, part: str, number: float) -> ConstantValue:
 
 
 def _times(value: ConstantValue, factor: float) -> ConstantValue:
-    """A constant times a number."""
+    """A constant multiplied by a number."""
     if factor == 1:
         return value
     q = value.quantization
@@ -164,7 +164,7 @@ def _times(value: ConstantValue, factor: float) -> ConstantValue:
 
 
 def _bias_row(c: Value | None, outputs: int, beta: float) -> ConstantValue | None:
-    """What is added to every row, if it is constant and the same for all."""
+    """The constant row that Gemm adds to every row of the product, times beta; None if c is anything else."""
     if (
         not isinstance(c, ConstantValue)
         or c.data.size not in (1, outputs)
@@ -183,7 +183,7 @@ def _softmax(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
     axis = counted_from_front(node.int("axis", -1 if later else 1), x.rank)
     shape = x.shape
     if not later and axis != x.rank - 1 and math.prod(shape[axis + 1 :]) > 1:
-        # Old operator sets take all dimensions from the axis on as one.
+        # Before operator set 13, softmax was computed over all dimensions from the axis on.
         rows = reshaped(emitter, f"{name}:rows", x, (*shape[:axis], math.prod(shape[axis:])))
         x = emitter.flow(rows)
     kind = emitter.arithmetic(node, x)
@@ -210,7 +210,7 @@ def _rms_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> S
 def _normalized(
     emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, given: list[Value | None]
 ) -> Value:
-    """A normalization over the dimensions from an axis on."""
+    """Add a normalization over all dimensions from an axis on."""
     x, shape = emitter.movable(emitter.flow(x)), x.shape
     if not shape:
         raise InputError("normalizes one number")
@@ -218,8 +218,8 @@ def _normalized(
     axis = counted_from_front(node.int("only" if only else "axis", -1), x.rank)
     if only and axis != x.rank - 1 and any(value is not None for value in given):
         raise UnsupportedNodeError("a normalization over one dimension that is scaled along another")
-    whole = shape[axis : axis + 1] if only else shape[axis:]
-    inner = math.prod(whole)
+    normalized_shape = shape[axis : axis + 1] if only else shape[axis:]
+    inner = math.prod(normalized_shape)
     if axis != x.rank - 1 and not only:
         x = emitter.flow(reshaped(emitter, f"{x.name}:rows", x, (*shape[:axis], inner)))
         axis = x.rank - 1
@@ -230,11 +230,13 @@ def _normalized(
         if value is None:
             continue
         row = known(value, "a scale or bias")
-        if broadcast([row.shape, whole]) != whole:
-            raise InputError(f"its scale and bias must have shape {list(whole)}, not {list(row.shape)}")
-        if inner > max(row.data.size, _MOST_REPEATED):
+        if broadcast([row.shape, normalized_shape]) != normalized_shape:
+            raise InputError(
+                f"its scale and bias must have shape {list(normalized_shape)}, not {list(row.shape)}"
+            )
+        if inner > max(row.data.size, _MAX_BROADCAST_ELEMENTS):
             raise UnsupportedNodeError(f"one scale or bias for {inner:,} elements")
-        data = np.broadcast_to(row.real(), whole).reshape(inner)
+        data = np.broadcast_to(row.real(), normalized_shape).reshape(inner)
         operands.append(emitter.constant(row.name, ConstantValue(row.name, data)))
     epsilon = node.float("epsilon", 1e-5)
     if not (math.isfinite(epsilon) and epsilon >= 0):
@@ -243,8 +245,8 @@ def _normalized(
     return reshaped(emitter, node.outputs[0], made, shape) if made.shape != shape else made
 
 
-#: From this set on GroupNormalization has a scale for each channel, before for each group.
-_BY_CHANNEL = 21
+#: First operator set in which GroupNormalization has a scale per channel rather than per group.
+_PER_CHANNEL_OPSET = 21
 
 
 @converts("InstanceNormalization", inputs=(3, 3))
@@ -259,7 +261,7 @@ def _group_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) ->
     groups = node.int("num_groups", 0)
     if len(x.shape) > 1 and (groups < 1 or x.shape[1] % groups):
         raise InputError(f"num_groups must divide {x.shape[1]} channels, not be {shown(groups)}")
-    if node.opset < _BY_CHANNEL:
+    if node.opset < _PER_CHANNEL_OPSET:
         each = x.shape[1] // groups
         given = [
             ConstantValue(v.name, np.repeat(v.real(), each))
@@ -271,7 +273,7 @@ def _group_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) ->
 def _grouped(
     emitter: OnnxGraphBuilder, node: FileNode, x: Value, groups: int, given: Sequence[Value]
 ) -> Value:
-    """Each group of channels of an image normalized, then each channel scaled and moved."""
+    """Add a normalization over groups of channels, followed by a scale and bias per channel."""
     shape, name = x.shape, node.outputs[0]
     if len(shape) < 3:
         raise InputError(f"shape {list(shape)} has no channels of more than one element")

@@ -1,4 +1,4 @@
-"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear."""
+"""Conversion of QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def _dynamic(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> 
 
 @converts(":integers", inputs=(1, 1))
 def _integers(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> Sequence[Value]:
-    """Real numbers that are integers, as such."""
+    """Real numbers with integer values, converted to integers."""
     (x,) = inputs
     if isinstance(x, ConstantValue):
         return [ConstantValue(node.outputs[0], np.rint(x.real()).astype(np.int32))]
@@ -82,29 +82,29 @@ def _dequantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | 
 
 
 def _channels_last(emitter: OnnxGraphBuilder, x: DynamicValue, q: Quantization) -> DynamicValue:
-    """The same value with the axis of its scales last, where the machine has a scale for each lane."""
+    """The value with the axis of its scales last, because the hardware quantizes with a scale per lane."""
     if q.axis is None:
         return x
     return emitter.in_order(x, (*(axis for axis in x.order if axis != q.axis), q.axis))
 
 
 def _along(q: Quantization, x: DynamicValue) -> Quantization:
-    """A quantization whose axis is one of the tensor, not of the file."""
+    """A quantization with its axis converted from the file's order to the tensor's."""
     return q if q.axis is None else Quantization(q.scale, q.zero_point, x.order.index(q.axis))
 
 
 def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quantization) -> DynamicValue:
-    """Integers with another meaning than they were made with: scale * (q - zero), computed from what they meant.
+    """Integers reinterpreted with another quantization than their tensor's: a multiplication and an addition.
 
-    Integers that are computed as real numbers mean themselves.
+    Integers that are computed as real numbers have the identity quantization.
     """
-    made = ONE if x.real or x.tensor.dtype == "float32" else x.tensor.quantization
-    if made is None:
+    present = ONE if x.real or x.tensor.dtype == "float32" else x.tensor.quantization
+    if present is None:
         raise UnsupportedNodeError(f"integers {x.name!r} have no one scale")
-    if not (made.whole and q.whole):
+    if not (present.whole and q.whole):
         raise UnsupportedNodeError(f"integers of {x.name!r} with different scales along an axis")
-    factor = q.scale[0] / made.scale[0]
-    shift = q.scale[0] * (made.zero_point[0] - q.zero_point[0])
+    factor = q.scale[0] / present.scale[0]
+    shift = q.scale[0] * (present.zero_point[0] - q.zero_point[0])
     if x.real and (factor, shift) == (1.0, 0.0):
         return DynamicValue(node.outputs[0], x.tensor, x.order, real=True)
     tensor, shape = emitter.operand(x, x.order, FLOAT), x.shape
@@ -118,7 +118,7 @@ def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quanti
 
 
 def quantized(real: np.ndarray, q: Quantization, dtype: str) -> np.ndarray:
-    """Integers that come nearest to real numbers, ties to even, as the format rounds them."""
+    """Quantize real numbers, rounding ties to even as ONNX does."""
     shape = [1] * real.ndim
     if q.axis is not None:
         shape[q.axis] = -1
@@ -132,7 +132,7 @@ def quantized(real: np.ndarray, q: Quantization, dtype: str) -> np.ndarray:
 def _by_blocks(
     node: FileNode, x: ConstantValue, scale: ConstantValue, zero: ConstantValue | None
 ) -> np.ndarray:
-    """Real numbers of a constant that has a scale for every few elements along an axis."""
+    """Dequantize a constant with a scale for each block of elements along an axis."""
     size, axis = node.int("block_size", 0), counted_from_front(node.int("axis", 1), len(x.shape))
     wanted = tuple(-(-n // size) if i == axis else n for i, n in enumerate(x.shape)) if size > 0 else ()
     if scale.shape != wanted or (zero is not None and zero.shape != wanted):

@@ -1,4 +1,4 @@
-"""ONNX operators that change only shape or type: reshape, transpose, cast, shape queries."""
+"""Conversion of ONNX operators that change only shape or type: reshape, transpose, cast, shape queries."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from hw.errors import InputError, shown
 
 
 def reshaped(emitter: OnnxGraphBuilder, name: str, x: Value, shape: tuple[int, ...]) -> Value:
-    """A value in another shape, its elements in the file's order."""
+    """A value reshaped, with its elements in the file's order."""
     if math.prod(x.shape) != math.prod(shape):
         raise InputError(f"shape {list(x.shape)} cannot become {shown(list(shape))}")
     if isinstance(x, ConstantValue):
@@ -40,10 +40,10 @@ def reshaped(emitter: OnnxGraphBuilder, name: str, x: Value, shape: tuple[int, .
 
 
 def _orders(old: tuple[int, ...], new: tuple[int, ...], order: Order) -> tuple[Order, Order]:
-    """In which order the dimensions must lie for a change of shape, and in which they lie then.
+    """Orders of the dimensions before and after a reshape of a tensor that is not in the file's order.
 
-    Dimensions that are split or merged must be neighbours in the file's order; whole groups of them stay where they
-    are, so that splitting the channels of an image does not bring them to the front.
+    Dimensions that are split or merged must be adjacent and in the file's order. Groups of them keep their positions,
+    so that splitting the channels of channels-last images leaves them last.
     """
     if order == plain(len(old)):
         return order, plain(len(new))
@@ -55,17 +55,17 @@ def _orders(old: tuple[int, ...], new: tuple[int, ...], order: Order) -> tuple[O
         groups.sort(key=lambda group: end(order.index(i) for i in group[0]))
         before, after = (tuple(i for group in groups for i in group[side]) for side in (0, 1))
         found.append((_with_ones(before, len(old)), _with_ones(after, len(new))))
-    # If elements must move, then to where images or else all others lie.
-    moved = [i for i in order if old[i] > 1]
-    wishes = [channels_last(len(new))] if len(new) == 4 else [plain(len(new))]
+    # Prefer an order that needs no transposition, or one that gives channels-last images or the file's order.
+    present = [i for i in order if old[i] > 1]
+    preferred = channels_last(len(new)) if len(new) == 4 else plain(len(new))
     for before, after in found:
-        if [i for i in before if old[i] > 1] == moved or after in wishes:
+        if [i for i in before if old[i] > 1] == present or after == preferred:
             return before, after
     return found[0]
 
 
 def _with_ones(order: Order, rank: int) -> Order:
-    """An order of some dimensions with the others, which are of size one."""
+    """An order of some dimensions, completed with the other dimensions, which are of size one."""
     if order == tuple(sorted(order)):
         return plain(rank)
     return (*(i for i in plain(rank) if i not in order), *order)
@@ -74,13 +74,13 @@ def _with_ones(order: Order, rank: int) -> Order:
 def _groups(
     left: list[int], right: list[int], old: tuple[int, ...], new: tuple[int, ...]
 ) -> list[tuple[list[int], list[int]]]:
-    """Smallest groups of neighbouring dimensions, none of size one, that hold the same elements in both shapes."""
+    """Minimal groups of adjacent dimensions, without those of size one, with equal element counts in both shapes."""
     groups: list[tuple[list[int], list[int]]] = []
     left, right = left[::-1], right[::-1]
     while left:
         a, b = [left.pop()], [right.pop()]
-        while (have := math.prod(old[i] for i in a)) != (want := math.prod(new[i] for i in b)):
-            if have < want:
+        while (size := math.prod(old[i] for i in a)) != (other := math.prod(new[i] for i in b)):
+            if size < other:
                 a.append(left.pop())
             else:
                 b.append(right.pop())
@@ -89,7 +89,7 @@ def _groups(
 
 
 def without_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int]) -> Value:
-    """A value without dimensions of size one; whatever order its tensor has stays."""
+    """A value without some dimensions of size one; the order of its tensor's other dimensions is unchanged."""
     shape = tuple(n for i, n in enumerate(x.shape) if i not in axes)
     if isinstance(x, ConstantValue):
         return x.reshaped(shape, name)
@@ -102,23 +102,23 @@ def without_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int])
 
 
 def with_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int]) -> Value:
-    """A value with more dimensions of size one; its tensor gets them in front, where that leaves images as they are."""
+    """A value with additional dimensions of size one; a tensor not in the file's order gets them in front."""
     rank = len(x.shape) + len(axes)
-    kept = [i for i in range(rank) if i not in axes]
+    existing = [i for i in range(rank) if i not in axes]
     shape = [1] * rank
-    for i, size in zip(kept, x.shape, strict=True):
+    for i, size in zip(existing, x.shape, strict=True):
         shape[i] = size
     if isinstance(x, ConstantValue) or x.order == plain(x.rank):
         return reshaped(emitter, name, x, tuple(shape))
     x = emitter.movable(x)
-    order = (*sorted(axes), *(kept[i] for i in x.order))
+    order = (*sorted(axes), *(existing[i] for i in x.order))
     return DynamicValue(name, emitter.reshape(x.tensor, (1,) * len(axes) + x.tensor.shape), order, x.real)
 
 
 def kept_order(order: Order, dropped: set[int]) -> Order:
-    """An order without some of the file's dimensions."""
-    kept = sorted(i for i in order if i not in dropped)
-    return tuple(kept.index(i) for i in order if i not in dropped)
+    """An order after some of the file's dimensions were removed."""
+    remaining = sorted(i for i in order if i not in dropped)
+    return tuple(remaining.index(i) for i in order if i not in dropped)
 
 
 @converts("Reshape", inputs=(1, 2))
@@ -184,7 +184,7 @@ def _transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
 
 
 def renamed(x: Value, name: str) -> Value:
-    """The same value under another name."""
+    """The value with another name."""
     if isinstance(x, ConstantValue):
         return ConstantValue(name, x.data, x.quantization)
     return DynamicValue(name, x.tensor, x.order, x.real)
@@ -192,7 +192,7 @@ def renamed(x: Value, name: str) -> Value:
 
 @converts("DepthToSpace", "SpaceToDepth", inputs=(1, 1))
 def _blocks(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """Reshape, transpose, reshape."""
+    """DepthToSpace and SpaceToDepth as reshape, transpose and reshape."""
     (x,) = inputs
     size, name = node.int("blocksize", 0), node.outputs[0]
     if len(x.shape) != 4 or size < 1:
@@ -202,17 +202,17 @@ def _blocks(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     if node.op == "SpaceToDepth":
         split = (n, c, h // size, size, w // size, size)
         perm = (0, 3, 5, 1, 2, 4) if first else (0, 1, 3, 5, 2, 4)
-        made = (n, c * size * size, h // size, w // size)
+        shape = (n, c * size * size, h // size, w // size)
     else:
         rest = c // (size * size)
         split = (n, size, size, rest, h, w) if first else (n, rest, size, size, h, w)
         perm = (0, 3, 4, 1, 5, 2) if first else (0, 1, 4, 2, 5, 3)
-        made = (n, rest, h * size, w * size)
+        shape = (n, rest, h * size, w * size)
     parts = reshaped(emitter, f"{name}:split", x, split)
-    return [reshaped(emitter, name, parts.transposed(perm, f"{name}:moved"), made)]
+    return [reshaped(emitter, name, parts.transposed(perm, f"{name}:moved"), shape)]
 
 
-#: Types without their own in the graph: numbers beyond them start again from zero.
+#: Types that the graph does not support; constants are wrapped to their range.
 _WRAPPING: dict[int, type] = {TensorProto.UINT16: np.uint16, TensorProto.UINT32: np.uint32}
 
 
@@ -246,7 +246,7 @@ def _cast_like(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
 
 
 def _cast_to(emitter: OnnxGraphBuilder, node: FileNode, x: Value, dtype: str) -> Value:
-    """A value as numbers of another type."""
+    """A value converted to another type."""
     name = node.outputs[0]
     if isinstance(x, ConstantValue):
         return x if dtype == "float32" and x.quantization else ConstantValue(name, x.numbers().astype(dtype))
