@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.cache.content_store import ContentStore
 from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
-from compiler.options import NONE, ROUNDINGS, USUAL, CompileOptions, DramTiming, MemoryLimits
+from compiler.options import DEFAULT_DRAM, ROUNDINGS, UNLIMITED, CompileOptions, DramTiming, MemoryLimits
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
@@ -45,33 +45,33 @@ def compile(
     batches: Sequence[int] = (),
     skip: str | None = None,
     keep_float: Sequence[str] = (),
-    dram: DramTiming = USUAL,
-    limits: MemoryLimits = NONE,
+    dram: DramTiming = DEFAULT_DRAM,
+    limits: MemoryLimits = UNLIMITED,
     cache: bool | None = None,
     record: "CompilationTrace | None" = None,
 ) -> CompiledNetwork:
-    """Compile a model for a target, or take it from the cache of compiled models.
+    """Compile a model for a target, or read the compiled network from the cache.
 
     Parameters
     ----------
-    model : path, Graph, Source, torch.nn.Module or torch.export.ExportedProgram
+    model : path, Graph, ModelSource, torch.nn.Module or torch.export.ExportedProgram
         A .tflite or .onnx file; its graph; `module:function`, a function of your own that returns a PyTorch module; or
         a PyTorch module itself.
     target : str or MlaConfig
-        The machine to compile for: a name such as "n16", a TOML file, or a configuration.
+        Hardware configuration to compile for: a name such as "n16", a TOML file, or an MlaConfig.
     rounding : str or None
-        Whose rounding to reproduce: "reference" (LiteRT's reference kernels), "xnnpack" (its default kernels) or
-        "onnxruntime". None: onnxruntime for ONNX files and PyTorch, otherwise the reference kernels.
+        Kernels whose rounding to reproduce: "reference" (LiteRT's reference kernels), "xnnpack" (its default kernels)
+        or "onnxruntime". None: onnxruntime for ONNX files and PyTorch, otherwise the reference kernels.
     schedule : Schedule or None
         Schedule to use; None: the compiler chooses one by estimated cycles.
     strict : bool
         Refuse a model with an operator that must run on the host. Conversions between float and integers at the
         model's edges are allowed (docs/compiler.md).
     calibration : Calibration or None
-        Input samples that a float model is quantized with: a dict of arrays whose first axis counts samples, or a list
-        of samples. None: random samples, which are good for measuring cycles and useless for accuracy.
+        Input samples for the quantization of a float model: a dict of arrays whose first axis indexes samples, or a
+        list of samples. None: random samples, which suffice to measure cycles but give meaningless accuracy.
     example : tensor, array, tuple of them, or dict of them by name
-        Inputs that a PyTorch module is exported with; their shapes are those of the network.
+        Example inputs for the export of a PyTorch module; they determine the shapes of the network.
     dynamic_shapes : as in torch.export.export
         Dimensions that the export leaves open.
     sizes : dict
@@ -82,26 +82,26 @@ def compile(
     seed : int
         Seed of the random calibration samples.
     offset : int
-        Bytes at the start of each stage's memory that belong to another network, so that two can share it.
+        Bytes reserved at the start of each stage's memory for another network, so that two networks can share it.
     batch : int
-        Samples that run together, stacked along the first axis of inputs and outputs; weights are loaded once for all.
+        Batch size: samples stacked along the first axis of inputs and outputs; weights are loaded once per batch.
     batches : sequence of int
-        Batch sizes, ascending, instead of `batch`: the network has programs for each, and the machine picks the
-        smallest that is large enough at run time (docs/dispatch.md).
+        Batch sizes, ascending, instead of `batch`: the network has programs for each, and the hardware selects the
+        smallest sufficient size at run time (docs/dispatch.md).
     skip : str or None
-        Name of a tensor, or of the node that makes it: where it is all zeros, the work that depends on it is skipped
-        and its results, which are constants then, are written directly (docs/dispatch.md).
+        Name of a tensor, or of the node that computes it: if it is all zeros at run time, the work that depends on it
+        is skipped and its results, which are then constants, are written directly (docs/dispatch.md).
     keep_float : sequence of str
         Nodes or operators of a float model, by name, that are not quantized and run in float32 on the host.
-    dram : Dram
+    dram : DramTiming
         Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
-    limits : Limits
-        Bytes of scratchpad, accumulator and DRAM that the network may use at most.
+    limits : MemoryLimits
+        Maximum bytes of scratchpad, accumulator and DRAM that the network may use.
     cache : bool or None
-        Look the network up in the cache and store it there; None: only if the model is a file. A network from the cache
-        has no `layers`.
-    record : Record or None
-        Collects the results of every stage of the compiler; the cache is not used then.
+        True to look the network up in the cache and store it there; None: only if the model is a file. A network from
+        the cache has no `layers`.
+    record : CompilationTrace or None
+        Collects the results of every stage of the compiler; disables the cache.
 
     Returns
     -------
@@ -126,9 +126,9 @@ def compile(
     batches = checks.integers("batches", batches, 1)
     keep_float = checks.texts("keep_float", keep_float)
     _check_types(schedule, dram, strict, cache, record)
-    checks.of_type("limits", limits, MemoryLimits, "a Limits")
+    checks.of_type("limits", limits, MemoryLimits, "a MemoryLimits")
     config = load_target(target) if isinstance(target, str) else target
-    checks.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
+    checks.of_type("target", config, MlaConfig, "the name of a target, a TOML file, or an MlaConfig")
     _check_dispatch(config, batch, batches, schedule, skip)
     source = (
         model
@@ -152,18 +152,20 @@ def compile(
         dram=dram,
         limits=limits,
     )
-    place = (
-        _place(source.store, source, config, options) if named and record is None and source.store else None
+    entry = (
+        _cache_entry(source.store, source, config, options)
+        if named and record is None and source.store
+        else None
     )
-    network = None if place is None else place.get()
+    network = None if entry is None else entry.get()
     origin = Origin.CACHE
     if network is None:
         from compiler import pipeline  # takes long to load
 
         network, origin = pipeline.build(source.graph, config, options, record), Origin.COMPILED
-        if place is not None:
-            place.put(network)
-    _say(network, seed)
+        if entry is not None:
+            entry.put(network)
+    _log_quantization(network, seed)
     return replace(network, origin=origin, compile_seconds=time.monotonic() - started)
 
 
@@ -186,7 +188,7 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
     from compiler.trace import CompilationTrace
 
     checks.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
-    checks.of_type("dram", dram, DramTiming, "a Dram")
+    checks.of_type("dram", dram, DramTiming, "a DramTiming")
     latency, rate = dram.latency, dram.bytes_per_cycle
     checks.integer("latency of dram", latency, 1)
     checks.of_type("bytes_per_cycle of dram", rate, (int, float, type(None)), "a number or None")
@@ -194,11 +196,11 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
         raise InputError(f"bytes_per_cycle of dram must be more than 0, not {shown(rate)}")
     checks.of_type("strict", strict, bool, "True or False")
     checks.of_type("cache", cache, (bool, type(None)), "True, False or None")
-    checks.of_type("record", record, (CompilationTrace, type(None)), "a Record or None")
+    checks.of_type("record", record, (CompilationTrace, type(None)), "a CompilationTrace or None")
 
 
 def _rounding(source: ModelSource, rounding: str | None) -> str:
-    """Check the rounding, or get the model's default."""
+    """Return the given rounding after a check, or the model's default."""
     if rounding is None:
         return source.rounding
     if rounding not in ROUNDINGS:
@@ -206,18 +208,18 @@ def _rounding(source: ModelSource, rounding: str | None) -> str:
     return rounding
 
 
-def _place(
+def _cache_entry(
     store: ContentStore, source: ModelSource, config: MlaConfig, options: CompileOptions
 ) -> "NetworkCache":
-    """Cache entry of the network."""
+    """Return the cache entry of a network."""
     from compiler.runtime.network_cache import NetworkCache
 
     # The seed affects only random calibration samples.
-    made_up = source.floating and options.calibration is None
-    return NetworkCache(store, source, config, options if made_up else replace(options, seed=0))
+    uses_seed = source.floating and options.calibration is None
+    return NetworkCache(store, source, config, options if uses_seed else replace(options, seed=0))
 
 
-def _say(network: CompiledNetwork, seed: int) -> None:
+def _log_quantization(network: CompiledNetwork, seed: int) -> None:
     """Log the quantization report, with a warning if the calibration samples were random."""
     report = network.quantization
     if report is None:

@@ -1,12 +1,12 @@
-"""ONNX's backend interface: models run through `onnx.backend.base.Backend`, as its test suite and other tools do.
+"""Implementation of ONNX's backend interface, `onnx.backend.base.Backend`, for its test suite and other tools.
 
-    from compiler import backend
+    from compiler import onnx_backend
 
-    with backend.prepare(model, "MLA:n16") as network:
+    with onnx_backend.prepare(model, "MLA:n16") as network:
         (scores,) = network.run([image])
 
-A device is "MLA", or "MLA:" and a target (as `hw.config.load_target` takes it), on the golden model; with ":rtl" behind
-it on the simulated chip. "CPU" is ONNX's name for the default, "MLA:n16".
+A device is "MLA" or "MLA:TARGET" (TARGET as for `hw.config.load_target`) for the golden model, or "MLA:TARGET:rtl" for
+the simulated chip. "CPU" is ONNX's name for the default, "MLA:n16".
 """
 
 import weakref
@@ -62,19 +62,19 @@ def _place(device: str) -> _Place:
 
 
 class MlaBackendRep(BackendRep):
-    """A model that is ready to run; the first run opens the device, and `close` or a `with` block closes it.
+    """Compiled model that is ready to run; the first run opens the device, and `close` or a `with` block closes it.
 
     Parameters
     ----------
-    network : Network
+    network : CompiledNetwork
         The compiled model.
     kind : str
         Device to run on: "golden" or "rtl".
 
     Attributes
     ----------
-    network : Network
-        Its `host` lists the nodes that run on the host, each with the reason.
+    network : CompiledNetwork
+        The compiled model; its `host` lists the nodes that run on the host, each with the reason.
     """
 
     def __init__(self, network: CompiledNetwork, kind: str = "golden"):
@@ -175,7 +175,8 @@ class MlaBackend(Backend):
         sizes : dict, optional
             Sizes of symbolic dimensions of the model.
         **kwargs
-            As `compiler.compile` takes them: `calibration` for float models, `rounding`, `strict`, `seed`, `schedule`.
+            Further arguments of `compiler.compile`: `calibration` for float models, `rounding`, `strict`, `seed`,
+            `schedule`.
 
         Raises
         ------
@@ -195,7 +196,7 @@ class MlaBackend(Backend):
     def run_model(
         cls, model: Model, inputs: Inputs, device: str = "CPU", **kwargs: Any
     ) -> tuple[NDArray, ...]:
-        """Outputs of a model for one sample; errors as in `prepare` and `MlaBackendRep.run`."""
+        """Compile a model and run one sample; errors as in `prepare` and `MlaBackendRep.run`."""
         with cls.prepare(model, device, **kwargs) as prepared:
             return prepared.run(inputs)
 

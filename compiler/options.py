@@ -61,7 +61,7 @@ class MemoryLimits:
 
 
 #: No limits.
-NONE = MemoryLimits()
+UNLIMITED = MemoryLimits()
 
 
 def _cut(config: MlaConfig, name: str, limit: int) -> MlaConfig:
@@ -101,7 +101,7 @@ class DramTiming:
 
 
 #: Default DRAM timing.
-USUAL = DramTiming()
+DEFAULT_DRAM = DramTiming()
 
 
 @identity(
@@ -150,5 +150,5 @@ class CompileOptions:
     skip: str | None = None
     keep_float: tuple[str, ...] = ()
     single: bool = False
-    dram: DramTiming = USUAL
-    limits: MemoryLimits = NONE
+    dram: DramTiming = DEFAULT_DRAM
+    limits: MemoryLimits = UNLIMITED

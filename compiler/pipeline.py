@@ -47,7 +47,7 @@ def build(
     def one(how: CompileOptions) -> CompiledNetwork:
         return ModelCompiler(graph, config, how, record).network(how.schedule, record)
 
-    record.network = dispatched(options, one, record.makings)
+    record.network = dispatched(options, one, record.streams)
     return record.network
 
 
@@ -144,7 +144,7 @@ class ModelCompiler:
             The schedule is not legal for the model.
         """
         record = record or CompilationTrace()
-        made = replace(_Compilation(self, schedule, record.makings).network(), batch=self.options.batch)
+        made = replace(_Compilation(self, schedule, record.streams).network(), batch=self.options.batch)
         self.options.limits.check(sum(code.memory for code in made.codes))
         return with_texts(made, schedule.programs) if schedule else made
 

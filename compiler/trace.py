@@ -43,9 +43,9 @@ class CompilationTrace:
         Parts of the graph that alternate between accelerator and host.
     host : dict
         Reason why a node runs on the host, by node.
-    makings : list of CommandStream
+    streams : list of CommandStream
         Command stream of each part on the accelerator.
-    network : Network or None
+    network : CompiledNetwork or None
         The compiled network.
     """
 
@@ -55,5 +55,5 @@ class CompilationTrace:
     graphs: dict[str, Graph] = field(default_factory=dict)
     parts: list[GraphPart] = field(default_factory=list)
     host: dict[str, str] = field(default_factory=dict)
-    makings: list[CommandStream] = field(default_factory=list)
+    streams: list[CommandStream] = field(default_factory=list)
     network: CompiledNetwork | None = None

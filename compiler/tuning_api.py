@@ -110,7 +110,7 @@ def tune(
     """
     trials, seed = checks.integer("trials", trials, 1), checks.integer("seed", seed, 0)
     config = load_target(target) if isinstance(target, str) else target
-    checks.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
+    checks.of_type("target", config, MlaConfig, "the name of a target, a TOML file, or an MlaConfig")
     checks.of_type("options", options, (CompileOptions, type(None)), "CompileOptions or None")
     if goal not in tuple(Objective):
         raise InputError(f"goal must be {', '.join(Objective)}, not {shown(goal)}")

@@ -1,9 +1,9 @@
 """Measures the latency from a candidate's schedule to its programs on a running chip.
 
 `python -m scripts.bench_jit [--json FILE]` serves a convolution and the small trained networks on the simulated N=16
-machine, changes the schedule of one layer, and takes the times: of compiling the candidate, of placing and proving it
-as `mla serve --adapt` does it, of bringing its programs into the instruction store. Each of five candidates changes
-another layer, and nothing of it has been compiled before. The bar is for two cores with nothing else to do.
+chip, changes the schedule of one layer, and measures the times of compiling the candidate, of placing and proving it
+as `mla serve --adapt` does, and of loading its programs into the instruction store. Each of five candidates changes
+another layer, and none of it has been compiled before. The target is for two idle cores.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from statistics import median
 from compiler.bench.tiny import model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cli.exit_status import run_to_status
-from compiler.options import USUAL, CompileOptions
+from compiler.options import DEFAULT_DRAM, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.schedule.schedule import Schedule
 from compiler.server.server import VERSIONS, Server, serving_bytes
@@ -57,7 +57,7 @@ class Times:
 def candidates(prepared: ModelCompiler, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
     """Yield layers in random order, each with a schedule that changes only that layer."""
     rng = random.Random(seed)
-    spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), USUAL, frozenset())
+    spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), DEFAULT_DRAM, frozenset())
     seen = set(map(str, first.layers.values()))
     while True:
         for name in rng.sample(sorted(spaces), len(spaces)):

@@ -1,8 +1,8 @@
 """Measures the latency of the tuning database, from a key to a runnable program.
 
-`python -m scripts.bench_store [--db URL]` keeps one layer and the small trained networks in a database (by default a
-fresh one), and takes the times: of opening it, of a hit in it, of a hit to a program whose proof is known, and of a hit
-in memory; also of keeping a measurement. The bars are for two cores with nothing else to do.
+`python -m scripts.bench_store [--db URL]` stores one layer and the small trained networks in a database (by default a
+new one), and measures the times of opening it, of a hit, of a hit to a program whose proof is cached, of a hit in
+memory, and of storing a measurement. The targets are for two idle cores.
 """
 
 import argparse

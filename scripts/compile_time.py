@@ -1,7 +1,7 @@
 """Measures compile times, without and with the cache.
 
 `python -m scripts.compile_time` compiles the small trained networks and ResNet-50 (seeded weights), each in a process
-of its own with an empty cache, then again. The bars are for two cores with nothing else to do.
+of its own with an empty cache, then again. The targets are for two idle cores.
 """
 
 import argparse

@@ -15,7 +15,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def registers_page() -> str:
-    """The page of the host registers."""
+    """Return the page of the host registers."""
     lines = [
         "# Host registers",
         "",
@@ -31,7 +31,7 @@ def registers_page() -> str:
 
 
 def generated() -> dict[str, str]:
-    """Contents of the generated files, by path relative to docs/."""
+    """Return the contents of the generated files, by path relative to docs/."""
     return {
         "isa.md": reference.page(),
         "registers.md": registers_page(),

@@ -1,4 +1,4 @@
-"""The page of the Verilog ports, from the signature of the chip."""
+"""Generates the page of the Verilog ports from the signature of the chip."""
 
 from amaranth.lib.wiring import Flow
 
@@ -33,14 +33,14 @@ _WIDTHS = ("n4", "n8", "n16", "n32")
 
 
 def _meaning(name: str) -> str:
-    """Channel and signal of a pin of a bus."""
+    """Return channel and signal of a pin of a bus."""
     pin = name.rpartition("_")[2]
     channel = next(each for each in _CHANNELS if pin.startswith(each) and pin.removeprefix(each) in _SIGNALS)
     return f"{_CHANNELS[channel]}: {_SIGNALS[pin.removeprefix(channel)]}"
 
 
 def _rows(prefix: str) -> str:
-    """A line of the table for each port whose name begins with a prefix."""
+    """Yield a table row for each port whose name begins with a prefix."""
     chips = [Chip(load_target(target)) for target in _WIDTHS]
     rows = []
     for name, member in chips[0].signature.members.items():
@@ -58,12 +58,12 @@ def _rows(prefix: str) -> str:
 
 
 def _bits(chip: Chip, name: str) -> int:
-    """Bits of a port."""
+    """Return the width of a port as text."""
     return len(getattr(chip, name))
 
 
 def page() -> str:
-    """Text of docs/ports.md."""
+    """Return the text of docs/ports.md."""
     most = max(chunk_beats(load_target(target)) for target in _WIDTHS)
     reads, writes = (
         ", ".join(f"{index} {name}" for index, name in enumerate(names))

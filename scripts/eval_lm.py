@@ -28,7 +28,7 @@ class _Job:
     key : str
         Key of the result.
     place : int
-        Number of the layer.
+        Index of the layer.
     point : CalibrationNetwork
         Network that consists of the layer.
     samples : int

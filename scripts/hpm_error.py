@@ -1,7 +1,7 @@
 """Prediction error of the cost model on whole networks that it was not trained on, under the static schedule.
 
 `python -m scripts.hpm_error` prints, for each of the networks of MLPerf Tiny, its predicted and its measured cycles,
-and the mean error of its layers; those that the counters do not tell apart are one.
+and the mean error of its layers; layers that share a counter are counted as one.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """Time of one prediction of the cost model: feature extraction and tree evaluation.
 
-`python -m scripts.hpm_time` prints medians over tilings of random layers, each the least of five, in microseconds.
+`python -m scripts.hpm_time` prints medians over tilings of random layers in microseconds, each the minimum of five
+runs.
 """
 
 import random

@@ -36,7 +36,7 @@ class Lines:
         return [value for line in text.splitlines() if (value := _parsed(line)) is not None]
 
     def add(self, value: Any) -> None:
-        """Append a line; an incomplete line before it is ended first."""
+        """Append a line; an incomplete line at the end of the file is terminated first."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         data = json.dumps(value).encode() + b"\n"
         with self.path.open("a+b") as file:

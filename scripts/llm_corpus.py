@@ -1,8 +1,8 @@
 """Measures small networks on the RTL under schedules and edits, as training data of the language model.
 
-`python -m scripts.llm_corpus --seconds 3000` goes on where the last call ended: everything measured is in a journal in
-the cache. Networks of the corpus of which no edits are known yet come first. At the end all of it is packed into
-`compiler/llm/corpus/schedules.xz`, which is part of the project, so that nobody needs to measure it again.
+`python -m scripts.llm_corpus --seconds 3000` continues earlier calls: all measurements are in a journal in the cache.
+Networks of the corpus without measured edits come first. At the end all measurements are packed into
+`compiler/llm/data/schedules.xz`, which is part of the project.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from compiler.llm.data.collect import measure, places, with_edits
+from compiler.llm.data.collect import corpus_indices, measure, with_edits
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.journal import CorpusJournal, pack, read
 from compiler.llm.data.measure_harness import Devices
@@ -24,7 +24,7 @@ _SAY = 30.0
 
 
 def main() -> int:
-    """Measure, pack."""
+    """Measure in parallel, then pack all measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -51,13 +51,13 @@ def main() -> int:
 
 
 def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Trajectory]:
-    """All that was measured; what is in a journal is newer than what is packed."""
+    """Return all measurements; those of a journal replace packed ones."""
     files = [*([packed] if packed.exists() else []), *sorted(folder.glob("*.jsonl"))]
     return {(walk.machine, walk.index): walk for file in files for walk in read(file)}
 
 
 def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds: float) -> None:
-    """Measure every so many-th network; the process that asked for it may die meanwhile."""
+    """Measure every `lanes`-th network until the time is over or the parent process has died."""
     parent, known = os.getppid(), _known(packed, folder)
     journal, devices = CorpusJournal(folder / f"{seed}.{lane}.jsonl"), Devices()
     end, told, found = monotonic() + seconds, monotonic(), 0
@@ -83,11 +83,11 @@ def _walks(
     lane: int,
     lanes: int,
 ) -> Iterator[Trajectory | None]:
-    """Of networks without edits those that are measured now, then of new networks, without end."""
+    """Yield measurements indefinitely: first of networks without edits, then of new networks."""
     for key, walk in sorted(known.items(), key=lambda each: each[1].index):
         if walk.index % lanes == lane and walk.edited is None and key not in journal.done:
             yield with_edits(devices, walk, seed)
-    for name, index in places(seed, lane, lanes):
+    for name, index in corpus_indices(seed, lane, lanes):
         if (name, index) not in known and (name, index) not in journal.done:
             yield measure(devices, name, index, seed)
 

@@ -1,6 +1,6 @@
 """Writes the layers that are held out from training: those of the evaluation networks.
 
-`python -m scripts.llm_held_out` writes `compiler/llm/corpus/held_out.json`.
+`python -m scripts.llm_held_out` writes `compiler/llm/data/held_out.json`.
 """
 
 import json

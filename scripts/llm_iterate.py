@@ -1,11 +1,10 @@
 """Self-training of the language model on its own measured answers, in rounds.
 
 `python -m scripts.llm_iterate --rounds 3 --networks 400 --answers 8 --steps 400 --folder build/llm_rounds`: in each
-round the model is asked about other networks of the corpus, what it answers is measured on the RTL, it is trained with
-that, and single answers of it about layers that it has never seen are measured. Everything is kept in the folder, and
-the same call goes on where it was stopped, or with more rounds. There are, after each round, a model
-(`1/model.safetensors`), all figures (`curve.json`) and their picture (`curve.svg`). `--pack` writes a corpus with all
-answers.
+round the model is prompted about other networks of the corpus, its answers are measured on the RTL, it is trained with
+them, and single answers about held-out layers are measured. All results are in the folder, and the same call resumes
+after an interruption or adds rounds. Each round writes a model (`1/model.safetensors`), all values (`curve.json`) and
+their chart (`curve.svg`). `--pack` writes a corpus with all answers.
 """
 
 import argparse
@@ -18,12 +17,12 @@ from pathlib import Path
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.journal import CorpusJournal, pack, read
 from compiler.llm.data.measure_harness import Devices
-from compiler.llm.data.self_training import Asking, chosen, enlarged
+from compiler.llm.data.self_training import SamplingOptions, extend, networks_of_round
 from compiler.llm.data.trajectories import Trajectory
-from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load, save
-from compiler.llm.training.pretrain import further_of, improve
+from compiler.llm.training.pretrain import fine_tune, fine_tuning_plan
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
 from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
@@ -33,7 +32,7 @@ _SAY = 10
 
 
 def main() -> int:
-    """Ask, measure, learn, judge."""
+    """Sample, measure, train and evaluate in rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--networks", type=int, default=400, help="asked about in a round")
@@ -74,7 +73,7 @@ def _iterate(args: argparse.Namespace) -> None:
         "turns": 1,
         "steps": 0,
         "layers": 1,
-        "samples": TOGETHER,
+        "samples": GROUP_SIZE,
     }.items():
         if getattr(args, option) < least:
             raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")
@@ -85,17 +84,17 @@ def _iterate(args: argparse.Namespace) -> None:
     say(write_curve(args.folder, points))
     for number in range(1, args.rounds + 1):
         before, model = model_of(args.folder, number - 1), model_of(args.folder, number)
-        mine = chosen(list(walks.values()), number, args.networks, args.seed)
+        mine = networks_of_round(list(walks.values()), number, args.networks, args.seed)
         known = {(walk.machine, walk.index): len(walk.steps) for walk in mine}
         found = _asked(args, number, mine, before)
         walks |= found
         asked |= known.keys()
         if not model.exists():
-            better = improve(
+            better = fine_tune(
                 load(before)[0],
                 list(walks.values()),
                 asked,
-                further_of(args.steps, args.seed + number),
+                fine_tuning_plan(args.steps, args.seed + number),
                 args.folder / str(number),
                 say,
             )
@@ -119,7 +118,7 @@ def _iterate(args: argparse.Namespace) -> None:
 def _asked(
     args: argparse.Namespace, number: int, mine: list[Trajectory], model: Path
 ) -> dict[Key, Trajectory]:
-    """Networks of a round with the model's answers; those that a journal has are not measured again."""
+    """Return the networks of a round with the model's answers; those in a journal are not measured again."""
     folder, wanted = args.folder / str(number), {(walk.machine, walk.index) for walk in mine}
     found = _journals(folder, wanted)
     left = [walk for walk in mine if (walk.machine, walk.index) not in found]
@@ -141,7 +140,7 @@ def _asked(
 
 
 def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Trajectory]:
-    """What journals have; the last line of one may be torn."""
+    """Return the contents of all journals; the last line of each may be incomplete."""
     found: dict[Key, Trajectory] = {}
     for path in sorted(folder.glob("*.jsonl")):
         CorpusJournal(path)
@@ -150,14 +149,14 @@ def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Trajectory]:
 
 
 def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Trajectory], model: Path) -> None:
-    """Ask about some networks, until all are done or the process that asked for it has died."""
+    """Sample answers about networks until all are done or the parent process has died."""
     journal, devices = CorpusJournal(args.folder / str(number) / f"{lane}.jsonl"), Devices()
     parent = os.getppid()
-    asking = Asking(load(model)[0], args.answers, args.temperature, args.drawn, args.turns)
+    asking = SamplingOptions(load(model)[0], args.answers, args.temperature, args.drawn, args.turns)
     try:
         for count, walk in enumerate(walks, 1):
             rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")
-            journal.add(enlarged(devices, walk, asking, rng))
+            journal.add(extend(devices, walk, asking, rng))
             if os.getppid() != parent:
                 return
             if count % _SAY == 0:

@@ -1,9 +1,9 @@
 """Latency from a request to a candidate of the language model, and to one from the database.
 
-`python -m scripts.llm_latency --layers 40` asks about held-out layers: for one answer, for the first candidate as a
-search has it (of several that are drawn together), for the same layer's program in the database and in memory. It goes
-on where it was stopped; `--only-render` writes the table (beside the file, as .json and .md) of what there is. The
-machine must do nothing else.
+`python -m scripts.llm_latency --layers 40` measures on held-out layers the time of one answer, of the first candidate
+of a search (from several answers sampled at once), and of the same layer's program from the database and from memory.
+It resumes after an interruption; `--only-render` writes the table (next to the file, as .json and .md) of existing
+results. The computer must be idle otherwise.
 """
 
 import argparse
@@ -45,7 +45,7 @@ MACHINE = "usual"
 
 
 def main() -> int:
-    """Ask, print."""
+    """Measure all layers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--times", type=int, default=3, help="questions about each layer, with other seeds")
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def _ask(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
-    """Take times of all layers that there are none of yet."""
+    """Measure the times of all layers without results."""
     version()  # the digest of the sources, once a process
     machine = MACHINES[MACHINE]
     done = {row["key"] for row in Lines(args.file).read()}
@@ -82,7 +82,7 @@ def _ask(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
 
 
 def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, list[float]]:
-    """Seconds of each thing that is timed, for a layer: one or several times."""
+    """Return the measured times of a layer in seconds, one or several per quantity."""
     machine = MACHINES[MACHINE]
     with Measurer(point.graph(), machine.conditions, machine.options) as measurer:
         baseline, network = measurer.baseline(), measurer.first
@@ -107,7 +107,7 @@ def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, lis
 
 
 def _seconds_of_answer(task: GeneratorTask, model: Gpt) -> float:
-    """From a task to one answer that compiles."""
+    """Return the time from a task to one answer that compiles."""
     began = perf_counter()
     ((name, subject),) = subjects_of(task).items()
     request = Schedules(task, name, subject)
@@ -117,14 +117,14 @@ def _seconds_of_answer(task: GeneratorTask, model: Gpt) -> float:
 
 
 def _seconds_of_candidate(task: GeneratorTask, model: Gpt) -> float:
-    """From a task to the first candidate that a search would measure."""
+    """Return the time from a task to the first candidate that a search would measure."""
     began = perf_counter()
     next(LmGenerator(model).propose(task), None)
     return perf_counter() - began
 
 
 def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
-    """Write FILE.json and FILE.md; returns the latter."""
+    """Write FILE.json and FILE.md; return the text of the latter."""
     whole: dict[str, Any] = {"layers": len(rows), "cores": sorted({row["cores"] for row in rows})}
     lines = [f"{len(rows)} layers", "", "| | times | median | p95 |", "| --- | --: | --: | --: |"]
     for name, (unit, size) in TIMED.items() if rows else ():

@@ -1,9 +1,9 @@
 """Compares the language model with other search methods on held-out layers at equal measurements and equal time.
 
-`python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` has a line in the file for each search.
-It goes on where it was stopped; `--only-render` writes the tables (beside the file, as .json and .md) of what there is.
-Measurements are remembered beside it, in a folder, and each method is charged for all that it asks for, with the
-seconds that it took when it was made: they are truest one by one (`--lanes 1`) on a machine that does nothing else.
+`python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` writes one line per search to the file.
+It resumes after an interruption; `--only-render` writes the tables (next to the file, as .json and .md) of existing
+results. Measurements are cached in a folder next to the file, and each method is charged the original time of every
+measurement that it requests. Times are most accurate with `--lanes 1` on an otherwise idle computer.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 
 from compiler.cache.digest import name as digest
 from compiler.llm.data.held_out import MACHINES, keys_of
-from compiler.llm.evaluate.race import filled, held_out_points
+from compiler.llm.evaluate.race import expand_curve, held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
@@ -48,11 +48,11 @@ class Search:
     Parameters
     ----------
     method : str
-        A key of METHODS, or LLM.
+        Name of the method, a key of METHODS or LLM.
     trials : int
-        Measurements that it may ask for.
+        Maximum number of measurements.
     seed : int
-        Of its choices.
+        Random seed of the search.
     """
 
     method: str
@@ -67,11 +67,11 @@ class Job:
     Parameters
     ----------
     number, draw : int
-        Of the layer, among those that are drawn with that seed.
-    point : Point
-        The layer.
+        Index of the layer among those sampled with the seed `draw`.
+    point : CalibrationNetwork
+        Network that consists of the layer.
     searches : tuple of Search
-        What is to be done.
+        Searches that remain to be run.
     """
 
     number: int
@@ -81,18 +81,18 @@ class Job:
 
 
 class Clocked(Measurer):
-    """A measurer that counts the seconds for which it is at work.
+    """Measurer that records its own run time.
 
     Attributes
     ----------
     inside : float
-        Seconds so far.
+        Seconds spent in measurements so far.
     """
 
     inside: float = 0.0
 
     def measure(self, schedules: Sequence[Schedule]) -> list[Result]:
-        """As any measurer."""
+        """Measure schedules and record the time."""
         began = monotonic()
         try:
             return super().measure(schedules)
@@ -101,7 +101,7 @@ class Clocked(Measurer):
 
 
 def main() -> int:
-    """Search, print."""
+    """Run all searches and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=5)
@@ -141,12 +141,12 @@ def main() -> int:
 
 
 def trials_of(text: str) -> dict[str, int]:
-    """Trials by method, from `hpm:256,random:128`.
+    """Parse the number of trials by method, such as `hpm:256,random:128`.
 
     Raises
     ------
     InputError
-        It is something else.
+        The text has another form.
     """
     found = {}
     for each in text.split(","):
@@ -162,12 +162,12 @@ def trials_of(text: str) -> dict[str, int]:
 
 
 def searches(trials: dict[str, int], seeds: int) -> list[Search]:
-    """All of a layer."""
+    """Return all searches of a layer."""
     return [Search(name, count, seed) for seed in range(seeds) for name, count in trials.items()]
 
 
 def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[Job]:
-    """What is not done yet."""
+    """Return the jobs with searches that have no results yet."""
     machine = MACHINES[MACHINE]
     done = {row["key"] for row in Lines(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.draw, machine)
@@ -187,7 +187,7 @@ def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[Job]:
 
 
 def key(number: int, draw: int, search: Search, model: Path) -> str:
-    """What a search of a layer is known by: the layer's number among those of a seed."""
+    """Return the key of a search of a layer, which contains the index of the layer and the sampling seed."""
     asked = f" {_digest(model)}" if search.method == LLM else ""
     return f"{draw}.{number}: {search.method} {search.trials} {search.seed}{asked}"
 
@@ -203,7 +203,7 @@ def _model(path: Path) -> Gpt:
 
 
 def run(job: Job, file: Path, model: Path) -> None:
-    """Carry out searches and add what they found to the file."""
+    """Run searches and append their results to the file."""
     importlib.import_module("lightgbm")  # takes seconds, which are no method's
     machine, began = MACHINES[MACHINE], monotonic()
     with Clocked(job.point.graph(), machine.conditions, machine.options) as measurer:
@@ -221,7 +221,7 @@ def _about(job: Job) -> dict[str, Any]:
 
 
 def _searched(measurer: Clocked, memory: FileMemory, search: Search, model: Gpt) -> dict[str, Any]:
-    """A search's curve and seconds: those of the method itself, and all, as if nothing had been remembered."""
+    """Return the curve of a search with times: of the method alone, and in total as if no measurement were cached."""
     memory.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
     own: list[float] = []
     every: list[float] = []
@@ -238,7 +238,7 @@ def _searched(measurer: Clocked, memory: FileMemory, search: Search, model: Gpt)
         "seed": search.seed,
         "static": found.baseline.cycles,
         "floor": found.baseline.floor,
-        "curve": filled(found.curve, search.trials),
+        "curve": expand_curve(found.curve, search.trials),
         "seconds": [round(each, 4) for each in every],
         "own_seconds": round(own[-1], 4),
     }

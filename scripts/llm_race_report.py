@@ -1,4 +1,4 @@
-"""Tables of the results of `scripts.llm_race`."""
+"""Formats the results of `scripts.llm_race` as tables."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ class Layer:
     Parameters
     ----------
     name : str
-        What it is.
+        Description of the layer.
     static, floor : int
-        Cycles of the static compiler's schedule, and those that nothing beats.
+        Cycles of the static compiler's schedule, and lower bound of the cycles.
     runs : dict
         Lines of the file by method, one for each seed, in order of seeds.
     """
@@ -39,20 +39,20 @@ class Layer:
     runs: dict[str, list[Row]]
 
     def after(self, method: str, trials: int) -> list[int]:
-        """The least cycles after so many trials, or all that there were, by seed."""
+        """Return the minimum cycles after `trials` trials, or all if there are fewer, by seed."""
         return [run["curve"][min(trials, len(run["curve"]) - 1)] for run in self.runs[method]]
 
     def within(self, method: str, seconds: float) -> list[int]:
-        """The same after so many seconds."""
+        """Return the minimum cycles after some seconds, by seed."""
         return [run["curve"][bisect_right(run["seconds"], seconds)] for run in self.runs[method]]
 
     def time(self, method: str, trials: int) -> float:
-        """Seconds for so many trials, the median seed's."""
+        """Return the median over seeds of the seconds for some number of trials."""
         return median(run["seconds"][min(trials, len(run["seconds"])) - 1] for run in self.runs[method])
 
 
 def render(rows: Sequence[Row], file: Path) -> str:
-    """Write FILE.json and FILE.md; returns the latter."""
+    """Write FILE.json and FILE.md; return the text of the latter."""
     layers = layers_of(rows)
     if not layers:
         return "no layer has been searched by every method with every seed yet"
@@ -85,7 +85,7 @@ def render(rows: Sequence[Row], file: Path) -> str:
 
 
 def layers_of(rows: Sequence[Row]) -> list[Layer]:
-    """Layers of which all searches are done that are done of any."""
+    """Return the layers for which all methods and seeds have results."""
     found: dict[int, dict[str, dict[int, Row]]] = {}
     for row in rows:
         found.setdefault(row["number"], {}).setdefault(row["method"], {})[row["seed"]] = row
@@ -105,17 +105,17 @@ def _trials(layers: Sequence[Layer], method: str) -> int:
 
 
 def _mean(layers: Sequence[Layer], value: Callable[[Layer], float]) -> float:
-    """Geometric mean."""
+    """Return the geometric mean."""
     return exp(fmean(log(value(layer)) for layer in layers))
 
 
 def _part(method: str, seconds: float) -> Callable[[Layer], float]:
-    """Of the static compiler's cycles what a method has left after some time."""
+    """Return the ratio of a method's cycles after some time to the static compiler's."""
     return lambda layer: median(layer.within(method, seconds)) / layer.static
 
 
 def _bars(layers: Sequence[Layer]) -> list[Row]:
-    """The model after few trials over the guided search after more."""
+    """Return the ratios of the model's cycles after few trials to those of the guided search after more."""
     bars = []
     for mine, its, most in BARS:
         if "hpm" in layers[0].runs and mine <= _trials(layers, LLM) and its <= _trials(layers, "hpm"):
@@ -126,7 +126,7 @@ def _bars(layers: Sequence[Layer]) -> list[Row]:
 
 
 def _compared(layers: Sequence[Layer], pairs: Sequence[tuple[list[int], list[int]]]) -> Row:
-    """The model's cycles and another method's by layer and seed: means, spread over seeds, losses."""
+    """Compare the model's cycles with another method's by layer and seed: means, spread over seeds, losses."""
     ratios = [median(mine) / median(its) for mine, its in pairs]
     seeds = [
         exp(fmean(log(mine[seed] / its[seed]) for mine, its in pairs)) for seed in range(len(pairs[0][0]))
@@ -150,7 +150,7 @@ def _equal(layers: Sequence[Layer], method: str, count: int) -> Row:
 
 
 def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
-    """What the other method has in the time that the model takes for some trials of the same layer."""
+    """Compare with another method in the time that the model needs for some trials of the same layer."""
     times = [layer.time(LLM, count) for layer in layers]
     pairs = [
         (layer.after(LLM, count), layer.within(method, time))
@@ -167,7 +167,7 @@ def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
 
 
 def _cost(layers: Sequence[Layer], method: str) -> Row:
-    """Milliseconds of a trial: the method's own, and all."""
+    """Return the milliseconds per trial: of the method alone, and in total."""
     runs = [run for layer in layers for run in layer.runs[method]]
     own = [1000 * run["own_seconds"] / run["trials"] for run in runs]
     every = [1000 * run["seconds"][-1] / run["trials"] for run in runs]

@@ -1,11 +1,10 @@
 """Trains the language model with group-relative policy optimization (GRPO) on its measured answers, in rounds.
 
 `python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: in each round
-the model is asked about other networks of the corpus, each answer is measured on the RTL, those that cost less than
-others to the same question become likelier (group-relative policy gradient), and single answers about layers that it
-has never seen are measured. Everything is kept in the folder, and the same call goes on where it was stopped, or with
-more rounds. There are, after each round, a model (`1/model.safetensors`), all figures (`curve.json`) and their picture
-(`curve.svg`).
+the model is prompted about other networks of the corpus, each answer is measured on the RTL, the likelihood of answers
+that cost less than others to the same prompt is raised (group-relative policy gradient), and single answers about
+held-out layers are measured. All results are in the folder, and the same call resumes after an interruption or adds
+rounds. Each round writes a model (`1/model.safetensors`), all values (`curve.json`) and their chart (`curve.svg`).
 """
 
 import argparse
@@ -21,15 +20,15 @@ from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.held_out import is_judged
 from compiler.llm.data.journal import read
 from compiler.llm.data.measure_harness import Devices
-from compiler.llm.data.self_training import RolloutGroup, chosen, rolled_out
+from compiler.llm.data.self_training import RolloutGroup, networks_of_round, roll_out
 from compiler.llm.data.trajectories import Trajectory
-from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load, save
-from compiler.llm.training.dataset import Style, TokenizedExample, read_examples
+from compiler.llm.training.dataset import PromptOptions, TokenizedExample, tokenize_examples
 from compiler.llm.training.grpo import GrpoPolicy, reinforce
-from compiler.llm.training.pretrain import by_kind
+from compiler.llm.training.pretrain import group_examples
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
 from scripts.jsonl_log import Lines
@@ -43,13 +42,13 @@ _LEAST = {
     "passes": 1,
     "beside": 0,
     "layers": 1,
-    "samples": TOGETHER,
+    "samples": GROUP_SIZE,
     "lanes": 1,
 }
 
 
 def main() -> int:
-    """Ask, measure, learn, judge."""
+    """Sample, measure, train and evaluate in rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--networks", type=int, default=200, help="asked about in a round")
@@ -105,8 +104,11 @@ def _go_through(args: argparse.Namespace) -> None:
 
 
 def _asked(args: argparse.Namespace, number: int, walks: list[Trajectory]) -> list[RolloutGroup]:
-    """Answers of a round, in the order of its networks; those that are there are not measured again."""
-    mine, file = chosen(walks, number, args.networks, args.seed), args.folder / str(number) / "groups.jsonl"
+    """Return the answers of a round in the order of its networks; existing ones are not measured again."""
+    mine, file = (
+        networks_of_round(walks, number, args.networks, args.seed),
+        args.folder / str(number) / "groups.jsonl",
+    )
     done = _groups(file).keys()
     left = [walk for walk in mine if (walk.machine, walk.index) not in done]
     if left:
@@ -117,11 +119,11 @@ def _asked(args: argparse.Namespace, number: int, walks: list[Trajectory]) -> li
     if missing := [walk for walk in mine if (walk.machine, walk.index) not in rows]:
         raise WorkError(f"round {number}: {len(missing)} networks were not measured; the same call goes on")
     found = [rows[walk.machine, walk.index] for walk in mine]
-    return [RolloutGroup.of(each) for each in found if each is not None]
+    return [RolloutGroup.from_json(each) for each in found if each is not None]
 
 
 def _groups(file: Path) -> dict[tuple[str, int], Any]:
-    """What a file has, by network; InputError: it is of something else."""
+    """Read the groups of a file by network; InputError if it is damaged."""
     try:
         return {(row["key"][0], row["key"][1]): row["group"] for row in Lines(file).read()}
     except (TypeError, LookupError) as error:
@@ -129,13 +131,13 @@ def _groups(file: Path) -> dict[tuple[str, int], Any]:
 
 
 def _lane(walks: list[Trajectory], args: argparse.Namespace, number: int) -> None:
-    """Ask about some networks, until all are done or the process that asked for it has died."""
+    """Sample answers about networks until all are done or the parent process has died."""
     file, devices = Lines(args.folder / str(number) / "groups.jsonl"), Devices()
     model, parent = load(model_of(args.folder, number - 1))[0], os.getppid()
     try:
         for walk in walks:
             rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")
-            group = rolled_out(devices, walk, model, args.answers, rng)
+            group = roll_out(devices, walk, model, args.answers, rng)
             file.add({"key": [walk.machine, walk.index], "group": None if group is None else group.as_json()})
             if os.getppid() != parent:
                 return
@@ -146,7 +148,7 @@ def _lane(walks: list[Trajectory], args: argparse.Namespace, number: int) -> Non
 def _learnt(
     args: argparse.Namespace, number: int, walks: list[Trajectory], groups: list[RolloutGroup]
 ) -> None:
-    """The model of a round, unless it is there."""
+    """Train the model of a round if it does not exist yet."""
     path = model_of(args.folder, number)
     if path.exists():
         return
@@ -160,15 +162,15 @@ def _learnt(
 
 
 def _some(walks: list[Trajectory], args: argparse.Namespace) -> list[Trajectory]:
-    """Networks whose examples are learnt beside."""
+    """Return the networks whose corpus examples are mixed in."""
     usable = [walk for walk in walks if not is_judged(walk)]
     return random.Random(args.seed).sample(usable, min(args.beside, len(usable)))
 
 
 def _beside(walks: list[Trajectory], model: Gpt) -> list[list[TokenizedExample]]:
-    """Their best answers."""
-    style = Style(profile=model.profile, want=True, longest=model.shape.context)
-    return by_kind(read_examples(walks, style, say), best=True)
+    """Return the examples of the best answers, grouped by network and type."""
+    style = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
+    return group_examples(tokenize_examples(walks, style, say), best=True)
 
 
 if __name__ == "__main__":

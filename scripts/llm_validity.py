@@ -1,9 +1,9 @@
-"""Validity of language model answers: how many end, compile, are proved, run, are bit-exact, are faster.
+"""Measures the validity of language model answers: how many end, compile, are proved, run, are exact, are faster.
 
-`python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` asks about held-out layers, in
-the ways of WAYS: with all that keeps answers right, with the grammar alone, with nothing. Layers whose programs are too
-long to be written do not count for those. It goes on where it was stopped; `--only-render` writes the table (beside the
-file, as .json and .md) of what there is.
+`python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` samples answers about held-out
+layers in the modes of WAYS: fully constrained, with the grammar alone, unconstrained. Layers whose programs are too
+long for an answer are excluded from whole programs. It resumes after an interruption; `--only-render` writes the table
+(next to the file, as .json and .md) of existing results.
 """
 
 import argparse
@@ -52,19 +52,19 @@ _REJECTED = {"compile": 1, "validate": 2, "trap": 3, "time": 3, "same": 4}
 
 
 class Free:
-    """Allows every word; an answer ends with its last one.
+    """Grammar that allows every token until the last one.
 
     Parameters
     ----------
     last : str
-        Which that is.
+        Token that ends an answer.
     """
 
     def __init__(self, last: str):
         self.last = last
 
     def after(self, words: Sequence[str]) -> Sequence[str]:
-        """All words, or none behind the last one."""
+        """Return all tokens, or none after the last one."""
         return () if words and words[-1] == self.last else LANGUAGE.words
 
     def ends(self, words: Sequence[str]) -> bool:
@@ -73,7 +73,7 @@ class Free:
 
 
 class Meaning(ChangesGrammar):
-    """The grammar of changes; any answer may end."""
+    """Grammar of schedule deltas that accepts every complete answer."""
 
     def ends(self, words: Sequence[str]) -> bool:
         """Always."""
@@ -81,19 +81,19 @@ class Meaning(ChangesGrammar):
 
 
 def schedules(task: GeneratorTask) -> LmRequest:
-    """Changes of the layer's schedule."""
+    """Return the request for changes of the layer's schedule."""
     ((name, subject),) = subjects_of(task).items()
     return Schedules(task, name, subject)
 
 
 def edits(task: GeneratorTask) -> LmRequest:
-    """Edits of its slowest program."""
+    """Return the request for edits of the slowest program."""
     programs = Programs(task)
     return Edits(programs, programs.pieces[0])
 
 
 def programs(task: GeneratorTask) -> LmRequest:
-    """A whole program in place of that one."""
+    """Return the request for a replacement of the slowest program."""
     programs = Programs(task)
     return ProgramRequest(programs, programs.pieces[0])
 
@@ -107,13 +107,13 @@ KINDS: dict[str, Callable[[GeneratorTask], LmRequest]] = {
 
 
 def answers_of(request: LmRequest, model: Gpt, way: str, count: int, seed: int) -> list[Schedule | None]:
-    """Answers to a question, each as a schedule of the network, None if it is none; empty: it cannot be asked."""
+    """Sample answers as schedules of the network, None for invalid ones; empty if there is no prompt."""
     if request.grammar is None:
         return []
     grammar = _grammar(request, way)
     rng, out = np.random.default_rng(seed), list[SampledAnswer]()
     while len(out) < count:
-        together = min(request.together, count - len(out))
+        together = min(request.answers_per_draw, count - len(out))
         out += draw(model, LANGUAGE, request.question(profile=model.profile), grammar, together, rng)
     return [_schedule(request, each) for each in out]
 
@@ -125,7 +125,7 @@ def _grammar(request: LmRequest, way: str) -> TokenGrammar | None:
 
 
 def _schedule(request: LmRequest, answer: SampledAnswer) -> Schedule | None:
-    """What an answer proposes; None: it does not end, or says nothing that can be understood."""
+    """Return the schedule of an answer; None if the answer is incomplete or invalid."""
     try:
         return request.candidate(answer.words).schedule if answer.complete else None
     except (InputError, ValueError):
@@ -134,20 +134,20 @@ def _schedule(request: LmRequest, answer: SampledAnswer) -> Schedule | None:
 
 @dataclass(frozen=True)
 class Job:
-    """A layer to ask about.
+    """Evaluation of answers about one layer.
 
     Parameters
     ----------
     key : str
-        What its results are known by.
-    point : Point
-        The layer.
+        Key of the results.
+    point : CalibrationNetwork
+        Network that consists of the layer.
     machine, kind : str
-        Keys of MACHINES and KINDS.
+        Hardware configuration and kind of answers, keys of MACHINES and KINDS.
     answers : int
-        In each way.
+        Number of answers per mode.
     model : path
-        The model's file.
+        Path of the model file.
     """
 
     key: str
@@ -159,7 +159,7 @@ class Job:
 
 
 def main() -> int:
-    """Ask, print."""
+    """Evaluate all layers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--answers", type=int, default=8)
@@ -185,7 +185,7 @@ def main() -> int:
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
-    """All questions: each kind about each layer."""
+    """Return all jobs: each kind of answers about each layer."""
     machine = MACHINES[args.machine]
     load(args.llm)
     model = digest(args.llm.read_bytes())[:12]
@@ -211,7 +211,7 @@ def _model(path: Path) -> Gpt:
 
 
 def ask(job: Job, seed: int, file: Path) -> None:
-    """Ask about a layer in each way, try the answers, add what became of them to the results."""
+    """Sample answers about a layer in each mode, evaluate them and append the results to the file."""
     machine, began = MACHINES[job.machine], monotonic()
     row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0], "answers": 0}
     with Measurer(job.point.graph(), machine.conditions, machine.options) as measurer:
@@ -233,7 +233,7 @@ def ask(job: Job, seed: int, file: Path) -> None:
 
 
 def stage_of(answer: Schedule | None, measurer: Measurer, known: dict[str, Result], static: int) -> int:
-    """How many of STAGES an answer gets to."""
+    """Return the number of STAGES that an answer passes."""
     if answer is None:
         return 0
     text = answer.to_json()
@@ -254,7 +254,7 @@ def _reason(result: Result) -> str | None:
 
 
 def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
-    """Write FILE.json and FILE.md; returns the latter."""
+    """Write FILE.json and FILE.md; return the text of the latter."""
     whole = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         mine = [row for row in rows if row["kind"] == kind and row["answers"]]

@@ -17,12 +17,12 @@ def in_lanes(work: Callable[..., None], items: Sequence[Item], lanes: int, *more
     work : callable
         Called with an item and `more`: a function of a module, since other processes import it.
     items : sequence
-        The first ones are begun first.
+        Work items, started in this order.
     lanes : int
-        Processes at the same time; one lane is this process itself. Lanes end with the item that they are at when this
-        process has died.
+        Number of parallel processes; 1 uses this process itself. If this process dies, the others stop after their
+        current item.
     *more : object
-        For all of them.
+        Further arguments of `work` for every item.
 
     Returns
     -------

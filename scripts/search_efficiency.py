@@ -1,8 +1,8 @@
-"""Efficiency of search methods on layers with few tilings: trials until they are near the optimum.
+"""Measures the efficiency of search methods on layers with few tilings: trials until they are near the optimum.
 
-`python -m scripts.search_efficiency --seeds 5 --file FILE` prints a table; measurements are remembered between methods,
-seeds and calls, and each method is charged for all that it asks for. `--random 256` also asks after how many trials
-the guided search has what that many random ones have found, at most a quarter of them.
+`python -m scripts.search_efficiency --seeds 5 --file FILE` prints a table; measurements are cached across methods,
+seeds and calls, and each method is charged for all that it requests. `--random 256` also reports after how many trials,
+at most a quarter as many, the guided search reaches the best of that many random trials.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _NEAR = 1.02
 
 
 def main() -> int:
-    """Measure, print."""
+    """Run the searches and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=32)
@@ -90,7 +90,7 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
 
 
 def _race(measurer: Measurer, trials: int, seed: int) -> dict:
-    """Trials until random search has its best, and until the guided one has that too, of a quarter as many."""
+    """Return the trials until random search reaches its best, and until a guided search of a quarter as many does."""
     drawn = tune(measurer, "random", trials, seed=seed)
     guided = tune(measurer, "hpm", trials // 4, seed=seed)
     when, best = drawn.curve[-1]

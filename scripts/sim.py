@@ -1,8 +1,8 @@
 """Serves handwritten digits on the simulated chip while better programs are searched for and loaded.
 
-The network comes from its ONNX file. It is served first as a simple compiler would have it, each operator a program of
-its own from DRAM and back; `compiler.serve` then swaps in what the static compiler makes of it, and what the search
-finds beyond that on another simulator. Exit status 1 if an output is not what it must be.
+The network is read from its ONNX file. It is served first as a naive compiler would build it, with one program per
+operator from DRAM to DRAM; `compiler.serve` then swaps in the programs of the static compiler, and those that the
+search finds on another simulator. Exit status 1 if an output is wrong.
 
 Example: .venv/bin/python -m scripts.sim --images 40
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from compiler.cli.exit_status import run_to_status
 from compiler.cli.options import claim
 from compiler.frontends.model import read_model
-from compiler.options import USUAL, CompileOptions
+from compiler.options import DEFAULT_DRAM, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.scheduler.initial import naive_schedule
@@ -73,7 +73,7 @@ def _open(serving: Serving, args: argparse.Namespace, say: Say) -> Device:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Refuse bad input before anything is built; how many images it is to be."""
+    """Reject invalid arguments before anything is built; return the number of images."""
     images = (WAVES_IMAGES if args.waves else HELD_OUT) if args.images is None else args.images
     if not 2 <= images <= HELD_OUT:
         raise InputError(f"--images must be in 2..{HELD_OUT}, not {images}")
@@ -93,27 +93,27 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
-    """What is served, and the static compiler's network, which says what must come out.
+    """Return the serving setup, and the static compiler's network, which gives the expected outputs.
 
     Parameters
     ----------
     images : int
-        How many there will be.
+        Number of images to serve.
     adapt : bool
-        Begin as a simple compiler would, and get better.
+        True to start from naive programs and tune while serving.
     """
     graph, config = read_model(MODEL), load_target(TARGET)
     prepared = ModelCompiler(graph, config, OPTIONS)
     compiled = prepared.network()
     if not adapt:
-        return Serving(compiled, USUAL), compiled
+        return Serving(compiled, DEFAULT_DRAM), compiled
     plain = prepared.network(naive_schedule(prepared.lowered(())))
     job = SearchJob(graph, config, OPTIONS, METHOD)
-    return Serving(plain, USUAL, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
+    return Serving(plain, DEFAULT_DRAM, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
 
 
 def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:
-    """A request for each image."""
+    """Return the source of requests, one for each image."""
     (tensor,) = network.inputs
     return RequestSource(iter([{tensor.name: image.reshape(tensor.shape)} for image in digits.images]))
 
@@ -145,7 +145,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run; returns the exit status."""
+    """Serve all images and print the report; return the exit status."""
     args = _arguments()
     return run_to_status("sim", lambda: _run(args))
 

@@ -11,19 +11,19 @@ from scripts.networks.digits import MODEL
 
 
 class Marks(ServingObserver):
-    """Looks at every image that comes out.
+    """Checker of every served image.
 
     Parameters
     ----------
-    compiled : Network
-        The static compiler's: what it gives on the golden model must come out.
+    compiled : CompiledNetwork
+        Network of the static compiler, whose outputs on the golden model are the expected ones.
     labels : array
-        Of the images, 0..9.
+        Labels of the images, 0..9.
 
     Attributes
     ----------
     images, right, exact : int
-        How many have come out, were classified rightly, and were what they must be bit by bit.
+        Numbers of images served, classified correctly, and with bit-exact outputs.
     """
 
     def __init__(self, compiled: CompiledNetwork, labels: Sequence[int] | np.ndarray):
@@ -32,7 +32,7 @@ class Marks(ServingObserver):
         self._came: list[tuple[np.ndarray, np.ndarray]] = []
 
     def result(self, result: RequestResult) -> None:
-        """Look at an image."""
+        """Check the output of an image."""
         (image,), (scores,) = result.inputs.values(), result.outputs.values()
         (expected,) = self.compiled(**result.inputs).values()
         self.images += 1
@@ -42,11 +42,11 @@ class Marks(ServingObserver):
 
     @property
     def accuracy(self) -> float:
-        """Share of the images so far that were classified rightly."""
+        """Share of the images so far that were classified correctly."""
         return self.right / max(self.images, 1)
 
     def beside_onnxruntime(self) -> tuple[int, int] | None:
-        """How many images onnxruntime puts into the same class, and by how much a score differs at most.
+        """Return the number of images that onnxruntime puts into the same class, and the maximum difference of a score.
 
         None if it is not installed. It computes layers in floating point, the chip in integers.
         """

@@ -17,7 +17,7 @@ from statistics import median
 from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cli.exit_status import run_to_status
-from compiler.options import USUAL, CompileOptions, DramTiming
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.quantize.ranges import random_samples
@@ -45,17 +45,17 @@ _SOME = 8
 
 @dataclass(frozen=True)
 class Row:
-    """One change of the memory.
+    """Result of one change of the DRAM timing.
 
     Parameters
     ----------
     network : str
-        What was served.
+        Name of the served network.
     bytes_per_cycle : float
-        What the memory has become.
+        DRAM bandwidth after the change.
     noticed, known, specialised : int or None
-        After how many requests the change was noticed, the memory known, and nine tenths of the gain there for good;
-        None: not at all.
+        Number of requests until the change was detected, the timing identified, and nine tenths of the gain reached
+        permanently; None if not at all.
     before, after : float
         Cycles of a request just after the change, and 200 requests after it.
     scratch : float
@@ -73,18 +73,18 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Part of the gain of tuning from scratch; 1 where there is none to be had."""
+        """Share of the gain of tuning from scratch; 1 if that has no gain."""
         gain = self.before - self.scratch
         return (self.before - self.after) / gain if gain > 0 else 1.0
 
     @property
     def passed(self) -> bool:
-        """Whether all bars are met."""
+        """True if all targets are met."""
         bars = ((self.noticed, NOTICED), (self.specialised, SPECIALISED))
         return all(count is not None and count <= most for count, most in bars) and self.share >= SHARE
 
     def text(self) -> str:
-        """For people."""
+        """The result as one line of text."""
         return (
             f"{self.network}, {self.bytes_per_cycle:g} bytes a cycle: noticed after {self.noticed} requests, "
             f"memory known after {self.known}, {SHARE:.0%} of the gain after {self.specialised}; {self.before:,.0f} -> "
@@ -94,7 +94,7 @@ class Row:
 
 
 def adaptation(name: str, method: str, seed: int) -> list[Row]:
-    """Both changes of one network."""
+    """Return the results of both changes for one network."""
     source = ModelSource(MODEL if name == "digits" else model_path(name))
     job = SearchJob(
         source.graph,
@@ -107,9 +107,9 @@ def adaptation(name: str, method: str, seed: int) -> list[Row]:
     moments = (_BEFORE, _BEFORE + _BETWEEN)
     changes = tuple(
         Change(at, dram.latency, dram.bytes_per_cycle)
-        for at, dram in zip(moments, (_SLOW, USUAL), strict=True)
+        for at, dram in zip(moments, (_SLOW, DEFAULT_DRAM), strict=True)
     )
-    serving = Serving(network, USUAL, job, pace=1, changes=changes)
+    serving = Serving(network, DEFAULT_DRAM, job, pace=1, changes=changes)
     count = moments[1] + _BETWEEN
     history = ServingHistory(clocked=True)
     samples = islice(cycle(random_samples(job.graph, seed, _SOME)), count)
@@ -117,12 +117,12 @@ def adaptation(name: str, method: str, seed: int) -> list[Row]:
         serve(serving, device, RequestSource(samples), [history, ServingProgress(task, clocked=True)])
     return [
         _row(name, at, dram, history, _from_scratch(job, dram))
-        for at, dram in zip(moments, (_SLOW, USUAL), strict=True)
+        for at, dram in zip(moments, (_SLOW, DEFAULT_DRAM), strict=True)
     ]
 
 
 def _from_scratch(job: SearchJob, dram: DramTiming) -> float:
-    """Cycles of a request after tuning for a memory."""
+    """Return the cycles of a request after tuning from scratch for a DRAM timing."""
     conditions = HardwareProfile(job.config, dram)
     options = replace(job.options, dram=dram)
     print(f"tuning from scratch: {_BETWEEN} trials", file=sys.stderr, flush=True)
@@ -134,7 +134,7 @@ def _from_scratch(job: SearchJob, dram: DramTiming) -> float:
 
 def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch: float) -> Row:
     def after(event: str, since: int) -> int | None:
-        """Requests until the first decision of a kind."""
+        """Return the number of requests until the first decision of a kind."""
         found = [each["request"] - since for each in history.events if each["event"] == event]
         return next((count for count in found if 0 <= count < _BETWEEN), None)
 
@@ -159,7 +159,7 @@ def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch:
 
 
 def main() -> int:
-    """Serve, tune, print."""
+    """Serve and tune all networks, and print the results."""
     parser = argparse.ArgumentParser(prog="study_adaptation", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("networks", nargs="+", choices=("digits", *NETWORKS), metavar="NETWORK")
     parser.add_argument("--method", choices=METHODS, default="evolution", help="default: %(default)s")

@@ -34,7 +34,7 @@ _PROMISED = 3
 
 
 def main() -> int:
-    """Measure, print."""
+    """Measure all chains and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=30)
     parser.add_argument("--seed", type=int, default=_SEED)
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
-    """All ways of one chain: predicted and measured cycles."""
+    """Return the predicted and measured cycles of all variants of a chain."""
     conditions = HardwareProfile(load_target("n16"))
     with Measurer(point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
         measurer.memory = FileMemory(measurer.prepared, conditions, file)
@@ -95,7 +95,7 @@ def _cycles(measurer: Measurer, engine: FusionEngine, schedule: Schedule) -> dic
 
 
 def _chosen(row: dict[str, Any]) -> tuple[int, int, int]:
-    """Measured cycles of what is chosen, of the best, and of the unfused way."""
+    """Return the measured cycles of the chosen, of the best, and of the unfused variant."""
     ways = row["ways"]
     chosen = next(each for each in ways if each["chosen"])
     best = min(each["measured"] for each in ways)
@@ -103,7 +103,7 @@ def _chosen(row: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _among(row: dict[str, Any], count: int) -> bool:
-    """Whether the measured best is one of those that promise most."""
+    """Return whether the measured best is among the variants with the best predictions."""
     promised = sorted(row["ways"], key=lambda each: each["predicted"])[:count]
     return min(each["measured"] for each in promised) == min(each["measured"] for each in row["ways"])
 

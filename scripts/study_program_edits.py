@@ -1,9 +1,9 @@
-"""Gain of program edits over schedules: the best of many measured schedules of a layer, and edits of its programs.
+"""Measures the gain of program edits over schedules: the best of many schedules of a layer, and edits of its programs.
 
 `python -m scripts.study_program_edits --shapes 3 --folder build/study_program_edits` searches, for each layer,
 `--trials` schedules with distinct programs, by several methods, then `--programs` micro-programs derived from the best.
 It resumes after an interruption; `--only-render` writes the tables (report.json, report.md) of the results. `--among`
-selects layers with one of some texts in their names: those that a run with few trials has found worth more.
+selects layers whose names contain one of some texts, such as those for which a run with few trials found a gain.
 """
 
 import argparse
@@ -70,20 +70,20 @@ _SHARED = 0.5
 
 @dataclass(frozen=True)
 class Job:
-    """A layer to look at.
+    """Study of one layer.
 
     Parameters
     ----------
-    point : Point
-        The layer.
+    point : CalibrationNetwork
+        Network that consists of the layer.
     trials, programs, starts : int
-        Schedules to measure, programs beyond them by each method, and schedules that those begin with.
+        Numbers of schedules to measure, of further programs per method, and of schedules that those start from.
     methods : tuple of str
-        Keys of PROGRAMS.
+        Names of the methods, keys of PROGRAMS.
     seed : int
-        Of the methods.
+        Random seed of the methods.
     folder : path
-        Where measurements and results are.
+        Folder of measurements and results.
     """
 
     point: CalibrationNetwork
@@ -96,7 +96,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What it is in one line."""
+        """Description of the layer in one line."""
         (op,) = self.point.ops
         shape = "x".join(map(str, self.point.shape))
         size = f" to {op.size}" if op.size else ""
@@ -106,13 +106,13 @@ class Job:
 
     @property
     def key(self) -> str:
-        """What its results are known by."""
+        """Key of the results."""
         methods = " ".join(self.methods)
         return f"{self.name}; {self.trials}, {self.programs} from {self.starts} by {methods}; {self.seed}"
 
 
 def main() -> int:
-    """Search, print."""
+    """Study all layers and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--shapes", type=int, default=2, help="held-out layers of each kind")
@@ -151,7 +151,7 @@ def main() -> int:
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
-    """The layers that arguments ask for, those of one kind not one after the other."""
+    """Return the jobs of the requested layers, with layer kinds interleaved."""
     if not 0 < args.bytes[0] < args.bytes[1]:
         raise InputError(f"--bytes: {args.bytes[0]} to {args.bytes[1]} is no range of sizes")
     for option in ("shapes", "trials", "programs", "starts", "lanes"):
@@ -181,12 +181,12 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
 
 
 def rows_file(folder: Path) -> Path:
-    """Where results are."""
+    """Return the path of the results."""
     return folder / "layers.jsonl"
 
 
 def held_out_layers(seed: int, least: int = _BYTES[0], most: int = _BYTES[1]) -> Iterator[CalibrationNetwork]:
-    """Layers with so many bytes that no model has learnt from, without end, each once."""
+    """Yield distinct held-out layers in a range of sizes indefinitely."""
     rng, seen = random.Random(f"new territory {seed}"), set()
     for point in singles(load_target("n16").n, rng):
         if point not in seen and is_held_out(point) and least <= _bytes(point) <= most:
@@ -212,7 +212,7 @@ def _compiles(point: CalibrationNetwork) -> bool:
 
 
 def look(job: Job) -> None:
-    """Search one layer and add what came of it to the results."""
+    """Study one layer and append the results to the file."""
     conditions, began = HardwareProfile(load_target("n16")), monotonic()
     with Measurer(job.point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
         file = job.folder / "measured" / f"{job.name.replace(' ', '_').replace('/', 'by')}.jsonl"
@@ -249,13 +249,13 @@ def look(job: Job) -> None:
 
 
 def cycles(trial: Trial) -> int:
-    """Of a trial that could be measured."""
+    """Return the cycles of a successful trial."""
     assert isinstance(trial.result, Measurement)
     return trial.result.cycles
 
 
 def _summary(trial: Trial) -> dict[str, Any]:
-    """Cycles, by cause too, and the schedule."""
+    """Return cycles, cycles by cause and the schedule of a trial as a JSON object."""
     assert isinstance(trial.result, Measurement)
     where: dict[str, int] = {}
     for entry in trial.result.layers:
@@ -265,9 +265,9 @@ def _summary(trial: Trial) -> dict[str, Any]:
 
 
 def schedules_of(measurer: Measurer, memory: FileMemory, trials: int, seed: int) -> tuple[list[Trial], int]:
-    """Trials of so many schedules whose programs differ, the best first, and how many were asked for.
+    """Return trials of schedules with distinct programs, best first, and the number of requested measurements.
 
-    Fewer only if a turn of all methods finds no more; then at least so many were asked for.
+    There are fewer only if a round of all methods finds no more; then at least as many were requested.
     """
     found: dict[str | None, Trial] = {}
     asked = 0
@@ -288,13 +288,13 @@ def schedules_of(measurer: Measurer, memory: FileMemory, trials: int, seed: int)
 
 
 class Quoted(LmGenerator):
-    """The language model, asked for edits, with what it said.
+    """Language model generator that records its answers.
 
     Attributes
     ----------
     said : dict
-        For each schedule that it proposed, as JSON, the one that it was first proposed for, and the answer; None for
-        one that the search began with.
+        For each proposed schedule as JSON, the schedule that it was first proposed for, and the answer; None for an
+        initial schedule of the search.
     """
 
     def __init__(self) -> None:
@@ -302,7 +302,7 @@ class Quoted(LmGenerator):
         self.said: dict[str, tuple[str, str] | None] = {}
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """As any writer."""
+        """Yield candidates and record the answers."""
         now = task.schedule.to_json()
         self.said.setdefault(now, None)
         for candidate in super().propose(task):
@@ -310,7 +310,7 @@ class Quoted(LmGenerator):
             yield candidate
 
     def answers(self, schedule: Schedule) -> list[str]:
-        """What led to a schedule, the first answer first."""
+        """Return the answers that led to a schedule, first answer first."""
         text, found = schedule.to_json(), []
         while (step := self.said.get(text)) is not None:
             text, why = step
@@ -327,7 +327,7 @@ PROGRAMS: dict[str, Callable[[], Generator | None]] = {
 
 
 def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement, seed: int) -> SearchMethod:
-    """Searches among programs beginning with those of a schedule."""
+    """Return a search among programs that starts from those of a schedule."""
     generator = PROGRAMS[name]()
     searcher = (
         ProgramEditSearch(measurer, Objective.LATENCY, baseline, seed, patience=0)
@@ -342,9 +342,9 @@ def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement
 def programs_of(
     measurer: Measurer, name: str, starts: Sequence[Trial], trials: int, seed: int
 ) -> dict[str, Any]:
-    """The best of so many programs by one method: cycles, texts, and the edits that made it.
+    """Return the best program found by one method: cycles, texts, and the edits that lead to it.
 
-    Half of the trials are shared by all starts, the others are for the one that then has the best program.
+    Half of the trials are divided among all starts, the others go to the one with the best program.
     """
     baseline, results = measurer.baseline(), Counter({"measured": 0, "rejected": 0, "inexact": 0})
     searchers = [_searcher(measurer, name, start, baseline, seed + at) for at, start in enumerate(starts)]
@@ -368,7 +368,7 @@ def programs_of(
 
 
 def _go_on(measurer: Measurer, searcher: SearchMethod, count: int, results: Counter[str]) -> None:
-    """Try so many more programs, as long as there are any."""
+    """Try further programs while there are any."""
     for _ in range(count):
         schedule = searcher.propose()
         if not schedule.programs:
@@ -381,14 +381,14 @@ def _go_on(measurer: Measurer, searcher: SearchMethod, count: int, results: Coun
 
 
 def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Trial, list[dict[str, Any]]]:
-    """A program without the edits that it does as well without, and those that are left, each with what it is worth.
+    """Remove the edits without effect from a program; return it and the remaining edits with their gains.
 
     Returns
     -------
     Trial
-        Of the program.
+        Trial of the pruned program.
     list of dict
-        Program, edit in words, and by how many cycles it is slower without (None: the others need it).
+        Program, edit as text, and cycles lost without it (None: other edits depend on it).
     """
     workshop = EditablePrograms(measurer.prepared.network(replace(best.schedule, programs={})))
     worth: list[dict[str, Any]] = []
@@ -409,7 +409,7 @@ def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Tr
 
 
 def _without(measurer: Measurer, workshop: EditablePrograms, edits: dict[str, Edits]) -> Trial | None:
-    """Of a program with fewer edits; None: the others cannot be made, or it must not be used."""
+    """Measure a program with fewer edits; None if it cannot be built or is rejected."""
     try:
         schedule = workshop.with_edits(edits)
     except (EditError, InputError):

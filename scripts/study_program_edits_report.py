@@ -1,4 +1,4 @@
-"""Tables of the results of `scripts.study_program_edits`."""
+"""Formats the results of `scripts.study_program_edits` as tables."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def render(rows: Sequence[Row], folder: Path) -> str:
-    """Write report.json and report.md into a folder; returns the latter."""
+    """Write report.json and report.md into a folder; return the text of the latter."""
     found = [_found(row) for row in rows]
     kinds = _kinds(found)
     passed = [kind for kind in kinds if kind["best_gain"] >= BAR]
@@ -43,7 +43,7 @@ def render(rows: Sequence[Row], folder: Path) -> str:
 
 
 def _found(row: Row) -> Row:
-    """The best of all methods of a layer, beside its best schedule."""
+    """Return the best program of all methods and the best schedule of a layer."""
     schedule = row["schedules"]
     method = min(row["programs"], key=lambda name: row["programs"][name]["cycles"])
     best = row["programs"][method]
@@ -80,7 +80,7 @@ def _found(row: Row) -> Row:
 
 
 def _kinds(found: Sequence[Row]) -> list[Row]:
-    """For each kind of layer its least and greatest gain, the greatest ones first."""
+    """Yield the minimum and maximum gain of each layer kind, largest first."""
     gains: dict[str, list[float]] = {}
     for each in found:
         gains.setdefault(each["kind"], []).append(each["gain"])
@@ -92,7 +92,7 @@ def _kinds(found: Sequence[Row]) -> list[Row]:
 
 
 def _explained(row: Row) -> list[str]:
-    """Which cycles there are fewer of, and what each edit is worth."""
+    """Describe the saved cycles by cause, and the gain of each edit."""
     changes = sorted(row["causes"].items(), key=lambda item: -abs(item[1][1] - item[1][0]))
     small = _SMALL * row["schedule"]
     named = [

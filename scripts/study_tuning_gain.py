@@ -1,4 +1,4 @@
-"""Gain of tuning over the original static compiler, under default and changed conditions.
+"""Measures the gain of tuning over the original static compiler, under default and changed conditions.
 
 `python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, cycles of the
 compiler of commit 3783297 (`scripts/study_tuning_gain.json`), of the current static compiler, and of the best schedule
@@ -16,7 +16,7 @@ from typing import Any
 from compiler.bench.architectures import model_file
 from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
-from compiler.options import USUAL, CompileOptions, DramTiming
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
@@ -31,11 +31,11 @@ USUAL_NAME = "usual"
 
 
 def conditions() -> dict[str, HardwareProfile]:
-    """Machines and memories by name."""
+    """Return the hardware profiles by name."""
     n16 = load_target("n16")
     return {
         USUAL_NAME: HardwareProfile(n16),
-        "bandwidth / 4": HardwareProfile(n16, DramTiming(USUAL.latency, n16.n / 4)),
+        "bandwidth / 4": HardwareProfile(n16, DramTiming(DEFAULT_DRAM.latency, n16.n / 4)),
         "latency 400": HardwareProfile(n16, DramTiming(400)),
         "SP 64 KiB": HardwareProfile(replace(n16, sp_bytes=1 << 16)),
         "N = 8": HardwareProfile(load_target("n8")),
@@ -49,13 +49,13 @@ class Row:
     Parameters
     ----------
     frozen, static : int
-        Of the static compiler at the commit, and now.
+        Cycles of the static compiler at the commit, and now.
     carried_over : int or None
-        Of the best schedule for the usual conditions; None: it does not fit, or these are they.
+        Cycles of the best schedule for the default conditions; None if it does not fit, or for these conditions.
     found : list of int
-        The best of each seed.
+        Best cycles of each seed.
     floor : int
-        Cycles that nothing beats.
+        Lower bound of the cycles.
     """
 
     network: str
@@ -68,7 +68,7 @@ class Row:
 
     @property
     def left(self) -> float:
-        """Of the cycles above the floor at the commit, the part that is left; the median seed's."""
+        """Return the remaining share of the gap to the lower bound at the commit, median over seeds."""
         return (median(self.found) - self.floor) / (self.frozen - self.floor)
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Row:
 
 
 def main() -> int:
-    """Measure, print."""
+    """Measure all networks and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="*", default=[*NETWORKS, *PUBLISHED])
     parser.add_argument("--conditions", nargs="*", default=list(conditions()))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.llm.data.examples import CORPUS
-from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.util.files import read_input, write_output
 from compiler.visualize.svg.charts import draw_rounds
 from hw.errors import InputError
@@ -19,7 +19,7 @@ def model_of(folder: Path, number: int) -> Path:
 
 
 def corpus_of(folder: Path) -> Path:
-    """Return the initial corpus; the original file may be packed anew."""
+    """Return the initial corpus; the original file may be rewritten later."""
     return folder / f"corpus{CORPUS.suffix}"
 
 
@@ -29,7 +29,7 @@ def begin(folder: Path, asked: Mapping[str, Any], llm: Path, corpus: Path) -> No
     Raises
     ------
     InputError
-        The folder was begun with something else, or a file cannot be read.
+        The folder was created with other inputs, or a file cannot be read.
     """
     path, asked = folder / "asked.json", {**asked, "llm": str(llm.resolve()), "corpus": str(corpus.resolve())}
     if path.exists():
@@ -64,9 +64,9 @@ def write_curve(folder: Path, points: Sequence[Mapping[str, Any]]) -> str:
     """Write all values (curve.json) and their chart (curve.svg); return the last ones as a line."""
     lines = {
         "one answer": [each["one"] for each in points],
-        f"best of {TOGETHER}": [each["some"] for each in points],
+        f"best of {GROUP_SIZE}": [each["some"] for each in points],
         "one, median": [each["one_median"] for each in points],
-        f"best of {TOGETHER}, median": [each["some_median"] for each in points],
+        f"best of {GROUP_SIZE}, median": [each["some_median"] for each in points],
     }
     picture = draw_rounds(
         "What the model's answers cost",
@@ -77,4 +77,4 @@ def write_curve(folder: Path, points: Sequence[Mapping[str, Any]]) -> str:
     write_output(folder / "curve.json", (json.dumps(points, indent=1) + "\n").encode())
     write_output(folder / "curve.svg", picture.encode())
     last = points[-1]
-    return f"round {last['round']}: one answer {last['one']:.4f}, best of {TOGETHER} {last['some']:.4f} times static"
+    return f"round {last['round']}: one answer {last['one']:.4f}, best of {GROUP_SIZE} {last['some']:.4f} times static"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.api import compile
 from compiler.ir.graph import Graph
-from compiler.options import USUAL, DramTiming
+from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.report import Run, document, run_samples
 from compiler.runtime.session import Session, dram_bytes
@@ -95,7 +95,7 @@ def run_case(
     open_device: OpenDevice,
     say: Callable[[str], None],
     *,
-    dram: DramTiming = USUAL,
+    dram: DramTiming = DEFAULT_DRAM,
     batch: int = 1,
 ) -> tuple[dict[str, Any], Run]:
     """Compile and measure a case; return its JSON result and the run.

@@ -2,8 +2,8 @@
 
 Each entry is a file that begins with an HMAC-SHA-256 of its kind, key and contents. The HMAC key is a secret file in
 the same folder that only its owner can read. An entry that does not match (damaged, truncated, moved or written by
-another user) counts as missing. An entry is written to a temporary file and renamed, so that readers never see a part
-of it. A folder that cannot be read or written causes a warning, never an error.
+another user) counts as missing. An entry is written to a temporary file and renamed, so that readers never see an
+incomplete one. A folder that cannot be read or written causes a warning, never an error.
 """
 
 import errno
@@ -26,9 +26,9 @@ from hw.errors import MlaError
 _log = logging.getLogger(__name__)
 
 #: Maximum total size in bytes; the least recently used entries beyond it are removed.
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 #: Maximum number of entries of all kinds.
-MOST_ENTRIES = 4096
+MAX_ENTRIES = 4096
 _SECRET = "secret"
 _SECRET_BYTES = 32
 _CODE_BYTES = 32
@@ -38,20 +38,20 @@ _STALE = 3600
 
 
 class ContentStore:
-    """Entries by kind and key.
+    """Authenticated entries by kind and key.
 
     Parameters
     ----------
     folder : Path or None
         Folder of the entries; None: the subfolder `compiled` of the user's cache (`MLA_CACHE`).
-    most_bytes, most_entries : int
+    max_bytes, max_entries : int
         Limits on the total size and on the number of entries.
     """
 
     def __init__(
-        self, folder: Path | None = None, most_bytes: int = MOST_BYTES, most_entries: int = MOST_ENTRIES
+        self, folder: Path | None = None, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES
     ):
-        self._folder, self.most_bytes, self.most_entries = folder, most_bytes, most_entries
+        self._folder, self.max_bytes, self.max_entries = folder, max_bytes, max_entries
         self._warned = False
 
     @cached_property
@@ -66,7 +66,7 @@ class ContentStore:
         return folder
 
     def get(self, kind: str, key: str) -> memoryview | None:
-        """Contents of an entry; None if it is missing or fails authentication."""
+        """Return the contents of an entry; None if it is missing or fails authentication."""
         if self.folder is None or self.secret is None:
             return None
         path = self.folder / f"{kind}-{key}"
@@ -92,7 +92,7 @@ class ContentStore:
 
     def put(self, kind: str, key: str, contents: bytes) -> None:
         """Add or replace an entry."""
-        if self.folder is None or self.secret is None or len(contents) > self.most_bytes:
+        if self.folder is None or self.secret is None or len(contents) > self.max_bytes:
             return
         try:
             self._write(self.folder / f"{kind}-{key}", _MAGIC + self._code(kind, key, contents), contents)
@@ -136,7 +136,7 @@ class ContentStore:
         total = 0
         for number, (_, size, path) in enumerate(entries):
             total += size
-            if total > self.most_bytes or number >= self.most_entries:
+            if total > self.max_bytes or number >= self.max_entries:
                 path.unlink(missing_ok=True)
 
     def _warn(self, why: str) -> None:
@@ -147,7 +147,7 @@ class ContentStore:
 
 
 def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """Time of last use, size and path of each entry; removes stale temporary files."""
+    """Yield time of last use, size and path of each entry; removes stale temporary files."""
     now = time.time()
     for each in os.scandir(folder):
         if each.name == _SECRET:

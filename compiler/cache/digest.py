@@ -20,12 +20,12 @@ from compiler.ir.identity import identity_of, items
 _ROOT = Path(__file__).parents[2]
 #: Packages whose sources determine compiled networks and proofs.
 _SOURCES = ("compiler", "cosim", "hw")
-#: Libraries whose versions do.
+#: Libraries whose versions determine compiled networks and proofs.
 _LIBRARIES = ("numpy", "onnx", "scipy", "tflite")
 
 
 def digest(value: Any) -> bytes:
-    """Digest of plain data, arrays, enumerations, dataclasses, graphs, and containers of them.
+    """Return the digest of plain data, arrays, enumerations, dataclasses, graphs, and containers of them.
 
     Types and fields enter by their stable names (`compiler.ir.identity`), not by their names in Python.
 
@@ -38,12 +38,12 @@ def digest(value: Any) -> bytes:
 
 
 def name(*values: Any) -> str:
-    """Hexadecimal digest of several values."""
+    """Return the hexadecimal digest of several values."""
     return digest(values).hex()
 
 
 def _encoded(value: Any) -> bytes:
-    """Injective encoding: a letter for the type, and a length before each variable-length part."""
+    """Encode a value injectively: a letter for the type, and a length before each variable-length item."""
     if value is None or isinstance(value, (bool, np.bool_)):
         return b"N" if value is None else b"T" if value else b"F"
     if isinstance(value, Enum):
@@ -97,7 +97,7 @@ def _array(array: np.ndarray) -> bytes:
 
 @cache
 def version(root: Path = _ROOT) -> str:
-    """Digest of the sources of compiler and validator and of the versions of their libraries."""
+    """Return the digest of the sources of compiler and validator and of the versions of their libraries."""
     files = sorted(path for each in _SOURCES for path in (root / each).rglob("*.py"))
     parts = [(str(path.relative_to(root)), path.read_bytes()) for path in files]
     return name(parts, [importlib.metadata.version(library) for library in _LIBRARIES])

@@ -32,16 +32,16 @@ class _Facts:
 
 
 class ModelSource:
-    """A model, or its file, that is read when its graph is needed.
+    """Model, or its file, that is read when its graph is needed.
 
     Parameters
     ----------
     model : path, Graph, or anything else that `compiler.frontends.model.read_model` accepts
-        The model to compile.
+        Model to compile, or its file.
     store : ContentStore or None
         Cache for the facts about the graphs of files.
-    sizes, example, dynamic_shapes, bind
-        As of `read_model`.
+    sizes, example, dynamic_shapes, bind : as for `read_model`
+        Arguments of `read_model`, used when the graph is read.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class ModelSource:
         return facts
 
     def _kind(self) -> str | None:
-        """Suffix of a file that a front end reads; None for other models."""
+        """Return the suffix of a file that a front end reads; None for other models."""
         suffix = Path(self.model).suffix.lower() if isinstance(self.model, (str, Path)) else None
         return suffix if suffix in _SELF_CONTAINED else None
 
     def _key(self) -> str | None:
-        """Cache key from the file's contents; None if the model is not one self-contained file."""
+        """Return the cache key of the file's contents; None if the model is not one self-contained file."""
         kind = self._kind()
         if kind is None:
             return None

@@ -88,7 +88,7 @@ def _in_network(args: argparse.Namespace) -> bytes:
     from compiler.runtime.program_text import with_programs
 
     if args.target:
-        raise InputError("--target does not go with --network: a compiled network has its own target")
+        raise InputError("--target cannot be combined with --network: a compiled network has its own target")
     try:
         return to_bytes(with_programs(read_package(args.network), programs_in(args.source)))
     except InputError as error:

@@ -138,8 +138,8 @@ def compile_model(
     from compiler.api import compile
     from compiler.util.progress import progress
 
-    keep = record is None and not args.no_cache
-    source, options = source_of(args, graph, keep)
+    use_cache = record is None and not args.no_cache
+    source, options = source_of(args, graph, use_cache)
     with progress(f"compiling {args.model.name}"):
         return compile(
             source,
@@ -155,27 +155,27 @@ def compile_model(
             keep_float=options.keep_float,
             dram=options.dram,
             limits=options.limits,
-            cache=keep,
+            cache=use_cache,
             record=record,
         )
 
 
 def source_of(
-    args: argparse.Namespace, graph: "Graph | None" = None, keep: bool = False
+    args: argparse.Namespace, graph: "Graph | None" = None, use_cache: bool = False
 ) -> "tuple[ModelSource, CompileOptions]":
     """Return the model source and the compile options given by the options of `add_compile` and `--seed`."""
     from compiler.cache.content_store import ContentStore
     from compiler.cache.model_source import ModelSource
     from compiler.cli.inputs import first_sample, read_bound, read_samples
     from compiler.frontends.torch_module import is_reference
-    from compiler.options import USUAL, CompileOptions, DramTiming, MemoryLimits
+    from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 
     example = None
     if graph is None and is_reference(args.model):
         example = first_sample(args.calibrate or vars(args).get("input"))
     source = ModelSource(
         args.model if graph is None else graph,
-        ContentStore() if keep else None,
+        ContentStore() if use_cache else None,
         sizes=dict(args.size),
         example=example,
         bind=read_bound(args.bind),
@@ -183,7 +183,11 @@ def source_of(
     calibration = None
     if args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
-    dram = DramTiming(args.dram_latency, args.dram_bytes_per_cycle) if "dram_latency" in vars(args) else USUAL
+    dram = (
+        DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+        if "dram_latency" in vars(args)
+        else DEFAULT_DRAM
+    )
     return source, CompileOptions(
         rounding=args.rounding or ModelSource(args.model).rounding,
         strict=args.strict,
@@ -209,7 +213,7 @@ def warn_about_quality(network: "CompiledNetwork") -> None:
 
 def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:
     """Print one line: whether the network was compiled, cached or read, and the time it took."""
-    print(f"{args.verb}: {network.how_made}", file=sys.stderr, flush=True)
+    print(f"{args.verb}: {network.provenance}", file=sys.stderr, flush=True)
 
 
 def read_schedule(path: Path) -> "Schedule":

@@ -27,7 +27,7 @@ EXAMPLE = (
 
 _TRAPPED = 1
 _DRAM_BYTES = 1 << 26
-#: The command ring has one slot and lies behind the DRAM that programs can use.
+#: Size of the command ring, which follows the DRAM that programs can use.
 _RING_SLOTS, _RING_BYTES = 1, 4096
 #: NumPy names of the types that the chip computes with; FUSE reads float32 as bit patterns.
 _DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float32")
@@ -37,7 +37,7 @@ _LINE_BYTES = 16
 
 
 class _Put(NamedTuple):
-    """An array to copy to DRAM before the run."""
+    """Array file to copy to DRAM before the run."""
 
     address: int
     path: Path
@@ -189,13 +189,18 @@ def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
         from cosim.golden import GoldenDevice
 
         return GoldenDevice(config, _DRAM_BYTES + _RING_BYTES)
-    from compiler.util.progress import say
+    from compiler.util.progress import building, say
     from cosim.rtl.rtl_device import RtlDevice
 
-    say("opening the simulated chip (its simulator is built on first use, which takes minutes)")
-    rate = args.dram_bytes_per_cycle
-    size = _DRAM_BYTES + _RING_BYTES
-    return RtlDevice(config, size, latency=args.dram_latency, bytes_per_cycle=rate, seed=args.seed)
+    say("opening the simulated chip")
+    return RtlDevice(
+        config,
+        _DRAM_BYTES + _RING_BYTES,
+        latency=args.dram_latency,
+        bytes_per_cycle=args.dram_bytes_per_cycle,
+        seed=args.seed,
+        monitor=building,
+    )
 
 
 def _execute(

@@ -136,8 +136,8 @@ def _measured(
         say(f"{name}: {text}")
 
     rate = args.dram_bytes_per_cycle or network.config.n
-    together = back_to_back(network, len(samples))
-    with open_device(network, args.device, together, args.dram_latency, rate, log) as device:
+    in_flight = back_to_back(network, len(samples))
+    with open_device(network, args.device, in_flight, args.dram_latency, rate, log) as device:
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(device, network, samples, log, steadily=False, proofs=proofs)
     found = document(network, result, rate)

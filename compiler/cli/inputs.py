@@ -1,4 +1,4 @@
-"""Samples for the inputs of a model: .npy and .npz files, images, sound, or random."""
+"""Reading of input samples for a model: .npy and .npz files, images, sound, or random."""
 
 import io
 import math
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from compiler.runtime.compiled import CompiledNetwork
 
+#: Maximum total size in bytes of the arrays read from a file in one call.
 MAX_READ_BYTES = 2 << 30
-"""Largest total size in bytes of the arrays read from a file in one call."""
 _MAGIC_ZIP = b"PK"
 _SUFFIX = ".npy"
 #: Exceptions raised by damaged headers and archives. Headers are Python literals, so any parser error is possible.
@@ -56,7 +56,7 @@ _FORMAT_ERRORS = (
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array of an open file whose header has been read.
+    """Array of an open file whose header has been read.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class StoredArray:
     data: IO[bytes]
 
     def byte_count(self, count: int) -> int:
-        """Number of bytes to read for the first `count` samples."""
+        """Return the number of bytes to read for the first `count` samples."""
         whole = self.fortran_order or not self.shape
         shape = self.shape if whole else (min(count, self.shape[0]), *self.shape[1:])
         return math.prod(shape) * self.dtype.itemsize
@@ -96,7 +96,7 @@ class StoredArray:
 
 
 class ArrayFile:
-    """An open .npy or .npz file.
+    """Open .npy or .npz file.
 
     Attributes
     ----------
@@ -210,9 +210,9 @@ def read_image(path: Path, tensor: Tensor, scale: tuple[float, float] | None) ->
     Parameters
     ----------
     path : Path
-        The file.
+        Path of the image file.
     tensor : Tensor
-        The input tensor: height, width and 1 or 3 channels, channels last or first.
+        Input tensor: height, width and 1 or 3 channels, channels last or first.
     scale : (float, float) or None
         MEAN and STD in pixel units: values are (p - MEAN) / STD in float32. None: p / 255 for a float32 input, p for
         uint8, p - 128 for int8, so that the pixel range maps to the full integer range.
@@ -323,9 +323,9 @@ def read_sound(path: Path, tensor: Tensor) -> NDArray[np.float32]:
     Parameters
     ----------
     path : Path
-        The file.
+        Path of the sound file.
     tensor : Tensor
-        The input tensor: a waveform, with one dimension larger than 1.
+        Input tensor: a waveform, with one dimension larger than 1.
 
     Raises
     ------

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.llm_sample import ASKED
+from compiler.cli.llm_sample import ANSWER_TYPES
 from compiler.cli.options import add_json, add_memory, add_renamed, add_seed, add_target, claim, integer
 
 SUMMARY = "train, sample or evaluate the language model that writes schedules and micro-programs"
@@ -96,8 +96,8 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
         "--ask",
-        choices=ASKED,
-        default=ASKED[0],
+        choices=ANSWER_TYPES,
+        default=ANSWER_TYPES[0],
         help="type of answers: schedules of layers, edits of programs, whole programs (default: %(default)s)",
     )
     parser.add_argument("--layer", metavar="NAME", help="ask only about this layer (default: all layers)")

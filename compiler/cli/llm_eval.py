@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.search import method_name
     from compiler.llm.data.held_out import HELD_OUT, MACHINES
     from compiler.llm.evaluate.race import held_out_points, race
-    from compiler.llm.evaluate.sample_quality import TOGETHER, figures, sampled
+    from compiler.llm.evaluate.sample_quality import GROUP_SIZE, figures, sampled
     from compiler.tuning.measure.measurer import Measurer
     from compiler.tuning.search.methods import LLM, METHODS
     from compiler.util.progress import say
@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--methods must be among {', '.join(METHODS)}, not {name!r}")
     if args.machine not in MACHINES:
         raise InputError(f"--machine must be one of {', '.join(map(repr, MACHINES))}, not {args.machine!r}")
-    if 0 < args.samples < TOGETHER:
-        raise InputError(f"--samples must be 0 or at least {TOGETHER}, not {args.samples}")
+    if 0 < args.samples < GROUP_SIZE:
+        raise InputError(f"--samples must be 0 or at least {GROUP_SIZE}, not {args.samples}")
     model, machine = model_of(args), MACHINES[args.machine]
     trials: dict[str, int] = {LLM: args.trials}
     for name in baselines:
@@ -56,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
         "layers": [_row(each) for each in raced],
     }
     whole |= {"ratios": _ratios(raced, trials), "kinds": _kinds(raced)}
-    whole |= {"ratios": _ratios(raced, trials)}
     if answers:
         whole |= {"samples": [each.cycles for each in answers], "sampled": figures(answers)}
     report(whole, _table(whole), args.json)

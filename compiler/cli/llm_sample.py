@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Types of answers other than whole programs.
 _SCHEDULES, _EDITS = "schedules", "edits"
-ASKED = (_SCHEDULES, _EDITS, "programs")
+ANSWER_TYPES = (_SCHEDULES, _EDITS, "programs")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,7 +92,7 @@ def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenRead
         yield model, lambda: ({}, [])
         return
     with on_machine(model, args) as chip:
-        yield chip.along, chip.statistics
+        yield chip.meter, chip.statistics
 
 
 def model_of(args: argparse.Namespace) -> "Gpt":
@@ -121,7 +121,7 @@ def _answered(
     try:
         question = request.question(profile=profile)
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
-            count = min(request.together, args.answers - len(answers))
+            count = min(request.answers_per_draw, args.answers - len(answers))
             answers += draw(model, LANGUAGE, question, grammar, count, rng, args.temperature)
     except ValueError as error:  # a size without a token, or more tokens than the context holds
         raise InputError(f"{what} {request.about!r} cannot be expressed as a prompt: {error}") from None
@@ -155,19 +155,19 @@ class OnMachine:
     ----------
     chip : ChipGpt
         The model on the accelerator.
-    along : AgreementMeter
+    meter : AgreementMeter
         Reader that runs both models and counts how often their most likely tokens agree.
     target : str
         Name of the target, for reports.
     """
 
     chip: "ChipGpt"
-    along: "AgreementMeter"
+    meter: "AgreementMeter"
     target: str
 
     def statistics(self) -> tuple[dict[str, Any], list[str]]:
         """Return the statistics as JSON fields and as lines of text."""
-        chip, tally = self.chip, self.along.tally
+        chip, tally = self.chip, self.meter.tally
         rate = 1e6 * chip.words / max(chip.cycles, 1)
         found = {"words": chip.words, "cycles": chip.cycles, "words_per_million_cycles": rate}
         found |= {"compared": tally.words, "same": tally.same}

@@ -8,26 +8,26 @@ from compiler.util.files import atomic_output, report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.training.pretrain import Trained
+    from compiler.llm.training.pretrain import TrainedModel
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, write the model and report."""
     from compiler.llm.data.examples import CORPUS
     from compiler.llm.data.journal import read
-    from compiler.llm.model.weights import grown, save
+    from compiler.llm.model.weights import load_extended, save
     from compiler.util.progress import say
 
     try:
-        from compiler.llm.training.pretrain import plan_of, train
+        from compiler.llm.training.pretrain import default_plan, train
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "torch":
             raise
         raise InputError("training needs PyTorch: make setup EXTRAS=torch") from None
     walks = [walk for file in args.corpus or [CORPUS] for walk in read(file)]
-    start = None if args.start is None else grown(args.start, args.seed)
+    start = None if args.start is None else load_extended(args.start, args.seed)
     plan = replace(
-        plan_of(args.steps, args.finetune_steps, args.seed, start and start.shape),
+        default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape),
         profile=not args.without_profile,
         want=not args.no_target_token,
     )
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(whole: dict[str, Any], found: "Trained") -> str:
+def _table(whole: dict[str, Any], found: "TrainedModel") -> str:
     lines = [
         f"{whole['networks']:,} networks, {whole['examples']:,} examples",
         *(

@@ -50,10 +50,10 @@ def run(args: argparse.Namespace) -> int:
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     rate = args.dram_bytes_per_cycle or network.config.n
     probe = bool(args.trace or args.report)
-    together = back_to_back(network, len(samples))
+    in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_rtl(network, together, args.dram_latency, rate, say, probe=probe) as device,
+        open_rtl(network, in_flight, args.dram_latency, rate, say, probe=probe) as device,
     ):
         result = run_samples(
             device,

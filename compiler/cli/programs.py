@@ -1,4 +1,4 @@
-"""Verbs that take a program: its file, operands and DRAM windows, and the source location of a rejected instruction."""
+"""Helpers of verbs that take a program: its file, operands and windows, and the location of a rejected instruction."""
 
 import argparse
 from pathlib import Path

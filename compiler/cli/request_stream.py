@@ -1,4 +1,4 @@
-"""Requests to a model: from a file, from standard input, or random."""
+"""Sources of requests for `mla serve`: a file, standard input, or random samples."""
 
 import argparse
 import io

@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     report_provenance(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
-    together = back_to_back(network, len(samples))
+    in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_device(network, args.device, together, args.dram_latency, rate, say) as device,
+        open_device(network, args.device, in_flight, args.dram_latency, rate, say) as device,
     ):
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(device, network, samples, say, proofs=proofs, rate=rate)

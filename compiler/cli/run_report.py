@@ -1,4 +1,4 @@
-"""The report of `mla run` as text: layers, memory, time, values."""
+"""Formatting of the report of `mla run` as text: layers, memory, time, values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -193,7 +193,7 @@ def _check(args: argparse.Namespace) -> None:
     }
     for option, there in given.items():
         if args.adapt and there:
-            raise InputError(f"{option} does not go with --adapt")
+            raise InputError(f"{option} cannot be combined with --adapt")
     if args.device == "golden" and (args.adapt or args.conditions_at):
         option = "--adapt" if args.adapt else "--conditions-at"
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")

@@ -133,7 +133,7 @@ def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDat
     from hw.errors import InputError
 
     if args.no_cache and args.db is not None:
-        raise InputError("--no-cache disables the database: it does not go with --db")
+        raise InputError("--no-cache disables the database and cannot be combined with --db")
     return nullcontext() if args.no_cache else TuningDatabase(args.db)
 
 

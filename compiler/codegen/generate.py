@@ -29,7 +29,7 @@ from compiler.layers.base import Layer
 from compiler.layers.lowering_context import image_of
 from compiler.layers.registry import kind_of
 from compiler.lowering.lower import LoweredNetwork
-from compiler.options import USUAL, DramTiming
+from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -105,7 +105,7 @@ def generate(
     offset: int = 0,
     seen: list[CommandStream] | None = None,
     maker: LayerCodegen | None = None,
-    dram: DramTiming = USUAL,
+    dram: DramTiming = DEFAULT_DRAM,
 ) -> StageExecutable:
     """The code of a network, or of a stage of one, under a schedule.
 
@@ -144,7 +144,7 @@ class _Generator:
         count: int,
         offset: int,
         maker: LayerCodegen | None = None,
-        dram: DramTiming = USUAL,
+        dram: DramTiming = DEFAULT_DRAM,
     ):
         self.dram = dram
         self.maker = maker or LayerCodegen(config)

@@ -8,7 +8,7 @@ from math import prod
 
 from compiler.commands.command_cycles import cycles, effort
 from compiler.commands.commands import CircularBuffer, Command, Tile, TileStep
-from compiler.options import USUAL, DramTiming
+from compiler.options import DEFAULT_DRAM, DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, Unit
 
@@ -21,7 +21,7 @@ def linearize(
     steps: Sequence[TileStep],
     prefetch: Sequence[int],
     after: Mapping[int, int] | None = None,
-    dram: DramTiming = USUAL,
+    dram: DramTiming = DEFAULT_DRAM,
 ) -> list[Command]:
     """All commands in order.
 

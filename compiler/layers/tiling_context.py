@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from compiler.layers.base import Image, Layer
-from compiler.options import USUAL, DramTiming
+from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -108,7 +108,7 @@ class TilingContext:
     taper: bool = False
     alone: bool = True
     first: bool = False
-    dram: DramTiming = USUAL
+    dram: DramTiming = DEFAULT_DRAM
 
     @property
     def beat(self) -> float:

@@ -7,18 +7,18 @@ from cosim.driver import Driver
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES, SP_BANKS_MAX
 
-#: By cause, in the order of `hw.isa.counters.CAUSES`.
+#: Meaning of each cause, in the order of `hw.isa.counters.CAUSES`.
 MEANINGS = {
     "useful": "a row of activations enters the array.",
     "fill_drain": "the array fills or empties: rows are still on their way through it.",
     "weight_shift": "the weights of the next tile are shifted into the array.",
     "wait_weights": "the next tile's weights could not be read: the scratchpad served another unit.",
     "wait_activations": "the activations could not be read from the scratchpad.",
-    "wait_accumulator": "the accumulator could not take the sums.",
+    "wait_accumulator": "the accumulator could not accept the sums.",
     "wait_fuse": "the array waits for FUSE, which requantizes, adds, pools or looks up, or FUSE works alone.",
     "wait_bus": "the array waits for LOAD or STORE, that is for data to or from DRAM, or these work alone.",
     "wait_sequencer": "the array waits for the program to issue its next command.",
-    "idle": "nothing was left to do: no macro-instruction was under way.",
+    "idle": "nothing was left to do: no macro-instruction was running.",
 }
 
 #: Counters that reports sum up, in addition to cycles.
@@ -44,7 +44,7 @@ def read_counts(driver: Driver, tags: int) -> ByTag:
 
 
 def growth(before: ByTag, after: ByTag) -> ByTag:
-    """Difference of each counter between two samples."""
+    """Return the increase of each counter between two samples."""
     return {
         tag: {name: value - before[tag][name] for name, value in row.items()} for tag, row in after.items()
     }
@@ -67,7 +67,7 @@ class CycleSplit:
 
 
 def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
-    """Cycles by cause and tag.
+    """Attribute the cycles of a run to causes and tags.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
 
 
 def bound(causes: Mapping[str, int]) -> str:
-    """Main bottleneck of a layer: the group of causes with the most cycles."""
+    """Return the main bottleneck of a layer: the group of causes with the most cycles."""
     groups = {
         "compute": causes["useful"] + causes["fill_drain"],
         "bus": causes["wait_bus"] + causes["wait_weights"] + causes["wait_activations"],

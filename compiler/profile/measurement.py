@@ -1,29 +1,29 @@
-"""Results of trying a schedule, and the machine and DRAM timing they apply to."""
+"""Results of measuring a schedule, and the hardware profile that they apply to."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.cache import digest
 from compiler.ir.identity import identity
-from compiler.options import USUAL, DramTiming
+from compiler.options import DEFAULT_DRAM, DramTiming
 from hw.config import MlaConfig
 from hw.errors import WorkError
 
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """A machine configuration and its DRAM timing.
+    """Hardware configuration and DRAM timing.
 
     Parameters
     ----------
     config : MlaConfig
-        Configuration of the machine.
+        Hardware configuration of the chip.
     dram : DramTiming
-        Timing of its DRAM.
+        Latency and bandwidth of the DRAM.
     """
 
     config: MlaConfig
-    dram: DramTiming = USUAL
+    dram: DramTiming = DEFAULT_DRAM
 
     @cached_property
     def key(self) -> str:
@@ -39,7 +39,7 @@ class HardwareProfile:
 @identity("LayerCycles", "names", "cycles", "where")
 @dataclass(frozen=True)
 class LayerCycles:
-    """Cycles of a layer, or of neighbours that share a tag.
+    """Cycles of a layer, or of adjacent layers that share a tag.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class LayerCycles:
     cycles : int
         Cycles attributed to these layers.
     where : dict
-        Cycles by cause.
+        Cycles of these layers by cause.
     """
 
     names: tuple[str, ...]
@@ -59,7 +59,7 @@ class LayerCycles:
 @identity("Measurement", "cycles", "layers", "energy_uj", "dram_bytes", "exact", "floor")
 @dataclass(frozen=True)
 class Measurement:
-    """A schedule's cycles on the RTL.
+    """Measured cost of a schedule on the simulated chip.
 
     Parameters
     ----------
@@ -86,11 +86,11 @@ class Measurement:
 
     @property
     def believable(self) -> bool:
-        """True if outputs are right and cycles are not below the lower bound."""
+        """True if the outputs are correct and the cycles are not below the lower bound."""
         return self.exact and self.cycles >= self.floor
 
-    def of(self, name: str) -> LayerCycles:
-        """Entry that contains a layer.
+    def layer_entry(self, name: str) -> LayerCycles:
+        """Return the entry that contains a layer.
 
         Raises
         ------
@@ -107,15 +107,15 @@ class Measurement:
 @identity("Rejected", "stage", "reason")
 @dataclass(frozen=True)
 class Rejected:
-    """A schedule that could not be measured.
+    """Result for a schedule that could not be measured.
 
     Parameters
     ----------
     stage : str
-        Stage that rejected it: "compile", "validate", "trap" or "time"; "same": a program text differs in behaviour
-        from the program it replaces; "search": it was measured before, or is forbidden.
+        Stage that rejected the schedule: "compile", "validate", "trap" or "time"; "same": a program text differs in
+        behaviour from the program it replaces; "search": it was measured before, or is forbidden.
     reason : str
-        Human-readable reason.
+        Human-readable reason of the rejection.
     """
 
     stage: str

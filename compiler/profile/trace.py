@@ -1,4 +1,4 @@
-"""Recordings of the simulator as unit activity over time, and as traces for Perfetto."""
+"""Conversion of simulator recordings to intervals of unit activity, and to traces for Perfetto."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,14 +20,14 @@ _TAG_BITS = 6
 
 @dataclass(frozen=True)
 class Span:
-    """An interval of activity in one lane.
+    """Interval of activity in one lane.
 
     Parameters
     ----------
     lane : str
-        One of LANES.
+        Lane of the timeline, one of LANES.
     tag : int
-        Tag of the layer.
+        Counter tag of the layer.
     start, end : int
         Cycles since the recording's first event; `end` is the first one after it.
     """
@@ -39,10 +39,10 @@ class Span:
 
 
 def spans(recording: Recording) -> list[Span]:
-    """All intervals of activity, lane by lane.
+    """Return all intervals of activity, lane by lane.
 
-    Commands of a unit overlap: a later one starts while earlier ones are still completing. A span begins where the one
-    before ends, so that each cycle counts for the oldest active command.
+    Commands of a unit overlap: a later one starts while earlier ones are still completing. A span begins where the
+    previous one ends, so that each cycle counts for the oldest active command.
     """
     if not len(recording.events):
         return []
@@ -50,7 +50,7 @@ def spans(recording: Recording) -> list[Span]:
 
 
 def _at(recording: Recording, bit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cycles (from the first event) and tags of the events with a pulse."""
+    """Return cycles (from the first event) and tags of the events with a pulse of a signal."""
     events = recording.events
     chosen = events[(events["pulses"] >> bit & 1) == 1]
     return (chosen["cycle"] - events["cycle"][0]).astype(np.int64), chosen["tags"]
@@ -84,7 +84,7 @@ _PROCESS = 1
 
 
 def trace_json(recording: Recording, layers: Mapping[int, str], row_bytes: int) -> str:
-    """Trace as JSON text.
+    """Return the trace of a recording as JSON text.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def _work(recording: Recording, layers: Mapping[int, str]) -> Iterator[dict[str,
 
 
 def _bus(recording: Recording, row_bytes: int) -> Iterator[dict[str, Any]]:
-    """DRAM bandwidth in each direction, averaged over windows."""
+    """Yield events of the DRAM bandwidth in each direction, averaged over windows."""
     if not len(recording.events):
         return
     first = int(recording.events["cycle"][0])

@@ -12,9 +12,9 @@ from hw.errors import InputError
 
 
 class CompiledNetwork(StagedNetwork):
-    """A compiled model: programs, constants and memory layout. `compile` returns it, `Session` runs it.
+    """Compiled model: programs, constants and memory layout; created by `compile` and executed by `Session`.
 
-    Called with arrays it runs on the golden model and returns a dict of outputs.
+    Calling it with arrays runs it on the golden model and returns a dict of outputs.
 
     Examples
     --------
@@ -24,17 +24,17 @@ class CompiledNetwork(StagedNetwork):
     """
 
     def __call__(self, *inputs: NDArray, **named: NDArray) -> dict[str, NDArray]:
-        """Outputs by name for one sample, from the golden model.
+        """Run one sample on the golden model and return the outputs by name.
 
         Raises
         ------
         InputError
-            An input is missing, one too many, given twice, or not of the model's shape and type.
+            An input is missing, unknown, given twice, or has another shape or type than the model's.
         """
         names = [tensor.name for tensor in self.inputs]
         positional = dict(zip(names, inputs, strict=False))
         if len(inputs) + len(named) > len(positional | named):
-            given = ", ".join([f"{len(inputs)} by place", *named])
+            given = ", ".join([f"{len(inputs)} by position", *named])
             raise InputError(f"inputs must be {', '.join(names)}, each given once, not {given}")
         with GoldenDevice(self.config, dram_bytes(self)) as device:
             return Session(device, self).run(positional | named)

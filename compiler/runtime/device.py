@@ -1,10 +1,10 @@
-"""Opens the device that a network runs on."""
+"""Opens the simulated chip or the golden model for a compiled network."""
 
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from compiler.options import USUAL
+from compiler.options import DEFAULT_DRAM
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.util import checks
@@ -15,7 +15,7 @@ from hw.errors import InputError, shown
 if TYPE_CHECKING:
     from cosim.rtl.rtl_device import RtlDevice
 
-#: What `open_device` can open.
+#: Device kinds that `open_device` supports.
 KINDS = ("rtl", "golden")
 
 _log = logging.getLogger(__name__)
@@ -25,32 +25,32 @@ def open_device(
     network: CompiledNetwork,
     kind: str = "rtl",
     samples: int = 1,
-    latency: int = USUAL.latency,
-    bytes_per_cycle: float | None = USUAL.bytes_per_cycle,
+    latency: int = DEFAULT_DRAM.latency,
+    bytes_per_cycle: float | None = DEFAULT_DRAM.bytes_per_cycle,
     say: Callable[[str], None] = _log.info,
 ) -> Device:
-    """Open a machine with as much DRAM as a network needs. Use it as a context manager, or call its `close`.
+    """Open a device with enough DRAM for a network; use it as a context manager, or call its `close`.
 
     Parameters
     ----------
     network : CompiledNetwork
-        The network that will run; its target decides the size of the machine.
+        Network to run; its target determines the configuration of the device.
     kind : str
         "rtl": the chip's Verilog, simulated cycle by cycle; "golden": the golden model, which is faster, gives the same
         outputs and counts no cycles.
     samples : int
-        Samples that have room in DRAM at the same time, as in `Session(device, network, samples)`.
+        Number of samples held in DRAM at the same time, as in `Session(device, network, samples)`.
     latency : int
-        Cycles from the address of a DRAM read to its first beat; the golden model has no time.
+        Cycles from the address of a DRAM read to its first beat; ignored by the golden model, which has no clock.
     bytes_per_cycle : float or None
-        DRAM bandwidth, reads and writes together; None: N bytes, one beat of the bus.
+        DRAM bandwidth of reads and writes combined; None: N bytes, one bus beat per cycle.
     say : callable
-        Gets a line of text before work that may take minutes; logged if left out.
+        Called with a line of text before work that may take minutes; default: the log.
 
     Raises
     ------
     InputError
-        There is no such kind, or a number is out of range.
+        The kind is unknown, or a number is out of range.
     WorkError
         The simulator cannot be built or started.
 
@@ -77,12 +77,12 @@ def open_rtl(
     *,
     probe: bool = False,
 ) -> "RtlDevice":
-    """The RTL for a network; with `probe` it can record what its units do. Other parameters as in `open_device`."""
+    """Open the simulated chip; with `probe` it can record the activity of its units. Parameters as in `open_device`."""
     from compiler.util.progress import building
     from cosim.rtl.build import Variant
     from cosim.rtl.rtl_device import RtlDevice
 
-    say("opening the machine")
+    say("opening the simulated chip")
     size, variant = dram_bytes(network, samples), Variant(probe=probe)
     return RtlDevice(
         network.config,

@@ -1,7 +1,7 @@
-"""Programs of a compiled network as one text, and such a text, perhaps edited, put back.
+"""Conversion of the programs of a compiled network to assembly text, and back from edited text.
 
-Every program begins with its `.name` line; they stand in the order in which they run. What an edited program does is
-for the validator to say: here it only has to be one that fits the machine.
+Each program begins with its `.name` line, in execution order. An edited program only has to assemble and to fit the
+instruction store here; its safety is checked by the validator.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,45 +21,46 @@ from hw.isa.program import Program
 
 
 def readable(name: str) -> str:
-    """A name as one line of text holds it: what would end the line or begin a comment is left out."""
+    """Replace characters of a program name that would end the line or begin a comment."""
     return "".join(c if c.isprintable() and c != ";" else "_" for c in name).strip() or "program"
 
 
 def program_text(program: Program) -> str:
-    """Text of one program."""
+    """Disassemble a program, with its name in readable form."""
     return disassemble(replace(program, name=readable(program.name)))
 
 
 def listing(network: CompiledNetwork) -> str:
-    """Text of all programs."""
+    """Disassemble all programs of a network into one text."""
     return "\n".join(program_text(program) for code in network.codes for program in code.all_programs)
 
 
 def programs_of(text: str, name: str) -> list[Program]:
-    """The programs of a text, each from its `.name` line to the next; lines are those of the whole text.
+    """Assemble the programs of a text, each from its `.name` line to the next; line numbers refer to the whole text.
 
     Raises
     ------
     AssemblyError
-        A line is wrong; it begins with `name:line:`.
+        A line is invalid; the message begins with `name:line:`.
     """
     lines = text.splitlines()
     starts = [number for number, line in enumerate(lines) if line.split(";")[0].split()[:1] == [".name"]]
     bounds = [0, *starts[1:], len(lines)]
     out = []
     for start, end in pairwise(bounds):
-        # Empty lines in front keep the numbers of the others; errors name the file, not the program before.
+        # Leading empty lines preserve the line numbers; errors name the file, not the previous program.
         out.append(assemble("\n" * start + "\n".join(lines[start:end]), name))
     return out
 
 
 def with_programs(network: CompiledNetwork, programs: Sequence[Program]) -> CompiledNetwork:
-    """The network with other programs in place of its own.
+    """Replace all programs of a network.
 
     Raises
     ------
     InputError
-        They are not as many, not in its order, empty, or too long for the machine.
+        The programs differ in number or order from those of the network, or one is empty or does not fit the
+        instruction store.
     """
     own = [program for code in network.codes for program in code.all_programs]
     if len(programs) != len(own):
@@ -77,13 +78,13 @@ def with_programs(network: CompiledNetwork, programs: Sequence[Program]) -> Comp
 
 
 def with_texts(network: CompiledNetwork, texts: Mapping[str, ProgramText]) -> CompiledNetwork:
-    """The network with texts in place of some of its programs, by name.
+    """Replace some programs of a network by assembly texts, keyed by program name.
 
     Raises
     ------
     InputError
-        There is no such program, the text was written to stand for another one, a line of it is wrong, or what comes
-        of it is empty or too long for the machine.
+        There is no such program, the text was written as replacement of another program, a line is invalid, or the
+        assembled program is empty or does not fit the instruction store.
     """
     if not texts:
         return network
@@ -105,12 +106,12 @@ def with_texts(network: CompiledNetwork, texts: Mapping[str, ProgramText]) -> Co
 
 
 def _assembled(program: Program, given: ProgramText) -> Program:
-    """What a text gives in place of a program."""
+    """Assemble the text that replaces a program."""
     name = readable(program.name)
     if given.replaces != digest_of(program):
         raise InputError(
-            f"schedule: program {name!r}: its text was written to stand for another program, made from another "
-            "schedule or by another compiler; take the text away"
+            f"schedule: program {name!r}: its text replaces another program, made from another schedule or by another "
+            "compiler version; remove the text"
         )
     try:
         made = replace(assemble(given.text, name), name=name)
@@ -118,14 +119,14 @@ def _assembled(program: Program, given: ProgramText) -> Program:
         raise InputError(f"schedule: program {name!r}: line {str(error).removeprefix(f'{name}:')}") from None
     if made.words and tags_of(made) != tags_of(program):
         raise InputError(
-            f"schedule: program {name!r}: its cycles must count for the same layers as those of the program that it "
-            f"stands for: tags {_listed(program)} in this order, not {_listed(made)}"
+            f"schedule: program {name!r}: its cycles must be counted for the same layers as those of the program that "
+            f"it replaces: tags {_listed(program)} in this order, not {_listed(made)}"
         )
     return made
 
 
 def tags_of(program: Program) -> list[tuple[int, int, int]]:
-    """Registers and constants of the tags that a program runs under, in order: that of its macro-instruction first."""
+    """Return registers and constant of each counter tag of a program, starting with its macro-instruction's."""
     words = (decode(word) for word in program.words)
     tags = [(each["a"], each["b"], each["imm"]) for each in words if each["opcode"] == MicroOp.TAG]
     return [tag for tag, _ in groupby([(0, 0, ProgramPart(program, ()).tag), *tags])]
@@ -136,7 +137,7 @@ def _listed(program: Program) -> str:
 
 
 def _stage(stage: Stage, programs: Iterator[Program]) -> Stage:
-    """A stage, and those of its subgraphs, with the next programs."""
+    """Replace the programs of a stage and of its subgraphs by the next programs of the iterator."""
     code = _code(stage.code, programs) if stage.code else None
     control = stage.control
     if control:

@@ -86,7 +86,7 @@ class Run:
 
 
 def back_to_back(network: CompiledNetwork, samples: int) -> int:
-    """Number of batches that `run_samples` sends back to back, for which the device needs memory."""
+    """Return the number of batches that `run_samples` sends back to back, for which the device needs memory."""
     return min(len(_sizes(network, samples)), STEADY)
 
 
@@ -119,8 +119,8 @@ def run_samples(
     for end, size in zip(accumulate(sizes), sizes, strict=True):
         groups.append(samples[end - size : end])
     filled = [stack_batch(network, group) for group in groups]
-    together = back_to_back(network, len(samples)) if clocked else 1
-    session = Session(device, network, together, proofs)
+    in_flight = back_to_back(network, len(samples)) if clocked else 1
+    session = Session(device, network, in_flight, proofs)
     session.progress = lambda taken: say(f"{taken:,} cycles so far")
     tags = [tag for code in network.codes for tag in code.tags]
     before = read_counts(session.driver, max(tags, default=-1) + 1)
@@ -148,9 +148,9 @@ def run_samples(
     if not clocked:
         return Run(len(samples), sizes, outputs, None, None, None, None, *done)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
-    steady = session.steady(filled[:together], sizes[:together]) if steadily else None
+    steady = session.throughput_cycles(filled[:in_flight], sizes[:in_flight]) if steadily else None
     if steady is not None:
-        _check_steady(network, steady, floors[:together], rate)
+        _check_steady(network, steady, floors[:in_flight], rate)
     return Run(len(samples), sizes, outputs, cycles, steady, session.load_cycles, parts, *done, recording)
 
 
@@ -171,7 +171,7 @@ def _sizes(network: CompiledNetwork, samples: int) -> list[int]:
     """Batch sizes, in order, for running `samples` samples."""
     out: list[int] = []
     while (left := samples - sum(out)) > 0:
-        out.append(network.together(left))
+        out.append(network.best_batch(left))
     return out
 
 
@@ -181,10 +181,10 @@ def _progress(network: CompiledNetwork, done: int, count: int, total: int) -> st
 
 
 def _gathered(results: list[dict[str, NDArray]]) -> dict[str, NDArray]:
-    return {name: _together([result[name] for result in results]) for name in results[0]}
+    return {name: _stack([result[name] for result in results]) for name in results[0]}
 
 
-def _together(arrays: list[NDArray]) -> NDArray:
+def _stack(arrays: list[NDArray]) -> NDArray:
     """Join samples along the first axis; a leading dimension of 1 in the model's shape is that axis."""
     first = arrays[0]
     return np.concatenate(arrays) if first.ndim and len(first) == 1 else np.stack(arrays)
@@ -193,18 +193,18 @@ def _together(arrays: list[NDArray]) -> NDArray:
 def document(
     network: CompiledNetwork, run: Run, rate: float | None = None, clock: float | None = None
 ) -> dict[str, Any]:
-    """Fields of `mla run`'s report that depend only on the network and the run.
+    """Return the fields of `mla run`'s report that depend only on the network and the run.
 
     Parameters
     ----------
-    network : Network
-        The network that was run.
+    network : CompiledNetwork
+        Network that was run.
     run : Run
-        Its results.
+        Results of the run.
     rate : float or None
-        Bytes per cycle of DRAM; None: one row of the machine.
+        DRAM bandwidth in bytes per cycle; None: one row of N bytes.
     clock : float or None
-        Clock frequency in MHz for times and power; None: these are None.
+        Clock frequency in MHz for times and power; None omits them.
     """
     rate = bus_rate(network.config, rate)
     config, macs = network.config, _of_samples(network, run, sum(floor.macs for floor in run.floors))
@@ -247,13 +247,13 @@ def document(
 
 
 def digest(array: NDArray) -> str:
-    """SHA-256 of the bytes in C order, little endian."""
+    """Return the SHA-256 of the bytes of an array in C order, little endian."""
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return hashlib.sha256(little.tobytes()).hexdigest()
 
 
 def _of_samples(network: CompiledNetwork, run: Run, macs: int) -> int:
-    """Multiply-accumulates of all batches without the share of padding samples."""
+    """Return the multiply-accumulates of all batches without the share of padding samples."""
     made_for = (network.for_samples(count) for count in run.groups)
     return macs * run.samples // sum(size.batch if size else network.batch for size in made_for)
 
@@ -266,7 +266,7 @@ def _each(run: Run, cycles: float) -> float:
 def _layers(
     network: CompiledNetwork, run: Run, infos: list[tuple[LayerInfo, int]], rate: float
 ) -> list[dict[str, Any]]:
-    """One entry for each tag: a layer, or several in a network with more layers than counter tags."""
+    """Return one entry per tag: a layer, or several in a network with more layers than counter tags."""
     by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
     for info, times in infos:
         by_tag.setdefault(info.tag, []).append((info, times))
@@ -317,15 +317,15 @@ class DramUse:
 
     @property
     def total(self) -> int:
-        """Sum of all."""
+        """Total number of bytes."""
         return self.weights + self.inputs + self.outputs + self.intermediate
 
 
 def memory_use(network: CompiledNetwork) -> dict[str, Any]:
-    """Memory that a network uses, as the JSON field `memory`.
+    """Return the memory use of a network as the JSON field `memory`.
 
-    Peaks are None where they are not known: of programs that were not generated by the compiler, and of compiled files
-    that do not hold them.
+    Peaks are None if unknown: for programs that were not generated by the compiler, and for compiled files without
+    them.
     """
     config, codes = network.config, network.codes
     peak = joint_peak(code.peak for code in codes)
@@ -350,7 +350,7 @@ def memory_use(network: CompiledNetwork) -> dict[str, Any]:
 
 
 def dram_use(network: CompiledNetwork) -> DramUse:
-    """DRAM use of a network; a tensor between two stages on the accelerator counts once for each copy."""
+    """Return the DRAM use of a network; a tensor between two stages on the accelerator counts once per copy."""
     accelerated = [stage for stage in network.walk() if stage.code]
     weights = sum(stage.code.image.size for stage in accelerated if stage.code)
     buffers = sum(stage.code.memory for stage in accelerated if stage.code) - weights
@@ -377,9 +377,9 @@ def dram_use(network: CompiledNetwork) -> DramUse:
 
 
 def _reached(stages: Iterable[tuple[bool, set[str], set[str]]]) -> set[str]:
-    """Tensors at the far side of stages on the accelerator, and of the stages on the host that continue from there.
+    """Return the tensors reached from stages on the accelerator, also through subsequent stages on the host.
 
-    A stage is whether it is on the accelerator, the tensors it begins with, and those it ends with.
+    Each stage is given as (runs on the accelerator, tensors it starts from, tensors it leads to).
     """
     found: set[str] = set()
     for device, near, far in stages:

@@ -1,4 +1,4 @@
-"""A compiled network on a device: its stages are placed in memory, run and measured; control flow on the host."""
+"""Execution of a compiled network on a device: placement of stages in DRAM, runs, and control flow on the host."""
 
 import time
 from collections import Counter
@@ -24,17 +24,17 @@ from hw.errors import InputError, shown
 from hw.isa.macro_instruction import SLOT_BYTES
 
 Arrays = Mapping[str, NDArray]
-#: Runs stages; adds what they make to the values, by name.
+#: Function that runs stages and adds their outputs to the values by name.
 Run = Callable[[Sequence[Stage], dict[str, NDArray]], None]
 
 
 def value_of(tensor: Tensor, values: Arrays) -> NDArray:
-    """Contents of a tensor: its own if it is a constant."""
+    """Return the contents of a tensor: a constant's own, otherwise the value of its name."""
     return values[tensor.name] if tensor.data is None else tensor.data
 
 
 def run_control_flow(control: Control, values: Arrays, run: Run, trips: Trips) -> dict[str, NDArray]:
-    """What a node of control flow makes of values, by name.
+    """Execute a control-flow node on the host and return its outputs by name.
 
     Raises
     ------
@@ -43,12 +43,12 @@ def run_control_flow(control: Control, values: Arrays, run: Run, trips: Trips) -
     """
 
     def runner(body: Body) -> Callable[[Sequence[NDArray]], list[NDArray]]:
-        def go(inputs: Sequence[NDArray]) -> list[NDArray]:
+        def execute(inputs: Sequence[NDArray]) -> list[NDArray]:
             inside = dict(zip((tensor.name for tensor in body.inputs), inputs, strict=True))
             run(body.stages, inside)
             return [value_of(tensor, inside) for tensor in body.outputs]
 
-        return go
+        return execute
 
     operands = [value_of(tensor, values) for tensor in control.operands]
     bodies = [runner(body) for body in control.bodies]
@@ -58,14 +58,14 @@ def run_control_flow(control: Control, values: Arrays, run: Run, trips: Trips) -
 
 _ALIGN = 64
 _PAGE = 4096
-#: For the command ring.
+#: Number of slots of the command ring.
 _RING_SLOTS = 256
-#: Cycles after which progress is told.
-_LOOK = 1_000_000
+#: Cycles between progress reports of a long run.
+_PROGRESS_CYCLES = 1_000_000
 
 
 def dram_bytes(network: StagedNetwork, samples: int = 1) -> int:
-    """DRAM that a session needs for as many samples at once."""
+    """Return the bytes of DRAM that a session needs to hold `samples` samples at once."""
     total = _RING_SLOTS * SLOT_BYTES + 2 * _PAGE
     program = 0
     for stage in network.walk():
@@ -76,14 +76,24 @@ def dram_bytes(network: StagedNetwork, samples: int = 1) -> int:
     return -(-(total + program) // _PAGE) * _PAGE
 
 
+#: Permissions of DRAM windows.
 READ, READ_WRITE = 1, 3
 
 
 @dataclass
 class PlacedStage:
-    """A stage on the accelerator: where its memory is, for each sample its inputs and outputs; how often it ran.
+    """Stage on the accelerator with its addresses in DRAM and execution counts.
 
-    `taken` counts which candidate of its last program that was, as the machine says.
+    Attributes
+    ----------
+    base : int
+        Address of the stage's memory.
+    samples : list of dict
+        Addresses of inputs and outputs by tensor name, for each sample.
+    runs : int
+        Number of runs so far.
+    taken : Counter
+        Number of times each candidate of the last program was selected, from the completion records.
     """
 
     stage: Stage
@@ -94,22 +104,22 @@ class PlacedStage:
     taken: Counter[int] = field(default_factory=Counter)
 
     def operands(self, sample: int) -> list[int]:
-        """Addresses, the first operands of its macro-instructions."""
+        """Return the addresses that are the first operands of the stage's macro-instructions."""
         tensors = (*self.stage.inputs, *self.stage.outputs)
         return [self.base, *(self.samples[sample][tensor.name] for tensor in tensors)]
 
-    def windows(self, samples: Sequence[int], most: int) -> list[DramWindow]:
-        """The DRAM that the stage's programs may touch, at most `most` windows in the order of their addresses.
+    def windows(self, samples: Sequence[int], count: int) -> list[DramWindow]:
+        """Return the DRAM windows that the stage's programs may access, in address order.
 
-        Weights and inputs are read-only, the rest of the stage's memory and the outputs are writable. Where that takes
-        more windows than the machine has, the last ones are joined.
+        Weights and inputs are read-only, the rest of the stage's memory and the outputs are writable. If that takes
+        more than `count` windows, the last ones are merged.
 
         Parameters
         ----------
         samples : sequence of int
-            Samples that run one right behind the other; of all from the first to the last of them the buffers are open.
-        most : int
-            Windows of the machine.
+            Samples that run back to back; the buffers of all from the first to the last of them are accessible.
+        count : int
+            Number of windows of the hardware.
         """
         weights = self.base + self.code.image.size
         found = [(self.base, weights - 1, READ), (weights, self.base + self.code.memory - 1, READ_WRITE)]
@@ -119,46 +129,46 @@ class PlacedStage:
                 if spans:
                     found.append((min(spans)[0], max(start + size for start, size in spans) - 1, permission))
         found = [window for window in found if window[0] <= window[1]]
-        while len(found) > most:
+        while len(found) > count:
             (first, _, a), (_, last, b) = found[-2:]
             found[-2:] = [(first, last, a | b)]
         return found
 
     def address(self, name: str, sample: int) -> int:
-        """Where an input or output of a sample lies."""
+        """Return the address of an input or output of a sample."""
         return self.operands(sample)[self.code.places[name]]
 
 
 class Session:
-    """A network on a machine: programs loaded, memory laid out.
+    """Network on a device: programs loaded, memory laid out.
 
     Parameters
     ----------
     device : Device
         RTL or golden model, with DRAM of at least `dram_bytes`.
-    network : Network
-        What to run. Every stream of macro-instructions is proved harmless before it is enqueued: that of the first
-        sample, and that of all samples back to back, before a program is loaded.
+    network : StagedNetwork
+        Network to run. Every stream of macro-instructions is proved safe before it is enqueued: those of the first
+        sample, and of all samples back to back, before any program is loaded.
     samples : int
-        How many samples there is room for at once.
-    proofs : Store or None
-        Remembers what has been proved; None: everything is proved now.
+        Number of samples held in DRAM at once.
+    proofs : ContentStore or None
+        Cache of proofs; None proves every stream again.
 
     Raises
     ------
     ValidationError
-        A program could do harm.
+        A program is not safe.
 
     Attributes
     ----------
     load_cycles : int
-        What loading programs took so far.
+        Cycles spent on loading programs so far.
     seconds : float
         Wall time from doorbells to interrupts so far.
     progress : callable
-        Hears now and then how many cycles a long run has taken so far.
-    look : callable or None
-        Hears of each program that has run, as its stage and number; they run one by one then.
+        Called periodically during a long run with its cycles so far.
+    on_program : callable or None
+        Called after each program with its stage and index; if set, programs are enqueued one by one.
 
     Examples
     --------
@@ -174,41 +184,43 @@ class Session:
         self.driver = Driver(device, _RING_SLOTS)
         self.load_cycles, self.seconds = 0, 0.0
         self.progress: Callable[[int], None] = lambda _cycles: None
-        self.look: Callable[[PlacedStage, int], None] | None = None
+        self.on_program: Callable[[PlacedStage, int], None] | None = None
         self._cycles, self._trips = 0, Trips()
         self._counts = [network.count(network.batch)] * samples
-        self._opcodes: dict[int, int] = {}  # by identity of the part
-        self.loaded = [self._place(stage, stage.code, samples) for stage in network.walk() if stage.code]
+        self._opcodes: dict[int, int] = {}  # by id() of the program part
+        self.loaded = [
+            self._place_stage(stage, stage.code, samples) for stage in network.walk() if stage.code
+        ]
         self._proved: set[tuple[int, tuple[int, ...]]] = set()
         self._open: list[DramWindow] | None = None
-        for place in self.loaded:
-            self._prove(place, [0])
-            self._prove(place, range(samples))
-        self._places = {id(place.stage): place for place in self.loaded}
+        for placed in self.loaded:
+            self._prove(placed, [0])
+            self._prove(placed, range(samples))
+        self._placed_stages = {id(placed.stage): placed for placed in self.loaded}
         parts = [part for each in self.loaded for part in each.code.parts]
         self.resident = len(batches(network.config, parts)) == 1
         if self.resident:
-            self._bring(parts)
-        # After reset the machine clears its counters, and a change of tag waits for that; so does this.
+            self._load_programs(parts)
+        # After reset the chip clears its counters, and a change of tag waits for that; reading one waits too.
         self.driver.counters.read("cycles", 0)
 
     def __repr__(self) -> str:
         return f"<Session of {shown(self.network.name)} on {self.device!r}>"
 
     def run(self, inputs: Arrays, count: int | None = None) -> dict[str, NDArray]:
-        """Outputs of one sample, or of a batch."""
+        """Return the outputs of one sample, or of a batch."""
         return self.measure(inputs, count)[0]
 
     def measure(self, inputs: Arrays, count: int | None = None) -> tuple[dict[str, NDArray], int]:
-        """Outputs of one sample, and cycles from doorbells to interrupts; loading programs is not among them.
+        """Run one sample or batch; return the outputs, and the cycles from doorbells to interrupts without loading.
 
-        Of a batch only the first `count` samples count (left out: all): outputs of others mean nothing if the network
-        has programs for fewer.
+        Only the first `count` samples of a batch are valid (default: all): outputs of the others are undefined if the
+        network has programs for smaller batches.
 
         Raises
         ------
         InputError
-            An input is missing, one too many, or not of the model's shape and type; more samples than a batch has.
+            An input is missing, unknown, or has another shape or type than the model's, or `count` exceeds the batch.
         """
         values: dict[str, NDArray] = self.network.check(inputs)
         self._counts[0] = self.network.count(self.network.batch if count is None else count)
@@ -217,155 +229,157 @@ class Session:
         made = {tensor.name: value_of(tensor, values) for tensor in self.network.outputs}
         return made, self._cycles - before
 
-    def held(self, name: str, sample: int = 0) -> NDArray:
-        """An input or output of the one stage on the accelerator as it lies in DRAM: changes count from now on.
+    def tensor_view(self, name: str, sample: int = 0) -> NDArray:
+        """Return an input or output of the only stage on the accelerator as a writable view of DRAM.
 
         Raises
         ------
         InputError
-            There are several such stages, or the stage has no tensor of that name.
+            There are several stages on the accelerator, or the stage has no tensor of that name.
         """
-        place = self._only()
-        known = {tensor.name: tensor for tensor in (*place.stage.inputs, *place.stage.outputs)}
+        placed = self._only_stage()
+        known = {tensor.name: tensor for tensor in (*placed.stage.inputs, *placed.stage.outputs)}
         if name not in known:
             raise InputError(f"the accelerator has no input or output {name!r}, only {', '.join(known)}")
-        tensor, start = known[name], place.address(name, sample)
+        tensor, start = known[name], placed.address(name, sample)
         raw = self.device.dram[start : start + tensor.bytes]
         return raw.view(np.dtype(tensor.dtype)).reshape(tensor.shape)
 
-    def again(self, sample: int = 0) -> int:
-        """Run the one stage on the accelerator on what lies in DRAM; returns cycles.
+    def rerun(self, sample: int = 0) -> int:
+        """Run the only stage on the accelerator on the inputs in DRAM; return its cycles.
 
         Raises
         ------
         InputError
-            There are several such stages.
+            There are several stages on the accelerator.
         """
-        return self._stage(self._only(), sample)
+        return self._stage(self._only_stage(), sample)
 
-    def _only(self) -> PlacedStage:
+    def _only_stage(self) -> PlacedStage:
         if len(self.loaded) != 1:
             raise InputError(f"{self.network.name} has {len(self.loaded)} stages on the accelerator, not one")
         return self.loaded[0]
 
     @property
     def taken(self) -> list[Counter[int]]:
-        """For each of them how often each candidate of its last program was taken."""
-        return [Counter(place.taken) for place in self.loaded]
+        """Number of times each candidate of the last program was selected, by stage in the order of `runs`."""
+        return [Counter(placed.taken) for placed in self.loaded]
 
     @property
     def runs(self) -> list[int]:
-        """How often each stage on the accelerator has run, in the order of the network's `codes`."""
-        return [place.runs for place in self.loaded]
+        """Number of runs of each stage on the accelerator, in the order of the network's `codes`."""
+        return [placed.runs for placed in self.loaded]
 
     def _stages(self, stages: Sequence[Stage], values: dict[str, NDArray]) -> None:
-        """Run stages, of the network or of a subgraph; what they make is added to the values."""
+        """Run the stages of the network or of a subgraph, adding their outputs to the values."""
         for stage in stages:
-            mine = {tensor.name: values[tensor.name] for tensor in stage.inputs}
+            inputs = {tensor.name: values[tensor.name] for tensor in stage.inputs}
             if stage.control is not None:
-                values |= run_control_flow(stage.control, mine, self._stages, self._trips)
+                values |= run_control_flow(stage.control, inputs, self._stages, self._trips)
             elif stage.graph is not None:
-                values |= evaluate(stage.graph, mine, rounding=self.network.rounding)  # type: ignore[arg-type]
+                values |= evaluate(stage.graph, inputs, rounding=self.network.rounding)  # type: ignore[arg-type]
             else:
-                place = self._places[id(stage)]
-                self._put(place, mine)
-                self._cycles += self._stage(place)
-                place.runs += 1
-                values |= self._fetch(place)
+                placed = self._placed_stages[id(stage)]
+                self._write_inputs(placed, inputs)
+                self._cycles += self._stage(placed)
+                placed.runs += 1
+                values |= self._read_outputs(placed)
 
-    def steady(self, samples: Sequence[Arrays], counts: Sequence[int]) -> float | None:
-        """Cycles a sample takes when they come one right behind the other; None if the host has to take part.
+    def throughput_cycles(self, samples: Sequence[Arrays], counts: Sequence[int]) -> float | None:
+        """Run samples back to back; return cycles per sample, None if stages run on the host or programs are reloaded.
 
-        Of each, if it is a batch, so many samples count.
+        If the samples are batches, `counts` has the number of valid samples of each.
 
         Raises
         ------
         ValidationError
-            The programs could do harm where these samples lie.
+            The programs are not safe at the addresses of these samples.
         """
         if len(self.network.stages) != 1 or not self.network.stages[0].code or not self.resident:
             return None
-        (place,) = self.loaded
+        (placed,) = self.loaded
         self._counts[: len(samples)] = [self.network.count(count) for count in counts]
         for number, sample in enumerate(samples):
-            self._put(place, self.network.check(sample), number)
+            self._write_inputs(placed, self.network.check(sample), number)
         numbers = range(len(samples))
-        self._prove(place, numbers)
-        self._open_windows(place, numbers)
-        return self._go(place, place.code.parts, numbers) / len(samples)
+        self._prove(placed, numbers)
+        self._open_windows(placed, numbers)
+        return self._run_parts(placed, placed.code.parts, numbers) / len(samples)
 
-    def _place(self, stage: Stage, code: StageExecutable, samples: int) -> PlacedStage:
+    def _place_stage(self, stage: Stage, code: StageExecutable, samples: int) -> PlacedStage:
         memory = self.driver.memory
-        place = PlacedStage(stage, code, memory.take(max(code.memory, 1), _ALIGN, "the model's memory"))
-        self.driver.put(code.image, place.base)
+        placed = PlacedStage(stage, code, memory.take(max(code.memory, 1), _ALIGN, "the model's memory"))
+        self.driver.put(code.image, placed.base)
         for _ in range(samples):
-            place.samples.append(
+            placed.samples.append(
                 {
                     tensor.name: memory.take(tensor.bytes, _ALIGN, tensor.name)
                     for tensor in (*stage.inputs, *stage.outputs)
                 }
             )
-        return place
+        return placed
 
-    def _prove(self, place: PlacedStage, samples: Sequence[int]) -> None:
-        """Refuse programs that could do harm to samples that follow one another without a pause, from rest on.
+    def _prove(self, placed: PlacedStage, samples: Sequence[int]) -> None:
+        """Prove that samples that run back to back, starting from an idle device, are safe.
 
-        The first sample comes once more behind the others: so the stream leaves everything as it finds it.
+        The first sample is repeated after the last: this proves that the stream restores the initial state.
         """
-        key = id(place), tuple(samples)
+        key = id(placed), tuple(samples)
         if key in self._proved:
             return
         calls = [
-            MacroCall(part.program, (*place.operands(sample), *self.network.any_count), instead=part.instead)
+            MacroCall(
+                part.program, (*placed.operands(sample), *self.network.symbolic_count), instead=part.instead
+            )
             for sample in (*samples, samples[0])
-            for part in place.code.parts
+            for part in placed.code.parts
         ]
         config = self.network.config
-        prove(config, calls, place.windows(samples, config.windows), self.proofs)
+        prove(config, calls, placed.windows(samples, config.windows), self.proofs)
         self._proved.add(key)
 
-    def _open_windows(self, place: PlacedStage, samples: Sequence[int]) -> None:
-        """Let programs touch what these samples need and nothing else; the machine is at rest."""
-        most = self.network.config.windows
-        windows = place.windows(samples, most)
+    def _open_windows(self, placed: PlacedStage, samples: Sequence[int]) -> None:
+        """Restrict DRAM accesses to the buffers of these samples; the device is idle."""
+        count = self.network.config.windows
+        windows = placed.windows(samples, count)
         if windows == self._open:
             return
-        for index in range(most):
+        for index in range(count):
             first, last, permissions = windows[index] if index < len(windows) else (0, -1, 0)
             self.driver.set_window(
                 index, first, last + 1 - first, read=bool(permissions & 1), write=bool(permissions & 2)
             )
         self._open = windows
 
-    def _put(self, place: PlacedStage, values: Arrays, sample: int = 0) -> None:
-        for tensor in place.stage.inputs:
-            self.driver.put(values[tensor.name], place.address(tensor.name, sample))
+    def _write_inputs(self, placed: PlacedStage, values: Arrays, sample: int = 0) -> None:
+        for tensor in placed.stage.inputs:
+            self.driver.put(values[tensor.name], placed.address(tensor.name, sample))
 
-    def _fetch(self, place: PlacedStage, sample: int = 0) -> dict[str, NDArray]:
+    def _read_outputs(self, placed: PlacedStage, sample: int = 0) -> dict[str, NDArray]:
         return {
             tensor.name: self.driver.fetch(
-                place.address(tensor.name, sample), tensor.shape, np.dtype(tensor.dtype)
+                placed.address(tensor.name, sample), tensor.shape, np.dtype(tensor.dtype)
             )
-            for tensor in place.stage.outputs
+            for tensor in placed.stage.outputs
         }
 
-    def _stage(self, place: PlacedStage, sample: int = 0) -> int:
-        parts, cycles = place.code.parts, 0
-        self._prove(place, [sample])
-        self._open_windows(place, [sample])
+    def _stage(self, placed: PlacedStage, sample: int = 0) -> int:
+        parts, cycles = placed.code.parts, 0
+        self._prove(placed, [sample])
+        self._open_windows(placed, [sample])
         for batch in [range(len(parts))] if self.resident else batches(self.network.config, parts):
             if not self.resident:
-                self._bring(parts[batch.start : batch.stop])
-            if self.look is None:
-                cycles += self._go(place, parts[batch.start : batch.stop], [sample])
+                self._load_programs(parts[batch.start : batch.stop])
+            if self.on_program is None:
+                cycles += self._run_parts(placed, parts[batch.start : batch.stop], [sample])
                 continue
             for number in batch:
-                cycles += self._go(place, parts[number : number + 1], [sample])
-                self.look(place, number)
+                cycles += self._run_parts(placed, parts[number : number + 1], [sample])
+                self.on_program(placed, number)
         return cycles
 
-    def _bring(self, parts: Sequence[ProgramPart]) -> None:
-        """Load programs in place of those that are there."""
+    def _load_programs(self, parts: Sequence[ProgramPart]) -> None:
+        """Replace the loaded programs."""
         if all(id(part) in self._opcodes for part in parts):
             return
         start, store = self.device.cycle, self.driver.programs
@@ -377,23 +391,23 @@ class Session:
             self._opcodes[id(part)] = opcode
         self.load_cycles += self.device.cycle - start
 
-    def _go(self, place: PlacedStage, parts: Sequence[ProgramPart], samples: Sequence[int]) -> int:
+    def _run_parts(self, placed: PlacedStage, parts: Sequence[ProgramPart], samples: Sequence[int]) -> int:
         driver, numbers = self.driver, []
         work = [(sample, part) for sample in samples for part in parts]
         for number, (sample, part) in enumerate(work, 1):
-            operands = [*place.operands(sample), *self._counts[sample]]
+            operands = [*placed.operands(sample), *self._counts[sample]]
             opcode, last = self._opcodes[id(part)], number == len(work)
             numbers.append(driver.enqueue(opcode, operands, tag=part.tag, irq=last))
         driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
         start, began = self.device.cycle, time.perf_counter()
         driver.doorbell()
-        while not self.device.wait_irq(_LOOK):
+        while not self.device.wait_irq(_PROGRESS_CYCLES):
             self.progress(self.device.cycle - start)
         cycles = self.device.cycle - start
         self.seconds += time.perf_counter() - began
         driver.run()
         for (_, part), number in zip(work, numbers, strict=True):
             record = driver.completion(number)
-            if record is not None and part is place.code.parts[-1]:
-                place.taken[record.candidate] += 1
+            if record is not None and part is placed.code.parts[-1]:
+                placed.taken[record.candidate] += 1
         return cycles

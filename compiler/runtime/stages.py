@@ -1,4 +1,4 @@
-"""Stages of a compiled network: the data that sessions execute and reports describe."""
+"""Data structures of a compiled network: stages, layers, control flow and batch variants."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,18 +26,18 @@ from hw.errors import InputError, shown
 @identity("LayerInfo", "nodes", "ops", "floor", "tag", "program")
 @dataclass(frozen=True)
 class LayerInfo:
-    """A layer as reports show it.
+    """Layer as shown in reports.
 
     Parameters
     ----------
     nodes, ops : tuples of str
-        Nodes of the model that it carries out, and their operators.
+        Names of the model's nodes that the layer computes, and their operators.
     floor : Floor
-        Its work.
+        Minimum work of the layer.
     tag : int
-        What its cycles are counted under.
+        Counter tag of its cycles.
     program : str
-        The first program that has a part in it.
+        Name of the first program with commands of the layer.
     """
 
     nodes: tuple[str, ...]
@@ -48,30 +48,30 @@ class LayerInfo:
 
     @property
     def name(self) -> str:
-        """Name of the layer, by which schedules and measurements know it: that of its anchor."""
+        """Name of the layer in schedules and measurements: that of its anchor node."""
         return self.nodes[anchor_index(self.ops)]
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Nodes that run in one go.
+    """Nodes that run without interruption on the accelerator or on the host, or one control-flow node.
 
     Parameters
     ----------
     inputs, outputs : tuples of Tensor
-        What comes in and goes out.
-    code : Code or None
+        Tensors that the stage reads and writes.
+    code : StageExecutable or None
         Programs of a stage on the accelerator.
     graph : Graph or None
         Nodes of a stage on the host.
     infos : tuple of LayerInfo
         Layers of a stage on the accelerator.
     control : Control or None
-        A node of control flow.
+        Control-flow node with its subgraphs.
     floor : Floor or None
         Work of a stage on the accelerator in a subgraph: its bytes are those of its weights.
     spared : Floor or None
-        Work that is not done where the program behind the guard of a stage that may be skipped runs.
+        Work saved when the stage's skip program runs.
     """
 
     inputs: tuple[Tensor, ...]
@@ -84,7 +84,7 @@ class Stage:
     spared: Floor | None = None
 
     def walk(self) -> "Iterator[Stage]":
-        """It, and the stages of its subgraphs."""
+        """Yield the stage and the stages of its subgraphs."""
         yield self
         for body in self.control.bodies if self.control else ():
             for stage in body.stages:
@@ -93,7 +93,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A subgraph of control flow: what comes in and goes out (constants among it), and its stages."""
+    """Subgraph of a control-flow node: inputs, outputs (some may be constants) and stages."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -102,16 +102,16 @@ class Body:
 
 @dataclass(frozen=True, eq=False)
 class Control:
-    """A node of control flow, as in compiler/ir/control.py: the host decides which of its bodies runs how often.
+    """Control-flow node (compiler/ir/control.py); the host evaluates conditions and trip counts.
 
     Parameters
     ----------
-    name, op, attributes
-        The node's.
+    name, op, attributes : str, str, dict
+        Name, operator and attributes of the node.
     operands, outputs : tuples of Tensor
-        In the node's order; constants have their contents.
+        Tensors in the order of the node; constants have their contents.
     bodies : tuple of Body
-        Its subgraphs.
+        Subgraphs of the node.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Control:
 
 
 def control_of(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
-    """The one node of a graph that is control flow, with the stages of its subgraphs."""
+    """Return the single control-flow node of a graph, with the stages of its subgraphs."""
     (node,) = graph
     bodies = (
         Body(
@@ -138,14 +138,14 @@ def control_of(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
 @identity("Smaller", "batch", "floor", "infos")
 @dataclass(frozen=True)
 class BatchVariant:
-    """The programs of a network that are for fewer samples.
+    """Programs of a network for a smaller batch.
 
     Parameters
     ----------
     batch : int
-        At most so many.
+        Maximum number of samples of these programs.
     floor : Floor
-        Their work.
+        Minimum work of these programs.
     infos : tuple of LayerInfo
         Layers of all stages.
     """
@@ -156,50 +156,50 @@ class BatchVariant:
 
 
 class Origin(StrEnum):
-    """Where a network comes from."""
+    """Provenance of a network: compiled now, read from the cache, or read from a file."""
 
     COMPILED = "compiled"
-    CACHE = "cache"  # compiled before, and kept
+    CACHE = "cache"
     FILE = "file"
 
 
 @dataclass(frozen=True, eq=False)
 class StagedNetwork:
-    """A compiled model as data: stages, tensors, schedule and layers.
+    """Compiled model as data: stages, tensors, schedule and layers.
 
     Parameters
     ----------
     name : str
-        For people.
+        Name of the model, for messages and reports.
     config : MlaConfig
-        The machine it is for.
+        Hardware configuration that the network was compiled for.
     inputs, outputs : tuples of Tensor
-        Those of the model.
+        Inputs and outputs of the model.
     stages : tuple of Stage
-        What runs on the accelerator and on the host, in turn.
+        Stages on the accelerator and on the host, in execution order.
     schedule : Schedule
-        How the layers are carried out.
+        Schedule of the layers.
     host : tuple of HostNode
-        What runs on the host.
+        Nodes that run on the host, with the reasons.
     rounding : str
-        Whose rounding its outputs have.
+        Rounding mode of the outputs, as in `compile`.
     floor : Floor
-        Its work, without that of subgraphs of control flow.
+        Minimum work, without that of control-flow subgraphs.
     graph : Graph or None
-        The model after all passes; None if it was read from a compiled file.
+        Graph after all passes; None if the network was read from a compiled file.
     layers : tuple of Layer
-        Layers in the compiler's own form; none if it was not compiled just now.
+        Layers of the compiler; empty if the network was read from the cache or a file.
     quantization : QuantizationReport or None
-        What quantizing a float model did to it; None if it was no float model.
+        Report of the quantization of a float model; None for other models.
     batch : int
-        Samples it takes at a time, one behind the other along the first axis of its inputs and outputs.
-    smaller : tuple of Smaller
-        Of a network for several sizes of batches those below `batch`, ascending. The last operand of its
-        macro-instructions says how many samples count, and the machine takes the programs for as few as will do.
+        Batch size: samples stacked along the first axis of inputs and outputs.
+    smaller : tuple of BatchVariant
+        Variants for smaller batches, in ascending order. The last operand of the macro-instructions is the number of
+        valid samples, by which the hardware selects the smallest sufficient variant.
     origin : Origin
-        Where it comes from.
+        Provenance of the network.
     compile_seconds : float
-        What it took to read the model and to compile it, or to find it.
+        Time to read and compile the model, or to read the network from the cache or a file.
     """
 
     name: str
@@ -229,7 +229,7 @@ class StagedNetwork:
 
     @property
     def sample(self) -> tuple[Tensor, ...]:
-        """The inputs of one sample."""
+        """Inputs with the shapes of one sample."""
         return tuple(
             replace(each, shape=(each.shape[0] // self.batch, *each.shape[1:])) if each.shape else each
             for each in self.inputs
@@ -237,15 +237,15 @@ class StagedNetwork:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The sizes of batches that it has programs for."""
+        """Batch sizes for which there are programs, in ascending order."""
         return (*(each.batch for each in self.smaller), self.batch)
 
     def for_samples(self, count: int) -> BatchVariant | None:
-        """What runs for so many samples; None: the programs for whole batches."""
+        """Return the smallest variant for `count` samples; None if only the programs for whole batches suffice."""
         return next((each for each in self.smaller if count <= each.batch), None)
 
-    def together(self, waiting: int) -> int:
-        """How many of so many samples that wait go together: what takes least for each, by the work of each size."""
+    def best_batch(self, waiting: int) -> int:
+        """Return the number of waiting samples to run in one batch, which minimizes the estimated work per sample."""
         best, least = 0, 0.0
         for batch, floor in [*((each.batch, each.floor) for each in self.smaller), (self.batch, self.floor)]:
             count = min(waiting, batch)
@@ -255,24 +255,24 @@ class StagedNetwork:
         return best
 
     def count(self, samples: int) -> tuple[int, ...]:
-        """What macro-instructions have behind the addresses: how many samples count, if there are several sizes.
+        """Return the operands after the addresses: the number of valid samples if there are several batch sizes.
 
         Raises
         ------
         InputError
-            That is none, or more than a batch.
+            The number is less than 1 or exceeds the batch size.
         """
         if not 1 <= samples <= self.batch:
             raise InputError(f"{self.name} takes 1..{self.batch} samples at a time, not {samples}")
         return (samples,) if self.smaller else ()
 
     @property
-    def any_count(self) -> tuple[None, ...]:
-        """The same for a proof that holds for every count."""
+    def symbolic_count(self) -> tuple[None, ...]:
+        """Operands as returned by `count`, with unknown values, for a proof that holds for every count."""
         return (None,) if self.smaller else ()
 
     @property
-    def how_made(self) -> str:
+    def provenance(self) -> str:
         """One line of text: whether the network was compiled, cached or read from a file, and the time that took."""
         if self.origin is Origin.CACHE:
             return f"using cached compilation of {self.name} ({self.compile_seconds:.2f} s)"
@@ -281,17 +281,17 @@ class StagedNetwork:
 
     @property
     def codes(self) -> list[StageExecutable]:
-        """Code of the stages on the accelerator."""
+        """Executables of the stages on the accelerator."""
         return [stage.code for stage in self.walk() if stage.code]
 
     @property
     def digest(self) -> str:
-        """The same for networks with the same programs that start with the same memory."""
+        """Digest of the programs and initial memory; equal for networks that behave equally."""
         return name([(code.image, [program.words for program in code.programs]) for code in self.codes])
 
     @property
     def layers_of(self) -> dict[str, tuple[str, ...]]:
-        """Layers that each program has a part in, by its name, in order."""
+        """Names of the layers with commands in each program, by program name, in order."""
         names, first = [layer.name for layer in self.layers], 0
         found: dict[str, tuple[str, ...]] = {}
         for code in self.codes:
@@ -306,12 +306,12 @@ class StagedNetwork:
         return [info for stage in self.walk() for info in stage.infos]
 
     def walk(self) -> Iterator[Stage]:
-        """All stages, those of subgraphs behind the one that decides about them."""
+        """Yield all stages; those of subgraphs follow their control-flow stage."""
         for stage in self.stages:
             yield from stage.walk()
 
     def work(self, runs: Sequence[int]) -> Floor:
-        """What a sample takes at least that went so often through each stage on the accelerator (as `codes`)."""
+        """Return the minimum work of a sample, given its number of runs of each stage in the order of `codes`."""
         macs, size = self.floor.macs, self.floor.bytes
         stages = [stage for stage in self.walk() if stage.code]
         for stage, times in zip(stages, runs, strict=True):
@@ -320,17 +320,17 @@ class StagedNetwork:
         return Floor(macs, size)
 
     def check(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """The inputs in the model's order.
+        """Check inputs and return them in the model's order.
 
         Raises
         ------
         InputError
-            One is missing, unknown, or not of the model's shape and type.
+            An input is missing, unknown, or has another shape or type than the model's.
         """
         return _checked(self.inputs, inputs)
 
     def check_sample(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """The inputs of one sample in the model's order; errors as in `check`."""
+        """Check the inputs of one sample and return them in the model's order; errors as in `check`."""
         return _checked(self.sample, inputs)
 
 

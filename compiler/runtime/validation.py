@@ -21,10 +21,10 @@ class StageCalls:
 
     Parameters
     ----------
-    calls : list of Call
+    calls : list of MacroCall
         Calls for all samples in order.
-    windows : list of Window
-        The read-only weights, then all other memory.
+    windows : list of DramWindow
+        Window of the read-only weights, then one for all other memory.
     """
 
     calls: list[MacroCall]
@@ -38,7 +38,7 @@ def validate_network(
 
     Parameters
     ----------
-    network : Network
+    network : CompiledNetwork
         Network to validate, compiled or read from a file.
     samples : int
         Number of samples enqueued back to back.
@@ -73,7 +73,7 @@ def validate_network(
 def stage_calls(
     network: CompiledNetwork, stage: Stage, code: StageExecutable, samples: int = 1
 ) -> StageCalls:
-    """Macro-instructions that a session enqueues for a stage."""
+    """Return the macro-instructions that a session enqueues for a stage, and its DRAM windows."""
     weights = _BASE + code.image.size
     at = _aligned(_BASE + max(code.memory, 1))
     calls: list[MacroCall] = []
@@ -82,7 +82,7 @@ def stage_calls(
         for tensor in (*stage.inputs, *stage.outputs):
             operands.append(at)
             at = _aligned(at + tensor.bytes)
-        operands += network.any_count
+        operands += network.symbolic_count
         calls += [MacroCall(part.program, tuple(operands), instead=part.instead) for part in code.parts]
     windows = [(_BASE, weights - 1, _READ)] if weights > _BASE else []
     return StageCalls(calls, [*windows, (weights, at - 1, _BOTH)])

@@ -12,7 +12,7 @@ from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
 from compiler.commands.commands import BufferMemory
 from compiler.lowering.lower import LoweredNetwork
-from compiler.options import USUAL, DramTiming
+from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 
@@ -30,7 +30,7 @@ def fit(
     numbers: tuple[int, int],
     offset: int = 0,
     seen: list[CommandStream] | None = None,
-    dram: DramTiming = USUAL,
+    dram: DramTiming = DEFAULT_DRAM,
     maker: LayerCodegen | None = None,
 ) -> tuple[Schedule, StageExecutable]:
     """The schedule with as much prefetching as the machine's memories hold, and its code.

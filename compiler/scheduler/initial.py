@@ -11,7 +11,7 @@ from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import simulate_pipeline
 from compiler.layers.tiling_context import LayerContext, TilingContext
 from compiler.lowering.lower import LoweredNetwork
-from compiler.options import USUAL, DramTiming
+from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.scheduler.co_schedule import AROUND, shared, sharing
 from hw.config import MlaConfig
@@ -46,7 +46,10 @@ _AHEAD = 1000.0
 
 
 def initial_schedule(
-    config: MlaConfig, lowered: LoweredNetwork, fusions: tuple[tuple[str, ...], ...], dram: DramTiming = USUAL
+    config: MlaConfig,
+    lowered: LoweredNetwork,
+    fusions: tuple[tuple[str, ...], ...],
+    dram: DramTiming = DEFAULT_DRAM,
 ) -> Schedule:
     """A schedule for every layer.
 
@@ -62,7 +65,7 @@ def initial_schedule(
 
 
 def estimates(
-    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = USUAL
+    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
 ) -> dict[str, tuple[float, LayerSchedule]]:
     """For every layer its best tiling, with the estimated cycles that it was chosen for.
 
@@ -87,7 +90,7 @@ def estimates(
 
 
 def tiling_contexts(
-    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = USUAL
+    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
 ) -> list[TilingContext]:
     """Tiling context of each layer if it is not interleaved with others."""
     return _tiling_contexts(_Residents(config, lowered), dram)

@@ -50,7 +50,7 @@ class DynamicBatcher:
         return out
 
     def _send(self) -> None:
-        count = self.server.current.network.together(len(self._waiting))
+        count = self.server.current.network.best_batch(len(self._waiting))
         group, self._waiting = self._waiting[:count], self._waiting[count:]
         self._sent.append(group)
         self.server.submit(stack_batch(self.server.current.network, group), len(group))

@@ -245,7 +245,7 @@ class Versions:
             calls = [
                 MacroCall(
                     part.program,
-                    (*self.buffers.operands(each, stage, slot), *each.network.any_count),
+                    (*self.buffers.operands(each, stage, slot), *each.network.symbolic_count),
                     instead=part.instead,
                 )
                 for each, slot in order

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from compiler.ir.graph import Graph
-from compiler.options import NONE, MemoryLimits
+from compiler.options import UNLIMITED, MemoryLimits
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement, Result
 from compiler.runtime.compiled import CompiledNetwork
@@ -21,7 +21,7 @@ def key_of(
     graph: Graph,
     rounding: str,
     conditions: HardwareProfile,
-    limits: MemoryLimits = NONE,
+    limits: MemoryLimits = UNLIMITED,
     *,
     stream: bool = False,
 ) -> EntryKey:
@@ -37,7 +37,7 @@ def key_of(
 
 
 def _options(limits: MemoryLimits, **options: object) -> str:
-    return options_of(**options) if limits == NONE else options_of(**options, limits=limits)
+    return options_of(**options) if limits == UNLIMITED else options_of(**options, limits=limits)
 
 
 class DatabaseSession:

@@ -1,4 +1,4 @@
-"""Checks of arguments and of untrusted values; messages name what is wrong and what would be right."""
+"""Checks of arguments and of untrusted values; messages state the invalid value and the valid ones."""
 
 import json
 import math
@@ -13,10 +13,10 @@ from hw.errors import InputError, shown
 #: Exceptions raised when an entry is damaged or missing.
 DAMAGE = (ValueError, TypeError, KeyError, InputError, OverflowError, RecursionError)
 #: Maximum of a count; larger values are certainly wrong.
-MOST_COUNT = 1 << 62
+MAX_COUNT = 1 << 62
 #: Maximum number of characters of a text, and of entries of a list or dict.
-MOST_TEXT, MOST_ITEMS = 4096, 1 << 16
-_MOST_NUMBER = 1e30
+MAX_CHARACTERS, MAX_ITEMS = 4096, 1 << 16
+_MAX_NUMBER = 1e30
 
 
 def parsed(data: bytes) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def written(values: Mapping[str, Any]) -> bytes:
-    """Canonical JSON of values: equal values give equal bytes. NaN is rejected when it is read."""
+    """Return canonical JSON: equal values give equal bytes. NaN is rejected when it is read."""
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -45,7 +45,7 @@ class Fields:
     Parameters
     ----------
     values : Any
-        The parsed object, which must be a dict.
+        Parsed JSON value, which must be a dict.
     """
 
     def __init__(self, values: Any):
@@ -54,85 +54,85 @@ class Fields:
         self.values: dict[str, Any] = values
 
     def get(self, name: str) -> Any:
-        """A field of any type."""
+        """Return a field of any type."""
         if name not in self.values:
             raise ValueError(f"{name} is missing")
         return self.values[name]
 
     def count(self, name: str) -> int:
-        """A non-negative integer."""
+        """Return a field that is a non-negative integer."""
         return _count(name, self.get(name))
 
     def integer(self, name: str) -> int:
-        """An integer that may be negative, such as a seed."""
+        """Return a field that is an integer of any sign, such as a seed."""
         value = self.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MOST_COUNT:
-            raise ValueError(f"{name} must be an integer up to {MOST_COUNT}")
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_COUNT:
+            raise ValueError(f"{name} must be an integer up to {MAX_COUNT}")
         return value
 
     def number(self, name: str) -> float:
-        """A finite number."""
+        """Return a field that is a finite number."""
         return _number(name, self.get(name))
 
     def amount(self, name: str) -> float:
-        """A finite number that is not negative."""
+        """Return a field that is a finite number and not negative."""
         value = self.number(name)
         if value < 0:
             raise ValueError(f"{name} must not be negative")
         return value
 
     def text(self, name: str) -> str:
-        """A text."""
+        """Return a field that is a text."""
         value = self.get(name)
-        if not isinstance(value, str) or len(value) > MOST_TEXT:
-            raise ValueError(f"{name} must be a text of at most {MOST_TEXT} characters")
+        if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
+            raise ValueError(f"{name} must be a text of at most {MAX_CHARACTERS} characters")
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """Return a field that is true or false."""
         value = self.get(name)
         if not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false")
         return value
 
     def sequence(self, name: str) -> list[Any]:
-        """A list."""
+        """Return a field that is a list."""
         value = self.get(name)
-        if not isinstance(value, list) or len(value) > MOST_ITEMS:
-            raise ValueError(f"{name} must be a list of at most {MOST_ITEMS} values")
+        if not isinstance(value, list) or len(value) > MAX_ITEMS:
+            raise ValueError(f"{name} must be a list of at most {MAX_ITEMS} values")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts as a tuple."""
+        """Return a field that is a list of texts, as a tuple."""
         value = self.sequence(name)
-        if not all(isinstance(each, str) and len(each) <= MOST_TEXT for each in value):
-            raise ValueError(f"{name} must be texts of at most {MOST_TEXT} characters")
+        if not all(isinstance(each, str) and len(each) <= MAX_CHARACTERS for each in value):
+            raise ValueError(f"{name} must be texts of at most {MAX_CHARACTERS} characters")
         return tuple(value)
 
     def counts(self, name: str) -> dict[str, int]:
-        """Non-negative integers by name."""
+        """Return a field that is an object of non-negative integers."""
         return {key: _count(f"{name} of {shown(key)}", each) for key, each in self._items(name)}
 
     def numbers(self, name: str) -> dict[str, float]:
-        """Finite numbers by name."""
+        """Return a field that is an object of finite numbers."""
         return {key: _number(f"{name} of {shown(key)}", each) for key, each in self._items(name)}
 
     def _items(self, name: str) -> list[tuple[str, Any]]:
         value = self.get(name)
-        if not isinstance(value, dict) or len(value) > MOST_ITEMS:
-            raise ValueError(f"{name} must be an object of at most {MOST_ITEMS} fields")
+        if not isinstance(value, dict) or len(value) > MAX_ITEMS:
+            raise ValueError(f"{name} must be an object of at most {MAX_ITEMS} fields")
         return list(value.items())
 
 
 def _count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_COUNT:
-        raise ValueError(f"{name} must be an integer in 0..{MOST_COUNT}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"{name} must be an integer in 0..{MAX_COUNT}")
     return value
 
 
 def _number(name: str, value: Any) -> float:
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not plain or not math.isfinite(value) or abs(value) > _MOST_NUMBER:
+    if not plain or not math.isfinite(value) or abs(value) > _MAX_NUMBER:
         raise ValueError(f"{name} must be a finite number")
     return float(value)
 
@@ -153,20 +153,20 @@ def of_type(name: str, value: Any, kinds: type | tuple[type, ...], right: str) -
     return value
 
 
-def integer(name: str, value: Any, least: int) -> int:
-    """Check an integer argument; InputError if it is not an integer or less than `least`."""
+def integer(name: str, value: Any, minimum: int) -> int:
+    """Check an integer argument; InputError if it is not an integer or less than `minimum`."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} must be an integer of at least {least}, not {shown(value)}")
-    if value < least:
-        raise InputError(f"{name} must be at least {least}, not {shown(value)}")
+        raise InputError(f"{name} must be an integer of at least {minimum}, not {shown(value)}")
+    if value < minimum:
+        raise InputError(f"{name} must be at least {minimum}, not {shown(value)}")
     return int(value)
 
 
-def integers(name: str, values: Any, least: int) -> tuple[int, ...]:
-    """Check a list of integers; InputError if it is not one, or a value is less than `least`."""
+def integers(name: str, values: Any, minimum: int) -> tuple[int, ...]:
+    """Check a list of integers; InputError if it is not one, or a value is less than `minimum`."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise InputError(f"{name} must be a list of integers, not {shown(values)}")
-    return tuple(integer(name, value, least) for value in values)
+    return tuple(integer(name, value, minimum) for value in values)
 
 
 def texts(name: str, values: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Reading and atomic writing of files, with errors that name the file."""
+"""Reading and atomic writing of files, and of reports as JSON; errors name the file."""
 
 import errno
 import json
@@ -18,7 +18,7 @@ _DEVICE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 def read_input(path: Path) -> bytes:
-    """Contents of a file that the user named; InputError if it cannot be read."""
+    """Read a file that the user named; InputError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

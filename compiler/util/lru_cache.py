@@ -13,12 +13,12 @@ class LruCache(Generic[Value]):
 
     Parameters
     ----------
-    most : int
+    max_weight : int
         Maximum total weight; a value that is heavier by itself is not stored.
     """
 
-    def __init__(self, most: int):
-        self.most, self.weight = most, 0
+    def __init__(self, max_weight: int):
+        self.max_weight, self.weight = max_weight, 0
         self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._lock = Lock()
 
@@ -39,10 +39,10 @@ class LruCache(Generic[Value]):
         with self._lock:
             before = self._values.pop(key, None)
             self.weight -= before[1] if before else 0
-            if weight > self.most:
+            if weight > self.max_weight:
                 return
             self._values[key] = value, weight
             self.weight += weight
-            while self.weight > self.most:
+            while self.weight > self.max_weight:
                 _, (_, lost) = self._values.popitem(last=False)
                 self.weight -= lost

@@ -1,4 +1,4 @@
-"""Plug-ins by name, entry point or `module:Class`, and one-line errors of user code."""
+"""Registry of plug-ins by name, entry point or `module:Class`, and one-line errors for failures of user code."""
 
 import importlib
 import logging
@@ -193,7 +193,7 @@ def blamed(work: Callable[[], _Result], title: str, doing: str) -> _Result:
 
 
 def _object(reference: str) -> Any:
-    """An object of this project."""
+    """Import an object of this project, given as `module:object`."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -204,7 +204,8 @@ _PYTHON = Path(sysconfig.get_paths()["stdlib"]).resolve()
 #: Stack frames in messages of PyTorch.
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in ([\w<>.]+)')
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m|\[\d+m")
-_MOST = 400
+#: Maximum number of characters of an error message of user code.
+_MAX_CHARACTERS = 400
 #: Exporter packages, whose frames are not the user's.
 _EXPORTERS = ("torch", "torchao", "onnxscript", "onnx_ir")
 
@@ -238,7 +239,7 @@ def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], s
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An exception and its causes, the root cause last."""
+    """Return an exception and its causes, the root cause last."""
     found: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in found:
@@ -252,24 +253,24 @@ def _all_text(error: BaseException) -> str:
 
 
 def _first(error: BaseException) -> str:
-    """Type and first line of the root cause's message."""
+    """Return type and first line of the root cause's message."""
     root = _chain(error)[-1]
     if isinstance(root, SyntaxError):
         return f"SyntaxError: {root.msg}"
     lines = [line.strip() for line in _COLOURS.sub("", str(root)).splitlines()]
     text = next((line for line in lines if line), "")
-    text = text if len(text) <= _MOST else f"{text[:_MOST]}..."
+    text = text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
     text = text.partition(" (Size-like symbols")[0].rstrip(". ")
     return f"{type(root).__name__}: {text}" if text else type(root).__name__
 
 
 def _where(error: BaseException) -> str:
-    """Innermost visible line of user code, as " (file, line 3, in forward)"."""
+    """Return the innermost visible line of user code, as " (file, line 3, in forward)"."""
     found: tuple[str, int, str] | None = None
     for each in reversed(_chain(error)):
         frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(each.__traceback__)]
-        told = [(name, int(line), code) for name, line, code in _FRAME.findall(str(each))]
-        own = [frame for frame in (*frames, *told) if _users(frame[0])]
+        quoted = [(name, int(line), code) for name, line, code in _FRAME.findall(str(each))]
+        own = [frame for frame in (*frames, *quoted) if _is_user_code(frame[0])]
         if own:
             found = own[-1]
             break
@@ -278,7 +279,7 @@ def _where(error: BaseException) -> str:
     return f" ({Path(found[0]).name}, line {found[1]}, in {found[2]})" if found else ""
 
 
-def _users(file: str) -> bool:
+def _is_user_code(file: str) -> bool:
     """Return True if a file belongs neither to an installed package, nor to Python, nor to this compiler."""
     path = Path(file)
     if file.startswith("<") or "site-packages" in path.parts or "dist-packages" in path.parts:

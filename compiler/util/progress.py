@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 #: Seconds until a task is shown on a terminal; seconds between plain lines elsewhere.
-DELAY, INTERVAL = 1.0, 10.0
+DELAY_SECONDS, INTERVAL_SECONDS = 1.0, 10.0
 #: Seconds between updates of the display.
-_TICK = 0.25
+_TICK_SECONDS = 0.25
 #: Minimum finished share and elapsed seconds before the remaining time is estimated.
-_LEAST_SHARE, _LEAST_SECONDS = 0.01, 2.0
-_BAR = 24
+_MIN_SHARE, _MIN_SECONDS = 0.01, 2.0
+_BAR_WIDTH = 24
 
 
 class ProgressTask:
@@ -44,7 +44,7 @@ class ProgressTask:
         self.what, self.total, self.unit, self.seconds = what, total, unit, seconds
         self.done, self.note = 0, ""
         self.start = time.monotonic()
-        self.last = self.start  # when a plain line was written
+        self.last = self.start  # time of the last plain line
 
     def advance(self, count: int = 1, note: str | None = None) -> None:
         """Count finished items.
@@ -61,21 +61,21 @@ class ProgressTask:
             self.note = note
 
     def share(self, elapsed: float) -> float | None:
-        """Finished share of the task after `elapsed` seconds, in 0..1; None if unknown."""
+        """Return the finished share of the task after `elapsed` seconds, in 0..1; None if unknown."""
         if self.total:
             return min(self.done / self.total, 1.0)
         return None if self.seconds is None else min(elapsed / self.seconds, 1.0)
 
     def left(self, elapsed: float) -> float | None:
-        """Estimated remaining seconds after `elapsed` seconds; None if unknown."""
+        """Return the estimated remaining seconds after `elapsed` seconds; None if unknown."""
         if not self.total:
             return None if self.seconds is None or elapsed > self.seconds else self.seconds - elapsed
         share = self.done / self.total
-        known = share >= _LEAST_SHARE and elapsed >= _LEAST_SECONDS
+        known = share >= _MIN_SHARE and elapsed >= _MIN_SECONDS
         return elapsed / share - elapsed if known else None
 
     def describe(self, elapsed: float) -> str:
-        """One line of text: activity, finished items, elapsed and remaining time."""
+        """Format one line of text: activity, finished items, elapsed and remaining time."""
         parts = [clock(elapsed)]
         if self.total or self.unit:
             count = f"{self.done} of {self.total}" if self.total else f"{self.done}"
@@ -95,14 +95,14 @@ class _Display:
         self._live: Live | None = None
         self._wake: threading.Event | None = None
 
-    def enter(self, task: ProgressTask) -> None:
+    def push(self, task: ProgressTask) -> None:
         with self._lock:
             self._tasks.append(task)
             if self._wake is None:
                 self._wake = threading.Event()
                 threading.Thread(target=self._watch, args=(self._wake,), daemon=True, name="progress").start()
 
-    def leave(self, task: ProgressTask) -> None:
+    def pop(self, task: ProgressTask) -> None:
         with self._lock:
             self._tasks.remove(task)
             if not self._tasks:
@@ -112,7 +112,7 @@ class _Display:
                 self._stop()
 
     def _watch(self, done: threading.Event) -> None:
-        while not done.wait(_TICK):
+        while not done.wait(_TICK_SECONDS):
             with self._lock:
                 if done.is_set():
                     return
@@ -123,12 +123,12 @@ class _Display:
 
     def _show(self, task: ProgressTask, now: float) -> None:
         if sys.stderr.isatty():
-            if self._live is None and now - task.start >= DELAY:
+            if self._live is None and now - task.start >= DELAY_SECONDS:
                 self._live = _live()
                 self._live.start()
             if self._live is not None:
                 self._live.update(_line(task, now - task.start, self._live.console), refresh=True)
-        elif now - task.last >= INTERVAL:
+        elif now - task.last >= INTERVAL_SECONDS:
             task.last = now
             say(task.describe(now - task.start))
 
@@ -147,11 +147,11 @@ def progress(
 ) -> Iterator[ProgressTask]:
     """Display a task until the block ends; parameters as in `ProgressTask`."""
     task = ProgressTask(what, total, unit, seconds)
-    _DISPLAY.enter(task)
+    _DISPLAY.push(task)
     try:
         yield task
     finally:
-        _DISPLAY.leave(task)
+        _DISPLAY.pop(task)
 
 
 @contextmanager
@@ -187,14 +187,14 @@ def _live() -> "Live":
 
 
 def _line(task: ProgressTask, elapsed: float, console: "Console") -> "RenderableType":
-    """The progress line, truncated to the width of the terminal."""
+    """Format the progress line, truncated to the width of the terminal."""
     from rich.text import Text
 
     share, bar = task.share(elapsed), ""
     if share is not None:
         full, empty = ("#", ".") if console.legacy_windows or console.encoding != "utf-8" else ("━", "─")
-        filled = round(_BAR * share)
-        bar = f"{full * filled}{empty * (_BAR - filled)} "
+        filled = round(_BAR_WIDTH * share)
+        bar = f"{full * filled}{empty * (_BAR_WIDTH - filled)} "
     text = Text.assemble((bar, "green"), task.describe(elapsed))
     text.truncate(console.width - 1, overflow="ellipsis")
     return text

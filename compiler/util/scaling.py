@@ -16,7 +16,7 @@ class Affine:
 
 
 def quantize_multiplier(scale: float) -> tuple[int, int]:
-    """31-bit multiplier and exponent of a positive scale: scale = multiplier * 2**(exponent - 31).
+    """Return the 31-bit multiplier and exponent of a positive scale: scale = multiplier * 2**(exponent - 31).
 
     As TFLite's QuantizeMultiplier: a scale below 2**-31 becomes 0.
 
@@ -37,12 +37,12 @@ def quantize_multiplier(scale: float) -> tuple[int, int]:
 
 
 def float32_ratio(a: float, b: float, y: float) -> float:
-    """Ratio a * b / y with each step in float32, as XNNPACK and onnxruntime compute output scales of products."""
+    """Return a * b / y with each step in float32, as XNNPACK and onnxruntime compute output scales of products."""
     return float(np.float32(a) * np.float32(b) / np.float32(y))
 
 
 def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> NDArray[np.float64]:
-    """Ratio a * b / y of float32 scales in double precision, as LiteRT's reference kernels compute it.
+    """Return a * b / y of float32 scales in double precision, as LiteRT's reference kernels compute it.
 
     For uint8 (except dense layers) and for products of two activations, a * b is rounded to float32.
     """
@@ -53,10 +53,10 @@ def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> N
 
 
 def float32_multiplier(scale: float) -> tuple[int, int]:
-    """Multiplier and exponent of a positive float32 scale, with which `Rounding.EVEN` rounds like float32.
+    """Return multiplier and exponent of a positive float32 scale, with which `Rounding.EVEN` rounds like float32.
 
-    The scale exactly: its 24 bits are the highest of the multiplier's 31. A scale below 2**-32, which rounds every
-    int32 to 0, becomes 0.
+    The scale is represented exactly: its 24 bits are the highest of the multiplier's 31. A scale below 2**-32, which
+    rounds every int32 to 0, becomes 0.
 
     Raises
     ------
@@ -70,15 +70,16 @@ def float32_multiplier(scale: float) -> tuple[int, int]:
 
 
 def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: ArrayLike) -> NDArray[np.uint8]:
-    """Parameter image of output channels in blocks of n lanes, 9 * n bytes each (bias, multiplier, exponent).
+    """Return the parameter image of output channels: blocks of n lanes, 9 * n bytes each, padded with zeros.
 
     Parameters
     ----------
     n : int
         Number of lanes per block.
     bias, multipliers : (channels,) int32
+        Bias and scale multiplier of each channel.
     exponents : (channels,) int8
-        Padded with zeros to whole blocks.
+        Scale exponent of each channel.
     """
     channels = np.atleast_1d(np.asarray(bias)).shape[0]
     blocks = -(-channels // n)
@@ -93,7 +94,7 @@ def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: Arra
 
 
 def bias_image(n: int, bias: ArrayLike) -> NDArray[np.uint8]:
-    """Biases (channels,) as little-endian int32 numbers, padded with zeros to whole blocks of n."""
+    """Return biases (channels,) as little-endian int32 bytes, padded with zeros to whole blocks of n."""
     values = np.atleast_1d(np.asarray(bias)).astype("<i4")
     return np.pad(values, (0, -len(values) % n)).view(np.uint8)
 

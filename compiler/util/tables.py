@@ -1,4 +1,4 @@
-"""Text tables, with long names shortened in the middle."""
+"""Formatting of text tables, with long names shortened in the middle."""
 
 import io
 import os
@@ -19,7 +19,7 @@ def shorten_middle(text: str, fits: Callable[[str], bool]) -> str:
     Parameters
     ----------
     text : str
-        The text, such as the name of a layer.
+        Text to shorten, such as the name of a layer.
     fits : callable
         Predicate for short enough texts; must be monotonic in the length.
     """
@@ -27,19 +27,19 @@ def shorten_middle(text: str, fits: Callable[[str], bool]) -> str:
         return text
     low, high = 0, len(text) - 1  # `low` characters are known to fit
     while low < high:
-        kept = (low + high + 1) // 2
-        low, high = (kept, high) if fits(_without_middle(text, kept)) else (low, kept - 1)
+        length = (low + high + 1) // 2
+        low, high = (length, high) if fits(_without_middle(text, length)) else (low, length - 1)
     return _without_middle(text, low)
 
 
-def _without_middle(text: str, kept: int) -> str:
-    head = round(kept * _HEAD)
-    tail = kept - head
+def _without_middle(text: str, length: int) -> str:
+    head = round(length * _HEAD)
+    tail = length - head
     return text[:head].rstrip() + ELLIPSIS + text[len(text) - tail :].lstrip()
 
 
 #: Minimum width of the shrinking column in characters.
-_LEAST = 12
+_MIN_WIDTH = 12
 _GAP = 2
 _HEADING, _SUM = "bold", "bold"
 
@@ -53,9 +53,9 @@ class Column:
     heading : str
         Text above the cells.
     right : bool
-        Align cells to the right, as for numbers.
+        True to align cells to the right, as for numbers.
     shrinks : bool
-        Shorten the cells if the table is too wide for the terminal.
+        True to shorten cells if the table is too wide for the terminal.
     """
 
     heading: str
@@ -64,7 +64,7 @@ class Column:
 
 
 def figures(*headings: str) -> list[Column]:
-    """Columns of numbers."""
+    """Return right-aligned columns with the given headings."""
     return [Column(heading, right=True) for heading in headings]
 
 
@@ -80,11 +80,11 @@ def format_table(
     Parameters
     ----------
     columns : sequence of Column
-        The columns from left to right.
+        Columns of the table from left to right.
     rows : sequence of sequences of str
         Cells of each row, one per column.
     total : bool
-        The last row is the total of the others and is emphasized.
+        True if the last row is the total of the others; it is emphasized.
     stream : file or None
         Destination, which determines width and colours; None: standard output.
     """
@@ -95,8 +95,8 @@ def format_table(
 
     terminal = is_terminal(sys.stdout if stream is None else stream)
     widths = [
-        max(cell_len(line[place]) for line in [[column.heading for column in columns], *rows])
-        for place in range(len(columns))
+        max(cell_len(line[index]) for line in [[column.heading for column in columns], *rows])
+        for index in range(len(columns))
     ]
     natural = sum(widths) + _GAP * (len(columns) - 1)
     screen = shutil.get_terminal_size().columns
@@ -105,7 +105,7 @@ def format_table(
         justify = "right" if column.right else "left"
         table.add_column(Text(column.heading), justify=justify, no_wrap=True, min_width=width)
         if terminal and column.shrinks and natural > screen:
-            table.columns[-1].min_width = max(width - (natural - screen), _LEAST)
+            table.columns[-1].min_width = max(width - (natural - screen), _MIN_WIDTH)
     for number, row in enumerate(rows, 1):
         cells = []
         for text, column in zip(row, table.columns, strict=True):

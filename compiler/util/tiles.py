@@ -2,12 +2,12 @@
 
 
 def ceil_div(a: int, b: int) -> int:
-    """A / b rounded up."""
+    """Return a / b rounded up."""
     return -(-a // b)
 
 
 def cuts(total: int) -> list[int]:
-    """Sizes that divide `total` into equal pieces (the last may be smaller), largest first; a few dozen."""
+    """Return a few dozen sizes that divide `total` into equal pieces (the last may be smaller), largest first."""
     sizes: list[int] = []
     pieces = 1
     while pieces <= total:
@@ -21,7 +21,7 @@ def cuts(total: int) -> list[int]:
 
 
 def place(sizes: list[int], bank: int, total: int) -> list[int]:
-    """Start addresses of scratchpad regions: bank-aligned if they fit that way, otherwise packed.
+    """Return start addresses of scratchpad regions: bank-aligned if they fit that way, otherwise packed.
 
     Raises
     ------
@@ -29,11 +29,11 @@ def place(sizes: list[int], bank: int, total: int) -> list[int]:
         The regions do not fit even if packed.
     """
     for align in (bank, 1):
-        starts, at = [], 0
+        starts, address = [], 0
         for size in sizes:
-            at = ceil_div(at, align) * align
-            starts.append(at)
-            at += size
-        if at <= total:
+            address = ceil_div(address, align) * align
+            starts.append(address)
+            address += size
+        if address <= total:
             return starts
     raise ValueError(f"regions of {sizes} bytes must fit {total} bytes")

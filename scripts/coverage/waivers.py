@@ -1,4 +1,4 @@
-"""Why lines of the hardware are not reached: the committed explanations."""
+"""Waivers for lines of the hardware that tests do not reach, with the reasons."""
 
 import re
 import tomllib
@@ -14,16 +14,16 @@ FIELDS = {"file", "line", "reason", "where"}
 
 @dataclass(frozen=True)
 class Reason:
-    """Why some spots of a line are not reached.
+    """Waiver for unreached spots of a line.
 
     Parameters
     ----------
     file, line : str
-        The source file and the text of the line, without its indentation.
+        Source file, and text of the line without its indentation.
     reason : str
-        The explanation.
+        Reason why the spots are not reached.
     where : str
-        Pattern that a spot's `about` must contain; all do by default.
+        Pattern that a spot's `about` must contain; the default matches all.
     """
 
     file: str
@@ -32,7 +32,7 @@ class Reason:
     where: str = ""
 
     def covers(self, spot: Spot) -> bool:
-        """Whether this explains a spot."""
+        """Return whether the waiver covers a spot."""
         return (
             spot.place.file == self.file
             and source_line(spot.place) == self.line
@@ -41,12 +41,12 @@ class Reason:
 
 
 def read_reasons(path: Path) -> list[Reason]:
-    """The explanations of a file: tables `[[unreached]]` with the fields of `Reason`.
+    """Read the waivers of a TOML file: tables `[[unreached]]` with the fields of `Reason`.
 
     Raises
     ------
     InputError
-        The file is not of that form.
+        The file has another form.
     """
     try:
         tables = tomllib.loads(path.read_text("utf-8")).get("unreached", [])

@@ -1,6 +1,6 @@
-"""Whether the results of a node test are right.
+"""Comparison of the results of a node test with the expected ones.
 
-What counts as right is said on the page that is made of the results (`page.py`).
+The criteria are stated on the page generated from the results (`page.py`).
 """
 
 from typing import Any
@@ -21,18 +21,18 @@ STEPS, PART = 2, 0.02
 
 
 class WrongError(Exception):
-    """A result that is not right; the text says how."""
+    """Wrong result of a test; the message describes the difference."""
 
 
 def checked(
     test: Any, model: onnx.ModelProto, ready: MlaBackendRep, sample: Arrays, found: list, wanted: list
 ) -> float:
-    """The greatest relative error of quantized results.
+    """Check all results and return the maximum relative error of quantized ones.
 
     Raises
     ------
     WrongError
-        A result is not right.
+        A result is wrong.
     """
     graph = ready.network.graph
     assert graph is not None
@@ -60,7 +60,7 @@ def checked(
 
 
 def _same(name: str, got: np.ndarray, right: np.ndarray, test: Any) -> None:
-    """What was not quantized is what the test says."""
+    """Check that results that are not quantized equal the expected ones."""
     if got.dtype.kind == "f":
         if not np.allclose(got, right, rtol=test.rtol, atol=test.atol, equal_nan=True):
             raise WrongError(f"{name}: off by {_off(got, right):.3g}")
@@ -69,7 +69,7 @@ def _same(name: str, got: np.ndarray, right: np.ndarray, test: Any) -> None:
 
 
 def _off(a: np.ndarray, b: np.ndarray) -> float:
-    """Greatest difference; what is infinite, or no number, in both is none."""
+    """Return the maximum difference; equal infinities and NaN in both count as equal."""
     with np.errstate(invalid="ignore"):
         off = np.atleast_1d(np.abs(a.astype(np.float64) - b.astype(np.float64)))
     off[np.atleast_1d((a == b) | (np.isnan(a) & np.isnan(b)))] = 0
@@ -77,7 +77,7 @@ def _off(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _steps(graph: Any) -> dict[str, tuple[float, int]]:
-    """Of each output that was quantized: its step, and by how many it may be off."""
+    """Return the step of each quantized output and the tolerance in steps."""
     units = max((FLOAT_UNITS.get(node.op, UNITS) for node in graph), default=UNITS)
     scales = [
         tensor.quantization.scale[0] for node in graph if (tensor := graph.out(node)).quantization is not None
@@ -98,7 +98,7 @@ def _steps(graph: Any) -> dict[str, tuple[float, int]]:
 
 
 def _rounded_answers(model: onnx.ModelProto, graph: Any, sample: Arrays) -> Arrays:
-    """What ONNX's reference makes of the inputs as the machine has them: rounded to their 8 bits."""
+    """Return the results of ONNX's reference for inputs rounded to 8 bits, as the accelerator reads them."""
     rounded = dict(sample)
     for node in graph:
         x = graph.ins(node)[0] if node.inputs else None

@@ -1,4 +1,4 @@
-"""The page of the documentation that the results of all node tests make."""
+"""Documentation page generated from the results of all node tests."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from scripts.onnx_nodes.suite import operators
 
 PAGE = Path(__file__).parents[2] / "docs/onnx-tests.md"
 _COLUMNS = (Where.ACCELERATOR, Where.BOTH, Where.VIEW, Where.HOST, Where.REFUSED, Where.SKIPPED, Where.FAILED)
-_MOST = 90
+#: Maximum number of characters of a reason.
+_MAX_CHARACTERS = 90
 _SKIPS = (
     "types that the graph does not have (strings, float16, uint16, ...), values that are not tensors, tensors without "
     "elements, random numbers, operator sets before 7, and tests that onnxruntime does not run either"
@@ -54,7 +55,7 @@ Criteria:
 
 
 def page(tests: Sequence[Any], results: Sequence[Result]) -> str:
-    """The whole page, in Markdown."""
+    """Return the page in Markdown."""
     by_operator: dict[str, list[Result]] = {}
     for op, result in zip(operators(tests).values(), results, strict=True):
         by_operator.setdefault(op, []).append(result)
@@ -89,4 +90,4 @@ def _row(op: str, results: list[Result]) -> str:
 
 def _shortened(text: str) -> str:
     text = text.replace("|", "/").replace("\n", " ").replace("<", "(").replace(">", ")")
-    return text if len(text) <= _MOST else f"{text[:_MOST]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."

@@ -1,4 +1,4 @@
-"""Which node tests nobody can ask for: by what is in the test, not by what became of it."""
+"""Node tests that are out of scope, decided by the contents of a test and not by its outcome."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +24,7 @@ _IN_REACH = (TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8)
 
 
 def obstacle(test: Any) -> str:
-    """Why no compiler of this kind can be asked for a test; empty if it can."""
+    """Return the reason why a test is out of scope; empty if it is in scope."""
     nodes = [node.op_type for node in test.model.graph.node]
     random = [op for op in nodes if op in RANDOM]
     if random:
@@ -45,7 +45,7 @@ def obstacle(test: Any) -> str:
 
 
 def in_reach(test: Any) -> bool:
-    """Whether a test has only types that the machine computes with, and images of two dimensions at most."""
+    """Return whether a test has only types supported by the hardware, and at most two spatial dimensions."""
     inputs = test.model.graph.input
     images = len(inputs[0].type.tensor_type.shape.dim) <= 4 if inputs else False
     kinds = {value.type.tensor_type.elem_type for value in (*inputs[:1], *test.model.graph.output)}
@@ -65,7 +65,7 @@ def _arrays(test: Any) -> Iterator[Any]:
 
 
 def _refused(model: onnx.ModelProto) -> str:
-    """Whether onnxruntime does not run it either."""
+    """Return whether onnxruntime cannot run the test either."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:

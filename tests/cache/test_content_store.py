@@ -85,7 +85,7 @@ def test_a_secret_that_may_not_be_one_is_made_anew(store, folder, damage):
 
 
 def test_the_least_recently_used_go_first(folder):
-    store = ContentStore(folder, most_bytes=3 * (len(CONTENTS) + 38))
+    store = ContentStore(folder, max_bytes=3 * (len(CONTENTS) + 38))
     for number in range(3):
         store.put("kind", str(number), CONTENTS)
         os.utime(folder / f"kind-{number}", (number, number))
@@ -95,7 +95,7 @@ def test_the_least_recently_used_go_first(folder):
 
 
 def test_the_number_of_entries_is_bounded(folder):
-    store = ContentStore(folder, most_entries=2)
+    store = ContentStore(folder, max_entries=2)
     for number in range(5):
         store.put("kind", str(number), b"")
         os.utime(folder / f"kind-{number}", (number, number))
@@ -103,7 +103,7 @@ def test_the_number_of_entries_is_bounded(folder):
 
 
 def test_what_is_larger_than_the_store_is_not_kept(folder):
-    store = ContentStore(folder, most_bytes=100)
+    store = ContentStore(folder, max_bytes=100)
     store.put("kind", "key", CONTENTS)
     assert store.get("kind", "key") is None
 
@@ -139,7 +139,7 @@ def test_a_full_disk_costs_one_warning(store, folder, caplog, monkeypatch):
 
 
 def _put_many(folder: Path, seed: int) -> None:
-    store = ContentStore(folder, most_entries=4)
+    store = ContentStore(folder, max_entries=4)
     for number in range(50):
         key = str(number % 7)
         store.put("kind", key, key.encode() * 1000)

@@ -31,7 +31,10 @@ def test_a_second_search_remembers_the_first(mla, database, tmp_path):
     result = mla(*TUNE, "--trials", "2", "--db", f"sqlite:///{database}", "--json", out)
     document = json.loads(out.read_text())
     assert result.status == 0 and document["trials"] == document["cache_hits"] == 2, result.err
-    assert "2 measurements came from the database" in result.out and "opening the machine" not in result.err
+    assert (
+        "2 measurements came from the database" in result.out
+        and "opening the simulated chip" not in result.err
+    )
 
 
 def test_by_default_the_database_is_in_the_cache(mla, database, tmp_path, monkeypatch):

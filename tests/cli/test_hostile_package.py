@@ -157,7 +157,7 @@ def test_windows_stop_what_a_proof_would_miss(
             (place,) = session.loaded
             weights = device.dram[place.base : place.base + place.code.image.size].copy()
             with pytest.raises(TrapError, match="DRAM_WINDOW"):
-                session.again(2)
+                session.rerun(2)
             assert (device.dram[place.base : place.base + place.code.image.size] == weights).all()
             assert (device.dram[addresses[0] : addresses[2]] == before[: addresses[2] - addresses[0]]).all()
 

@@ -119,7 +119,7 @@ def test_several_programs_are_no_program(complains, mla, package, tmp_path):
     complains(2, text, "validate", source)
     complains(
         2,
-        "--target does not go with --network",
+        "--target cannot be combined with --network",
         "asm",
         source,
         "--network",

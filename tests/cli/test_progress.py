@@ -8,7 +8,7 @@ import pytest
 
 from compiler.cli.main import main
 from compiler.util import progress as module
-from compiler.util.progress import INTERVAL, ProgressTask, building, clock, progress
+from compiler.util.progress import INTERVAL_SECONDS, ProgressTask, building, clock, progress
 from cosim.rtl import verilog_cache
 from cosim.rtl.build import PLAIN, Variant
 from cosim.rtl.monitor import Build
@@ -57,14 +57,14 @@ def test_plain_lines_come_every_ten_seconds_and_name_the_innermost_work(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     display = module._Display()
-    monkeypatch.setattr(module, "_TICK", 1e6)  # this test looks instead of the thread
+    monkeypatch.setattr(module, "_TICK_SECONDS", 1e6)  # this test looks instead of the thread
     outer, inner = ProgressTask("tuning", 9, "trials"), ProgressTask("building")
-    display.enter(outer)
-    display.enter(inner)
+    display.push(outer)
+    display.push(inner)
     for task in (inner, outer):
-        for seconds in (INTERVAL - 1, INTERVAL, INTERVAL + 1, 2 * INTERVAL):
+        for seconds in (INTERVAL_SECONDS - 1, INTERVAL_SECONDS, INTERVAL_SECONDS + 1, 2 * INTERVAL_SECONDS):
             display._show(display._tasks[-1], task.start + seconds)
-        display.leave(task)
+        display.pop(task)
     assert capsys.readouterr().err.splitlines() == [
         "mla: building: 10 s",
         "mla: building: 20 s",
@@ -78,15 +78,15 @@ def test_a_terminal_has_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(module, "_TICK", 1e6)
+    monkeypatch.setattr(module, "_TICK_SECONDS", 1e6)
     display, task = module._Display(), ProgressTask("tuning", 2, "trials")
-    display.enter(task)
+    display.push(task)
     display._show(task, task.start + 0.1)
     assert not screen.getvalue()  # what is over at once is not shown
     task.advance(1, "a note that is much too long for a line of sixty characters")
     display._show(task, task.start + 8)
     assert "tuning: 1 of 2 trials, 8 s" in screen.getvalue() and "sixty" not in screen.getvalue()
-    display.leave(task)
+    display.pop(task)
     assert screen.getvalue().endswith("\x1b[2K")  # cleared
 
 

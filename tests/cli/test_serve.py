@@ -203,7 +203,14 @@ def test_bad_use_is_told_at_once(complains, tmp_path):
     complains(2, "--adapt needs --device rtl", "serve", MODEL, "--adapt", *N4)
     for option in (("--batch", "4"), ("--batches", "1,2"), ("--skip", "x")):
         complains(
-            2, f"{option[0]} does not go with --adapt", "serve", MODEL, *option, "--adapt", "--target", "n4"
+            2,
+            f"{option[0]} cannot be combined with --adapt",
+            "serve",
+            MODEL,
+            *option,
+            "--adapt",
+            "--target",
+            "n4",
         )
     complains(2, "--adapt needs the model itself", "serve", tmp_path / "x.mla", "--adapt")
     complains(2, "invalid choice", "serve", MODEL, "--adapt", "--method", "luck")

@@ -97,7 +97,7 @@ def test_units_of_flows_are_those_of_the_commands() -> None:
             continue
         found = simulate_pipeline(flow, 1.0, 100)
         counted = dict.fromkeys(Unit, 0)
-        for command in record.makings[0].commands:
+        for command in record.streams[0].commands:
             counted[command.unit] += cycles(command, 16)
         assert found.array == pytest.approx(counted[Unit.MATRIX], rel=0.02), (point, schedule)
         assert found.fuse == pytest.approx(counted[Unit.FUSE], rel=0.05), (point, schedule)

@@ -3,7 +3,7 @@
 import pytest
 
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
-from compiler.llm.data.trajectories import Trajectory, unusual
+from compiler.llm.data.trajectories import Trajectory, non_default
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 
 
@@ -18,8 +18,8 @@ def devices():
 def walk(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
     """The module's POINT under the static compiler's schedule alone."""
     point: CalibrationNetwork = request.module.POINT
-    rig = MeasureHarness(devices, "usual", point)
-    measured = rig.measured(rig.first)
+    harness = MeasureHarness(devices, "usual", point)
+    measured = harness.measure(harness.first)
     assert measured is not None
-    layers = [unusual(rig.first.schedule.layers[name]) for name in rig.names]
-    return Trajectory("usual", 1, point, layers, [rig.step(-1, -1, {}, measured)])
+    layers = [non_default(harness.first.schedule.layers[name]) for name in harness.names]
+    return Trajectory("usual", 1, point, layers, [harness.step(-1, -1, {}, measured)])

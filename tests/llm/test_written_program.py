@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.llm.tokens.program_edits import edits_of
+from compiler.llm.tokens.program_edits import decode_edits
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.program_text import program_text
@@ -38,7 +38,7 @@ def _said() -> list[tuple[list[Edit], int]]:
             each.replace("_", " ")
             for each in HEADS.sub(lambda m: m[1].replace(" ", "_") + " ", answer).split()
         ]
-        found.append((list(edits_of([*words, "end"])) if words else [], int(cycles.replace(",", ""))))
+        found.append((list(decode_edits([*words, "end"])) if words else [], int(cycles.replace(",", ""))))
     return found
 
 

@@ -165,7 +165,9 @@ def test_inputs_of_a_call_are_given_once() -> None:
     inputs = draft.random_inputs()
     first = network.inputs[0].name
     for places, names in (([*inputs.values(), inputs[first]], {}), (inputs.values(), {first: inputs[first]})):
-        with pytest.raises(InputError, match=rf"inputs must be {first}.*, each given once, not \d+ by place"):
+        with pytest.raises(
+            InputError, match=rf"inputs must be {first}.*, each given once, not \d+ by position"
+        ):
             network(*places, **names)
     by_place, by_name = network(*(inputs[each.name] for each in network.inputs)), network(**inputs)
     assert all(np.array_equal(by_place[name], by_name[name]) for name in by_name)

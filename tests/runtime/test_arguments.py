@@ -38,7 +38,7 @@ INPUTS = "inputs must be a list, a dict by name, or one array, not"
         ("keep_float", ["conv1", 3], "each of keep_float must be a name, not 3"),
         ("skip", 3, "skip must be the name of a tensor, or None, not 3"),
         ("schedule", {}, "schedule must be a Schedule or None, not {}"),
-        ("dram", None, "dram must be a Dram, not None"),
+        ("dram", None, "dram must be a DramTiming, not None"),
         ("dram", DramTiming(latency=0), "latency of dram must be at least 1, not 0"),
         ("dram", DramTiming(bytes_per_cycle=0), "bytes_per_cycle of dram must be more than 0, not 0"),
         ("strict", "no", "strict must be True or False, not 'no'"),
@@ -65,9 +65,9 @@ def test_options_of_compile(name: str, value: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("record", 3, "record must be a Record or None, not 3"),
+        ("record", 3, "record must be a CompilationTrace or None, not 3"),
         ("cache", "yes", "cache must be True, False or None, not 'yes'"),
-        ("target", 16, "target must be the name of a machine, a TOML file, or an MlaConfig, not 16"),
+        ("target", 16, "target must be the name of a target, a TOML file, or an MlaConfig, not 16"),
         ("rounding", 3, "rounding must be reference or xnnpack or onnxruntime, not 3"),
     ],
 )

@@ -28,8 +28,8 @@ def recorded(graph, target="n8", **options) -> tuple[CompiledNetwork, Compilatio
 def greatest(record: CompilationTrace, memory: BufferMemory) -> int:
     """Greatest sum of what is in use at a command, counted command by command."""
     found = 0
-    for making in record.makings:
-        uses = [{ring for ring in command.rings if ring.memory == memory} for command in making.commands]
+    for stream in record.streams:
+        uses = [{ring for ring in command.rings if ring.memory == memory} for command in stream.commands]
         for at in range(len(uses)):
             before, after = (set().union(*part) for part in (uses[: at + 1], uses[at:]))
             found = max(found, sum(ring.total for ring in before & after))
@@ -44,8 +44,8 @@ def block(folder):
 def test_peaks_are_the_most_that_is_in_use_at_a_command(tmp_path, target):
     network, record = recorded(block(tmp_path), target, calibration=samples(IMAGE))
     use, config = memory_use(network), network.config
-    # The recorded makings are those of all trials until one fits; the last is what the programs were made of.
-    record.makings = record.makings[-1:]
+    # The recorded streams are those of all trials until one fits; the last is what the programs were made of.
+    record.streams = record.streams[-1:]
     assert use["scratchpad"] == {"peak_bytes": greatest(record, BufferMemory.SP), "bytes": config.sp_bytes}
     rows = greatest(record, BufferMemory.ACC)
     assert use["accumulator"] == {"peak_bytes": rows * 4 * config.n, "bytes": config.acc_bytes}

@@ -45,7 +45,7 @@ def digests(
             out.append((program.name, name, hashlib.sha256(np.ascontiguousarray(held).tobytes()).hexdigest()))
 
     session = Session(device, network)
-    session.look = look
+    session.on_program = look
     return out, session.run(inputs)
 
 

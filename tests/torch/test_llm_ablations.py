@@ -10,12 +10,12 @@ from compiler.llm.data.held_out import is_judged
 from compiler.llm.data.journal import pack, read
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
-from compiler.llm.training.pretrain import plan_of
+from compiler.llm.training.pretrain import default_plan
 from scripts import llm_ablations
 
 
 def test_a_variant_has_one_thing_less() -> None:
-    whole = plan_of(30, 10)
+    whole = default_plan(30, 10)
     plans = {variant: llm_ablations.plan(variant, whole) for variant in llm_ablations.VARIANTS}
     assert plans["nothing"] == whole
     assert [(each.profile, each.want) for each in plans.values()] == [

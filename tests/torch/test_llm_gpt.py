@@ -25,11 +25,11 @@ def test_numpy_equals_torch_word_by_word() -> None:
     words = rng.integers(len(LANGUAGE), size=20).tolist()
     state = module.gpt().read(words[:7])
     np.testing.assert_allclose(state.scores[0], _scores(module, words[:7]), rtol=1e-4, atol=1e-5)
-    state = state.spread(3)
+    state = state.fork(3)
     others = rng.integers(len(LANGUAGE), size=(3, 13))
     for at in range(13):
         state.push(others[:, at : at + 1])
-    state.keep([2, 0])
+    state.select([2, 0])
     for row, which in enumerate([2, 0]):
         wanted = _scores(module, [*words[:7], *others[which].tolist()])
         np.testing.assert_allclose(state.scores[row], wanted, rtol=1e-4, atol=1e-5)
@@ -44,5 +44,5 @@ def test_a_file_keeps_weights_to_a_byte_each(tmp_path: Path) -> None:
         step = np.abs(array).max(axis=-1, keepdims=True) / 127
         assert (np.abs(model.weights[name] - array) <= 0.51 * step).all()
     again = TorchTransformer(SHAPE, seed=4)
-    again.take(model)
+    again.load_weights(model)
     np.testing.assert_array_equal(again.gpt().weights["words"], model.weights["words"])

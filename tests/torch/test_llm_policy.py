@@ -14,7 +14,7 @@ from compiler.llm.model.weights import load
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training import loop
-from compiler.llm.training.grpo import GrpoPolicy, advantages, judged_answers, policy_loss, reinforce
+from compiler.llm.training.grpo import GrpoPolicy, advantages, policy_loss, reinforce, tokenize_answers
 from compiler.llm.training.torch_transformer import TorchTransformer
 from scripts import llm_reinforce
 
@@ -50,20 +50,22 @@ def test_advantages_are_of_logarithms():
 def test_groups_without_differences_and_long_answers_are_left_out():
     group = _group(1, 4)
     same = RolloutGroup(group.ask, group.question, group.answers, [1.0] * 4)
-    found = judged_answers([same, group], 64)
+    found = tokenize_answers([same, group], 64)
     assert [each.advantage for each in found] == advantages(group.costs)
-    assert [list(each.words[each.asked :]) for each in found] == [LANGUAGE.encode(a) for a in group.answers]
-    assert len(judged_answers([group], 7 + 2)) == sum(len(answer) <= 2 for answer in group.answers)
+    assert [list(each.words[each.prompt_length :]) for each in found] == [
+        LANGUAGE.encode(a) for a in group.answers
+    ]
+    assert len(tokenize_answers([group], 7 + 2)) == sum(len(answer) <= 2 for answer in group.answers)
 
 
 def test_the_objective_is_that_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "multiplies_bfloat16", lambda: False)
     policy, device = GrpoPolicy(clip=0.1, near=0.5), torch.device("cpu")
     now, before = TorchTransformer(SHAPE, seed=1), TorchTransformer(SHAPE, seed=2)
-    answers = judged_answers([_group(3, 5)], 64)
+    answers = tokenize_answers([_group(3, 5)], 64)
     terms, clipped = [], 0
     for each in answers:
-        question, answer = list(each.words[: each.asked]), list(each.words[each.asked :])
+        question, answer = list(each.words[: each.prompt_length]), list(each.words[each.prompt_length :])
         new, old = (_logs(module.gpt(), question, answer) for module in (now, before))
         for a, b in zip(new, old, strict=True):
             ratio = np.exp(a - b)

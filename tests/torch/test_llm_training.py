@@ -17,15 +17,15 @@ from compiler.llm.model.weights import load, save
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training import dataset, loop
 from compiler.llm.training.dataset import (
-    Style,
+    PromptOptions,
     TokenizedExample,
     batch_of,
     batches,
-    parts,
-    read_examples,
-    shown,
+    length_batches,
+    tokenize,
+    tokenize_examples,
 )
-from compiler.llm.training.loop import Recipe, fit, judge, loss_of
+from compiler.llm.training.loop import Recipe, fit, loss_of, validation_loss
 from compiler.llm.training.pretrain import Plan, train
 from compiler.llm.training.torch_transformer import TorchTransformer
 from hw.errors import InputError
@@ -33,7 +33,7 @@ from hw.errors import InputError
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 SHAPE = TransformerShape(len(LANGUAGE), width=32, heads=2, layers=2, hidden=48, context=64)
-STYLE = Style(profile=True, want=True, longest=192)
+OPTIONS = PromptOptions(profile=True, want=True, max_tokens=192)
 
 
 def _examples(seed: int, count: int, most: int = 40) -> list[TokenizedExample]:
@@ -49,14 +49,16 @@ def test_the_loss_is_that_of_all_scores_at_the_words_of_answers(monkeypatch: pyt
     module, drawn = TorchTransformer(SHAPE, seed=5), _examples(6, 5)
     gpt, losses = module.gpt(), []
     for each in drawn:
-        for place in range(each.asked, len(each.words)):
+        for place in range(each.prompt_length, len(each.words)):
             scores = torch.tensor(gpt.read(each.words[:place]).scores)
             losses.append(float(functional.cross_entropy(scores, torch.tensor([each.words[place]]))))
     for low, tolerance in ((False, 1e-5), (True, 5e-3)):
         monkeypatch.setattr(loop, "multiplies_bfloat16", lambda low=low: low)
         found = float(loss_of(module, batch_of(drawn), torch.device("cpu")).detach())
         assert found == pytest.approx(np.mean(losses), rel=tolerance)
-        assert judge(module, drawn, Recipe(1, batch=2)) == pytest.approx(np.mean(losses), rel=tolerance)
+        assert validation_loss(module, drawn, Recipe(1, batch=2)) == pytest.approx(
+            np.mean(losses), rel=tolerance
+        )
 
 
 def test_training_in_bfloat16_learns_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,13 +70,13 @@ def test_training_in_bfloat16_learns_the_same(monkeypatch: pytest.MonkeyPatch, t
                 1
             ]
         )
-    before = judge(TorchTransformer(SHAPE, seed=8), groups[0], recipe)
+    before = validation_loss(TorchTransformer(SHAPE, seed=8), groups[0], recipe)
     assert losses[0] < before - 0.5 and losses[1] == pytest.approx(losses[0], rel=0.1)
 
 
 def test_parts_hold_so_many_words() -> None:
     drawn = [*_examples(9, 100, most=60), TokenizedExample((1,) * 400, 3)]
-    found = list(parts(drawn, 16, 256))
+    found = list(length_batches(drawn, 16, 256))
     assert sorted(each.words for part in found for each in part) == sorted(each.words for each in drawn)
     assert found[-1] == [drawn[-1]]
     for part in found[:-1]:
@@ -85,17 +87,17 @@ def test_parts_hold_so_many_words() -> None:
 
 def test_processes_read_the_same_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
     walks, told = read(CORPUS)[::150], []
-    alone = read_examples(walks, STYLE, told.append)
+    alone = tokenize_examples(walks, OPTIONS, told.append)
     assert told[-1] == f"read {len(walks)} of {len(walks)} networks"
-    monkeypatch.setattr(dataset, "_WORTH", 1)
+    monkeypatch.setattr(dataset, "_NETWORKS_PER_PROCESS", 1)
     monkeypatch.setattr(dataset.os, "sched_getaffinity", lambda _process: {0, 1})
-    assert read_examples(walks, STYLE) == alone
+    assert tokenize_examples(walks, OPTIONS) == alone
     for walk, found in zip(walks, alone, strict=True):
         known = list(examples(walk))
-        every = [shown(each, best=False) for each in known]
-        best = [shown(each, best=True) for each in known if each.best]
-        assert found.every == [each for each in every if len(each.words) <= STYLE.longest]
-        assert found.best == [each for each in best if len(each.words) <= STYLE.longest]
+        every = [tokenize(each, best=False) for each in known]
+        best = [tokenize(each, best=True) for each in known if each.best]
+        assert found.every == [each for each in every if len(each.words) <= OPTIONS.max_tokens]
+        assert found.best == [each for each in best if len(each.words) <= OPTIONS.max_tokens]
 
 
 def test_a_model_says_what_it_was_not_told(tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_checkpoints_of_another_training(tmp_path: Path, other: str) -> None:
     fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     recipe = Recipe(2, batch=4) if other == "recipe" else recipe
     groups = [_examples(4, 20)] if other == "examples" else groups
-    with pytest.raises(InputError, match=r"a\.pt: a checkpoint of another training; remove it"):
+    with pytest.raises(InputError, match=r"a\.pt: the checkpoint belongs to another training run; remove it"):
         fit(TorchTransformer(SHAPE, seed=2 if other == "weights" else 1), groups, groups[0], recipe, path)
 
 
@@ -166,7 +168,7 @@ def test_damaged_checkpoints(tmp_path: Path, damage) -> None:
     fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        InputError, match=r"a\.pt: cannot be read as a checkpoint: .*; remove it to begin anew"
+        InputError, match=r"a\.pt: cannot be read as a checkpoint: .*; remove it to start from scratch"
     ):
         fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
 
@@ -184,7 +186,7 @@ def test_damaged_checkpoints(tmp_path: Path, damage) -> None:
 def test_checkpoints_of_something_else(tmp_path: Path, state) -> None:
     torch.save(state, tmp_path / "a.pt")
     groups = [_examples(3, 20)]
-    with pytest.raises(InputError, match=r"a\.pt: .*; remove it to begin anew"):
+    with pytest.raises(InputError, match=r"a\.pt: .*; remove it to start from scratch"):
         fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], Recipe(1, batch=4), tmp_path / "a.pt")
 
 

@@ -48,9 +48,9 @@ def test_layers_have_one_name(attending: Measurer):
     schedule, result = first_of(attending)
     assert schedule.layers.keys() == set(names) == {name for entry in result.layers for name in entry.names}
     for name in names:
-        assert name in result.of(name).names
+        assert name in result.layer_entry(name).names
     with pytest.raises(WorkError, match="layer 'other' was not measured"):
-        result.of("other")
+        result.layer_entry("other")
 
 
 @pytest.mark.parametrize("method", ["random", "evolution", "coordinate", "hpm", "generators", "edits"])

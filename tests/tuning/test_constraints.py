@@ -87,9 +87,9 @@ def test_limits_of_memories(sp: int, acc: int | None) -> None:
     limited = ModelCompiler(GRAPH, N16, CompileOptions(rounding="reference", limits=MemoryLimits(sp, acc)))
     network = limited.network(None, record)
     assert network.config == N16 and all(code.config == N16 for code in network.codes)
-    (making,) = record.makings
+    (stream,) = record.streams
     ends: dict[str, int] = {}
-    for ring, start in making.starts.items():
+    for ring, start in stream.starts.items():
         ends[ring.memory.value] = max(ends.get(ring.memory.value, 0), start + ring.total)
     assert ends[BufferMemory.SP.value] <= sp and 4 * N16.n * ends[BufferMemory.ACC.value] <= (
         acc or N16.acc_bytes

@@ -97,7 +97,7 @@ def test_texts_stand_for_one_program_only(measurer: Measurer, task: GeneratorTas
     name, text = next(iter(task.programs.items()))
     prepared, schedule = measurer.prepared, task.schedule
     stale = replace(schedule, programs={name: ProgramText("0" * 64, text)})
-    with pytest.raises(InputError, match="written to stand for another program"):
+    with pytest.raises(InputError, match="its text replaces another program"):
         prepared.network(stale)
     with pytest.raises(InputError, match="there is none of that name, only"):
         prepared.network(replace(schedule, programs={"nobody": ProgramText("0" * 64, text)}))

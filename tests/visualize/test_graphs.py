@@ -117,8 +117,8 @@ def test_energy_of_an_edge_is_that_of_its_memory(record: CompilationTrace) -> No
 
 def test_cycles_of_layers_are_those_that_the_schedule_was_chosen_by(record: CompilationTrace) -> None:
     view = view_of(record, "layers")
-    for making in record.makings:
-        for name, (cycles, _) in estimates(record.config, making.lowered).items():
+    for stream in record.streams:
+        for name, (cycles, _) in estimates(record.config, stream.lowered).items():
             assert view.nodes[name]["cycles"] == round(cycles)
 
 

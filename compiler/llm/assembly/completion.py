@@ -24,7 +24,7 @@ HALT = HEAD_OF[MicroOp.HALT, 0].word
 LEAVE = (HEAD_OF[MicroOp.BREAK, 0].word, *number_words(1), END)
 
 
-def index_of(producer: int, consumer: int, number: int) -> int:
+def semaphore_index(producer: int, consumer: int, number: int) -> int:
     """Return the index of a semaphore among all counts."""
     return consumer * TOKENS + producer * SEMAPHORES_PER_PAIR + number
 
@@ -44,14 +44,14 @@ class Completion(NamedTuple):
     instructions: int
 
     @staticmethod
-    def of(words: Sequence[str]) -> "Completion":
+    def from_words(words: Sequence[str]) -> "Completion":
         """Return the completion with the given tokens."""
         return Completion(tuple(words), sum(word in HEADS for word in words))
 
 
 @dataclass(frozen=True)
 class CompletionRound:
-    """Minimal command of a unit, used only for its waits and signals.
+    """Minimal command of a unit, issued only for its waits and signals.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class CompletionRound:
 
 
 class Endings:
-    """Computes the completions of programs.
+    """Generator of the completions of programs.
 
     Parameters
     ----------
@@ -93,11 +93,11 @@ class Endings:
                 raise InputError(f"leaves: there is no semaphore {semaphore}")
             if not 0 <= count <= SEMAPHORE_MAX:
                 raise InputError(f"leaves: a semaphore holds 0..{SEMAPHORE_MAX} tokens, not {count}")
-            goal[index_of(*semaphore)] = count
+            goal[semaphore_index(*semaphore)] = count
         self.goal = tuple(goal)
-        self.rounds = {unit: found for unit in Unit if (found := _round(unit, limits, start))}
-        #: Maximum tokens, and instructions, per additional semaphore token.
-        self.growth = max((len(each.setting) + 3 for each in self.rounds.values()), default=1)
+        self.rounds = {unit: found for unit in Unit if (found := _minimal_round(unit, limits, start))}
+        #: Maximum number of tokens and of instructions that consume one more signal.
+        self.max_tokens_per_signal = max((len(each.setting) + 3 for each in self.rounds.values()), default=1)
 
     def words(self, counts: Counts) -> list[str]:
         """Return tokens that bring all semaphores to their required counts, as far as possible."""
@@ -111,24 +111,24 @@ class Endings:
 
     def _unit(self, unit: Unit, surplus: list[int]) -> Iterator[str]:
         """Yield the tokens of the commands of a unit."""
-        taken = surplus[TOKENS * unit : TOKENS * (unit + 1)]
-        given = [
-            -surplus[index_of(unit, consumer, number)]
+        surplus_waits = surplus[TOKENS * unit : TOKENS * (unit + 1)]
+        missing = [
+            -surplus[semaphore_index(unit, consumer, number)]
             for consumer in range(SEQUENCER + 1)
             for number in range(SEMAPHORES_PER_PAIR)
         ]
-        times = max(0, *taken, *given)
-        if not times or unit not in self.rounds:
+        rounds = max(0, *surplus_waits, *missing)
+        if not rounds or unit not in self.rounds:
             return
         yield from self.rounds[unit].setting
-        for turn in range(times):
+        for round_ in range(rounds):
             yield FENCE
             yield self.rounds[unit].issue
-            yield from (word for word, count in zip(WAITS, taken, strict=True) if count > turn)
-            yield from (word for word, count in zip(SIGNALS, given, strict=True) if count > turn)
+            yield from (word for word, count in zip(WAITS, surplus_waits, strict=True) if count > round_)
+            yield from (word for word, count in zip(SIGNALS, missing, strict=True) if count > round_)
 
 
-def _round(unit: Unit, limits: ProgramLimits, start: ProgramTracker) -> CompletionRound | None:
+def _minimal_round(unit: Unit, limits: ProgramLimits, start: ProgramTracker) -> CompletionRound | None:
     """Return the minimal command of a unit; None if none may be issued."""
     name = unit.name.lower()
     for text in ("", "set load.word, fill=1", *_destinations(limits)):

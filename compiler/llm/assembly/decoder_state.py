@@ -27,13 +27,13 @@ _LOOP = HEAD_OF[MicroOp.LOOP, 0].word
 
 
 class NextTokenMask:
-    """Computes the mask of valid next tokens.
+    """Mask of valid next tokens after a prefix of a program.
 
     Parameters
     ----------
     grammar : AssemblyGrammar
         Grammar of the program.
-    reader : ProgramParser
+    parser : ProgramParser
         Parser with the tokens written so far.
     tracker : ProgramTracker or None
         Abstract machine after the last complete instruction, if there is a hardware configuration.
@@ -46,13 +46,13 @@ class NextTokenMask:
     def __init__(
         self,
         grammar: "AssemblyGrammar",
-        reader: ProgramParser,
+        parser: ProgramParser,
         tracker: ProgramTracker | None,
         left: int,
         forced: list[str],
     ):
         self.forced = forced
-        self._grammar, self._reader, self._tracker = grammar, reader, tracker
+        self._grammar, self._parser, self._tracker = grammar, parser, tracker
         self._limits = grammar.limits
         self._left = left
         self._preview: tuple[int, ProgramTracker] | None = None
@@ -60,17 +60,17 @@ class NextTokenMask:
     @cached_property
     def mask(self) -> np.ndarray:
         """Return the mask of valid next tokens."""
-        grammar, reader = self._grammar, self._reader
-        if reader.done:
-            return grammar.nothing
+        grammar, parser = self._grammar, self._parser
+        if parser.done:
+            return grammar.empty_mask
         if self.forced:
             return grammar.group(self.forced[0])
         out = np.zeros(len(grammar.vocabulary), bool)
-        if reader.head:
-            for choice, later in reader.choices():
-                if 1 + choice.cost + later <= self._room:
+        if parser.head:
+            for choice, later in parser.choices():
+                if 1 + choice.cost + later <= self._token_budget:
                     self._add(out, choice)
-        if not reader.head or (reader.ends and (self._issue is None or self._issue.legal)):
+        if not parser.head or (parser.ends and (self._issue is None or self._issue.legal)):
             boundary = self._boundary()
             if not boundary.any():
                 self.forced = list(self._ending.words)
@@ -95,24 +95,24 @@ class NextTokenMask:
         """Return a completion to reserve tokens for if other instructions come first."""
         return self._end(self._may_stop and not self._limits.jumps)
 
-    def _end(self, whole: bool) -> Completion:
+    def _end(self, may_stop: bool) -> Completion:
         """Return a completion after the current instruction.
 
         Parameters
         ----------
-        whole : bool
+        may_stop : bool
             True if the program may end with the instructions written so far.
         """
-        reader, tracker = self._reader, self._tracker
-        opens = reader.opens
-        empty = opens or (not reader.head and reader.empty)
-        loops = len(reader.loops) + opens
+        parser, tracker = self._parser, self._tracker
+        opens = parser.opens
+        empty = opens or (not parser.head and parser.empty)
+        loops = len(parser.loops) + opens
         # With a hardware configuration loops are left by an instruction, so that another one must end the program.
-        place = empty, loops, whole and not (loops and self._limits.config)
-        if tracker is None or tracker.lost or self._over:
-            return self._grammar.ending(*place, None)
-        proper = self._grammar.ending(*place, self._issue.counts() if self._issue else tracker.counts)
-        return proper if self._fits(proper) else self._grammar.ending(*place, None)
+        position = empty, loops, may_stop and not (loops and self._limits.config)
+        if tracker is None or tracker.unknown or self._only_stop:
+            return self._grammar.ending(*position, None)
+        preferred = self._grammar.ending(*position, self._issue.counts() if self._issue else tracker.counts)
+        return preferred if self._fits(preferred) else self._grammar.ending(*position, None)
 
     def _fits(self, ending: Completion) -> bool:
         """Return whether a completion fits the budget after the current instruction."""
@@ -122,19 +122,19 @@ class NextTokenMask:
     @property
     def _written(self) -> int:
         """Return the number of instructions, including the current one."""
-        return len(self._reader.words) + bool(self._reader.head)
+        return len(self._parser.words) + bool(self._parser.head)
 
     @property
-    def _over(self) -> bool:
+    def _only_stop(self) -> bool:
         """Return whether only the stop token can follow."""
         return bool(self._limits.config) and not self._limits.jumps and self._halted
 
     @property
     def _halted(self) -> bool:
         """Return whether the code after the last instruction is reachable only by a jump."""
-        if self._reader.head or not self._reader.words:
+        if self._parser.head or not self._parser.words:
             return False
-        op, _, a, b, _ = decode_instruction(self._reader.words[-1])
+        op, _, a, b, _ = decode_instruction(self._parser.words[-1])
         return op in (MicroOp.HALT, MicroOp.RET) or (op is MicroOp.BEQ and a == b < REGISTERS)
 
     @property
@@ -143,12 +143,12 @@ class NextTokenMask:
         return self._halted if self._limits.config else self._written > 0
 
     @cached_property
-    def _room(self) -> int:
+    def _token_budget(self) -> int:
         """Return the number of tokens that may precede the completion."""
         return self._left - len(self._reserve.words)
 
     @cached_property
-    def _more(self) -> int:
+    def _instruction_budget(self) -> int:
         """Return the number of instructions that may precede the completion."""
         return self._limits.instructions - self._written - self._reserve.instructions
 
@@ -156,53 +156,59 @@ class NextTokenMask:
 
     @cached_property
     def _issue(self) -> PendingIssue | None:
-        head = self._reader.head
-        if self._tracker and not self._tracker.lost and head and head.op is MicroOp.ISSUE:
-            return PendingIssue(self._tracker, Unit(head.d), self._reader.values)
+        head = self._parser.head
+        if self._tracker and not self._tracker.unknown and head and head.op is MicroOp.ISSUE:
+            return PendingIssue(self._tracker, Unit(head.d), self._parser.values)
         return None
 
     def _add(self, out: np.ndarray, choice: TokenChoice) -> None:
         """Add a choice within the instruction to the mask."""
-        grammar, what = self._grammar, choice.what
-        if isinstance(what, tuple):
-            out[grammar.bytes[what[0] : what[1] + 1]] = True
-        elif what == SELECTOR:
-            out |= grammar.selectors(self._tracker, self._reader.opens)
-        elif self._issue and grammar.endings and what in SEMAPHORE_GROUPS:
-            kind, start = SEMAPHORE_GROUPS[what]
-            if kind == "wait" or min(self._room - 1, self._more) >= grammar.endings.growth:
+        grammar, option = self._grammar, choice.option
+        if isinstance(option, tuple):
+            out[grammar.bytes[option[0] : option[1] + 1]] = True
+        elif option == SELECTOR:
+            out |= grammar.selectors(self._tracker, self._parser.opens)
+        elif self._issue and grammar.endings and option in SEMAPHORE_GROUPS:
+            kind, start = SEMAPHORE_GROUPS[option]
+            if (
+                kind == "wait"
+                or min(self._token_budget - 1, self._instruction_budget)
+                >= grammar.endings.max_tokens_per_signal
+            ):
                 out |= grammar.mask_of(self._issue.words(kind, start, grammar.endings))
         else:
-            out |= grammar.group(what)
+            out |= grammar.group(option)
 
     # Tokens between instructions.
 
     @cached_property
-    def behind(self) -> ProgramTracker | None:
+    def tracker_after(self) -> ProgramTracker | None:
         """Return the machine if the current instruction ends here."""
-        reader, before = self._reader, self._tracker
-        if reader.head is None or before is None:
+        parser, before = self._parser, self._tracker
+        if parser.head is None or before is None:
             return before
-        word = reader.word
-        if reader.opens:
+        word = parser.word
+        if parser.opens:
             return before.opened(word)
         self._preview = word, before.after(word)
         return self._preview[1]
 
     def _boundary(self) -> np.ndarray:
         """Return the mask of tokens after the instruction; empty if only the completion may follow."""
-        grammar, reader = self._grammar, self._reader
-        depth = len(reader.loops) + reader.opens
-        if self._over and not depth:
+        grammar, parser = self._grammar, self._parser
+        depth = len(parser.loops) + parser.opens
+        if self._only_stop and not depth:
             return grammar.group(STOP)
-        if self._room <= 0:
-            return grammar.nothing
-        out = (grammar.heads(self._room) if self._more > 0 else grammar.nothing).copy()
+        if self._token_budget <= 0:
+            return grammar.empty_mask
+        out = (
+            grammar.heads(self._token_budget) if self._instruction_budget > 0 else grammar.empty_mask
+        ).copy()
         if self._limits.config:
-            out &= grammar.but(tuple(self._refused(depth)))
-        if self._more < grammar.loop_instructions:
-            out &= grammar.but((_LOOP,))
-        if reader.loops and not reader.opens and (reader.head or not reader.empty) and self._closes:
+            out &= grammar.all_except(tuple(self._rejected(depth)))
+        if self._instruction_budget < grammar.loop_instructions:
+            out &= grammar.all_except((_LOOP,))
+        if parser.loops and not parser.opens and (parser.head or not parser.empty) and self._closes:
             out |= grammar.group(END)
         if not depth and self._may_stop:
             out |= grammar.group(STOP)
@@ -211,28 +217,28 @@ class NextTokenMask:
     @property
     def _closes(self) -> bool:
         """Return whether the innermost loop can be completed and the program then be ended."""
-        tracker = self.behind
-        if tracker is None or tracker.lost:
+        tracker = self.tracker_after
+        if tracker is None or tracker.unknown:
             return True
         closed = tracker.closed()
-        rest = self._grammar.ending(False, len(self._reader.loops) - 1, False, closed.counts)
-        return not closed.harm and len(rest.words) < self._left and self._fits(rest)
+        rest = self._grammar.ending(False, len(self._parser.loops) - 1, False, closed.counts)
+        return not closed.unsafe and len(rest.words) < self._left and self._fits(rest)
 
-    def _refused(self, depth: int) -> list[str]:
+    def _rejected(self, depth: int) -> list[str]:
         """Return the first tokens of instructions that the machine rejects now."""
-        config, tracker = self._limits.config, self.behind
+        config, tracker = self._limits.config, self.tracker_after
         assert config and tracker and self._grammar.endings
         out = [_LOOP] if depth >= config.loop_depth else []
-        proper = tracker.lost or tracker.counts == self._grammar.endings.goal
-        if not self._limits.jumps and (depth or not proper):
+        preferred = tracker.unknown or tracker.counts == self._grammar.endings.goal
+        if not self._limits.jumps and (depth or not preferred):
             out.append(HALT)
-        if tracker.lost:
+        if tracker.unknown:
             return out
         for unit, word in _ISSUES.items():
-            if 1 + tracker.available(unit).bit_count() > self._room or not tracker.may_issue(unit):
+            if 1 + tracker.available(unit).bit_count() > self._token_budget or not tracker.may_issue(unit):
                 out.append(word)
-        missing = ~tracker.available(SEQUENCER)
-        return out + [word for number, word in self._grammar.takes if missing >> number & 1]
+        unavailable = ~tracker.available(SEQUENCER)
+        return out + [word for number, word in self._grammar.semaphore_waits if unavailable >> number & 1]
 
 
 class GrammarState:
@@ -252,20 +258,20 @@ class GrammarState:
     def __init__(self, grammar: "AssemblyGrammar"):
         self.grammar = grammar
         self.left = grammar.limits.tokens
-        self._reader = ProgramParser(grammar.rules, self)
+        self._parser = ProgramParser(grammar.rules, self)
         self._tracker = grammar.tracker
-        self._situation: NextTokenMask | None = None
+        self._next_mask: NextTokenMask | None = None
         self._forced: list[str] = []
 
     @property
     def done(self) -> bool:
         """True if the program is complete; no token may follow."""
-        return self._reader.done
+        return self._parser.done
 
     @property
     def instructions(self) -> int:
         """Number of micro-instructions so far."""
-        return len(self._reader.words)
+        return len(self._parser.words)
 
     @property
     def before(self) -> ProgramTracker:
@@ -274,16 +280,16 @@ class GrammarState:
         return self._tracker
 
     @property
-    def behind(self) -> ProgramTracker:
+    def tracker_after(self) -> ProgramTracker:
         """Abstract machine after the current instruction if it may end here; needs a hardware configuration."""
-        assert self._now.behind
-        return self._now.behind
+        assert self._mask_state.tracker_after
+        return self._mask_state.tracker_after
 
     def program(self, name: str) -> Program:
         """Return the program; ValueError if it is incomplete."""
         if not self.done:
             raise ValueError(f"the program does not end in {STOP!r} yet")
-        return Program(name, tuple(self._reader.words))
+        return Program(name, tuple(self._parser.words))
 
     @property
     def mask(self) -> np.ndarray:
@@ -291,15 +297,15 @@ class GrammarState:
 
         The array is read-only.
         """
-        return self._now.mask
+        return self._mask_state.mask
 
     @property
-    def _now(self) -> NextTokenMask:
-        if self._situation is None:
-            self._situation = NextTokenMask(
-                self.grammar, self._reader, self._tracker, self.left, self._forced
+    def _mask_state(self) -> NextTokenMask:
+        if self._next_mask is None:
+            self._next_mask = NextTokenMask(
+                self.grammar, self._parser, self._tracker, self.left, self._forced
             )
-        return self._situation
+        return self._next_mask
 
     def advance(self, number: int) -> None:
         """Append a token by its id.
@@ -309,25 +315,25 @@ class GrammarState:
         ValueError
             The token is not valid here.
         """
-        word, now = self.grammar.vocabulary.words[number], self._now
-        if not now.mask[number]:
+        word, state = self.grammar.vocabulary.words[number], self._mask_state
+        if not state.mask[number]:
             raise ValueError(f"{word!r} may not come next")
-        self._forced = now.forced[1:] if now.forced and now.forced[0] == word else []
-        self._reader.take(word)
+        self._forced = state.forced[1:] if state.forced and state.forced[0] == word else []
+        self._parser.accept(word)
         self.left -= 1
-        self._situation = None
+        self._next_mask = None
 
     # Listener of the parser.
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         """Product of the iteration counts of the open loops, as far as known."""
-        return self._tracker.turns if self._tracker else 1
+        return self._tracker.iterations if self._tracker else 1
 
     def execute(self, word: int) -> None:
         """Handle a complete instruction."""
         if self._tracker:
-            self._tracker = self._now.after(word) or self._tracker.after(word)
+            self._tracker = self._mask_state.after(word) or self._tracker.after(word)
 
     def open(self, word: int) -> None:
         """Handle the start of a loop."""
@@ -341,9 +347,9 @@ class GrammarState:
 
 
 #: Exceeds the number of tokens of any instruction.
-_MANY = 12
+_MAX_INSTRUCTION_TOKENS = 12
 #: Cache size for masks and completions.
-_KEPT = 1 << 12
+_CACHE_ENTRIES = 1 << 12
 Mask = np.ndarray
 Key, Value = TypeVar("Key"), TypeVar("Value")
 
@@ -371,26 +377,28 @@ class AssemblyGrammar:
             if word not in vocabulary:
                 raise InputError(f"the vocabulary must have the word {word!r}")
         self.vocabulary, self.limits, self.rules = vocabulary, limits, limits.rules
-        self.tracker = ProgramTracker(AbstractMachine.of(limits), limits.jumps) if limits.config else None
+        self.tracker = (
+            ProgramTracker(AbstractMachine.at_start(limits), limits.jumps) if limits.config else None
+        )
         #: Tokens that leave a loop.
         self.leave = LEAVE if limits.config else (END,)
         #: Minimum instructions of a loop, including itself and one in its body.
-        self.loop_instructions = 2 + Completion.of(self.leave).instructions
+        self.loop_instructions = 2 + Completion.from_words(self.leave).instructions
         self.endings = Endings(limits, self.tracker) if self.tracker else None
         self._selectors: dict[tuple, Mask] = {}
         self._ends: dict[tuple, Completion] = {}
-        self._others: dict[tuple[str, ...], Mask] = {}
+        self._complements: dict[tuple[str, ...], Mask] = {}
         #: Instructions that take a semaphore token, with their semaphores.
-        self.takes = [(head.d, word) for word, head in HEADS.items() if head.op is MicroOp.WAIT]
-        self.nothing = self.mask_of(())
+        self.semaphore_waits = [(head.d, word) for word, head in HEADS.items() if head.op is MicroOp.WAIT]
+        self.empty_mask = self.mask_of(())
         self.bytes = np.array(vocabulary.encode(BYTES))
         groups = self.rules.groups
         self._groups = {name: self.mask_of(words) for name, words in groups.items()}
-        self._singles = {word: self.mask_of([word]) for word in (*WORDS, *NUMBERS)}
-        needs = np.full(len(vocabulary), _MANY + 1)
+        self._token_masks = {word: self.mask_of([word]) for word in (*WORDS, *NUMBERS)}
+        needs = np.full(len(vocabulary), _MAX_INSTRUCTION_TOKENS + 1)
         for word in groups[HEAD]:
             needs[vocabulary.number(word)] = self._need(word)
-        self._heads = [needs <= room for room in range(_MANY + 1)]
+        self._heads = [needs <= room for room in range(_MAX_INSTRUCTION_TOKENS + 1)]
 
     def start(self) -> GrammarState:
         """Return the state at the start of a program."""
@@ -405,9 +413,9 @@ class AssemblyGrammar:
 
     def group(self, name: str) -> Mask:
         """Return the mask of a token group or a single token."""
-        return self._groups[name] if name in GROUPS else self._singles[name]
+        return self._groups[name] if name in GROUPS else self._token_masks[name]
 
-    def ending(self, empty: bool, loops: int, whole: bool, counts: Counts | None) -> Completion:
+    def ending(self, empty: bool, loops: int, may_stop: bool, counts: Counts | None) -> Completion:
         """Return a completion.
 
         Parameters
@@ -416,7 +424,7 @@ class AssemblyGrammar:
             True if the innermost loop has no instruction yet.
         loops : int
             Number of open loops.
-        whole : bool
+        may_stop : bool
             True if some instruction so far may end the program.
         counts : sequence of int or None
             Counts of all semaphores; None to leave them as they are.
@@ -424,18 +432,18 @@ class AssemblyGrammar:
 
         def make() -> Completion:
             drained = self.endings.words(counts) if self.endings and counts is not None else []
-            last = [STOP] if whole else [HALT, STOP]
-            return Completion.of([*[FENCE] * empty, *self.leave * loops, *drained, *last])
+            last = [STOP] if may_stop else [HALT, STOP]
+            return Completion.from_words([*[FENCE] * empty, *self.leave * loops, *drained, *last])
 
-        return _remembered(self._ends, (empty, loops, whole, counts), make)
+        return _cached(self._ends, (empty, loops, may_stop, counts), make)
 
-    def but(self, words: tuple[str, ...]) -> Mask:
+    def all_except(self, words: tuple[str, ...]) -> Mask:
         """Return the mask of all tokens except some."""
-        return _remembered(self._others, words, lambda: ~self.mask_of(words))
+        return _cached(self._complements, words, lambda: ~self.mask_of(words))
 
     def heads(self, room: int) -> Mask:
         """Return the mask of first tokens of instructions with at most `room` tokens."""
-        return self._heads[max(0, min(room, _MANY))]
+        return self._heads[max(0, min(room, _MAX_INSTRUCTION_TOKENS))]
 
     def selectors(self, tracker: ProgramTracker | None, count: bool) -> Mask:
         """Return the mask of selectors that a program may read, excluding register 0.
@@ -459,12 +467,12 @@ class AssemblyGrammar:
             ]
             return self.mask_of([NAME_OF[number] for number in numbers])
 
-        readable = _remembered(self._selectors, (tracker.statistics, registers), make)
-        if not count or tracker.lost:
+        readable = _cached(self._selectors, (tracker.statistics, registers), make)
+        if not count or tracker.unknown:
             return readable
         # The following number may be as large.
-        most = self.rules.most_turns(tracker.turns) // 2
-        counts = [word for word, number in SELECTORS.items() if tracker.counts_to(number, most)]
+        maximum = self.rules.max_iterations(tracker.iterations) // 2
+        counts = [word for word, number in SELECTORS.items() if tracker.is_iteration_count(number, maximum)]
         return readable & self.mask_of(counts)
 
     def _need(self, word: str) -> int:
@@ -474,10 +482,10 @@ class AssemblyGrammar:
         return 1 + sum(each.need for each in operands) + (1 + len(self.leave)) * (head.op is MicroOp.LOOP)
 
 
-def _remembered(kept: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
-    """Return the cached value of a key, computing it on first use."""
-    if key not in kept:
-        if len(kept) >= _KEPT:
-            kept.clear()
-        kept[key] = make()
-    return kept[key]
+def _cached(cache: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
+    """Return the cached value of a key; it is computed on first use."""
+    if key not in cache:
+        if len(cache) >= _CACHE_ENTRIES:
+            cache.clear()
+        cache[key] = make()
+    return cache[key]

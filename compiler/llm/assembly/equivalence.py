@@ -1,4 +1,4 @@
-"""Programs equivalent to a given one: their automaton, and the decoding state that admits only them."""
+"""Automaton of the programs equivalent to a given one, and the decoder that admits only these programs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from itertools import product
 
 from compiler.codegen.semaphores import Issued
 from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
-from compiler.llm.assembly.completion import FENCE, HALT, Counts, index_of
+from compiler.llm.assembly.completion import FENCE, HALT, Counts, semaphore_index
 from compiler.llm.assembly.decoder_state import GrammarState
 from compiler.llm.assembly.lexicon import SIGNALS, STOP, WAITS
 from compiler.llm.assembly.tokenizer import words_of
@@ -18,19 +18,19 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.micro_instruction import ISSUE_D, OPERAND_BASE, MicroOp, encode
 from hw.isa.program import Program
 
-#: Number of pending commands considered for the next one.
-_AHEAD = 12
-#: Tokens of a command besides setting fields and naming semaphores: a fence and the issue, and a tag.
-_BESIDE, _TAG = 2, 2
+#: Number of pending commands that are considered as the next one.
+_LOOKAHEAD_COMMANDS = 12
+#: Tokens of a command in addition to setting fields and naming semaphores: fence and issue, and a tag.
+_ISSUE_TOKENS, _TAG_TOKENS = 2, 2
 #: Maximum number of tokens of a number.
-_NUMBER = 5
+_MAX_NUMBER_TOKENS = 5
 #: Field values of a unit, and the operand to which its DRAM address is relative (-1: none).
 Fields = tuple[int, ...]
 _DRAM = {
     unit: next(index for index, item in enumerate(UNIT_FIELDS[unit]) if item.name == "dram")
     for unit in (Unit.LOAD, Unit.STORE)
 }
-_BEGIN = {unit: (*defaults(unit).values(), -1 if unit in _DRAM else 0) for unit in Unit}
+_INITIAL_FIELDS = {unit: (*defaults(unit).values(), -1 if unit in _DRAM else 0) for unit in Unit}
 
 
 def fields_of(command: Issued) -> Fields:
@@ -39,21 +39,21 @@ def fields_of(command: Issued) -> Fields:
 
 
 @dataclass(frozen=True)
-class CommandTrack:
+class NextCommand:
     """Command that may be issued next.
 
     Parameters
     ----------
     command : Issued
-        A pending command, or the first part of one.
-    rest : WaitingCommands
+        A pending command, or the first half of a split one.
+    rest : PendingCommands
         Commands that remain afterwards.
     first : bool
         True if it is the first pending command, undivided.
     """
 
     command: Issued
-    rest: "WaitingCommands"
+    rest: "PendingCommands"
     first: bool
 
     @cached_property
@@ -62,53 +62,53 @@ class CommandTrack:
         return fields_of(self.command)
 
 
-class WaitingCommands:
+class PendingCommands:
     """Commands that have not been issued yet.
 
     Parameters
     ----------
     config : MlaConfig
-        Hardware configuration.
+        Hardware configuration of the programs.
     commands : sequence of Issued
         Commands in the order of the original program; `layer` is their tag.
     parts : sequence of bool
-        True for the rest of a divided command, which is not divided again.
+        True for the second half of a split command, which is not split again.
     """
 
     def __init__(self, config: MlaConfig, commands: Sequence[Issued], parts: Sequence[bool]):
         self.config, self.commands, self.parts = config, tuple(commands), tuple(parts)
 
     @cached_property
-    def ways(self) -> dict[Unit, list[CommandTrack]]:
+    def candidates(self) -> dict[Unit, list[NextCommand]]:
         """Return the commands that may be issued next, by unit."""
-        found: dict[tuple[Unit, Fields], CommandTrack] = {}
-        for way in self._ways():
-            found.setdefault((way.command.unit, way.fields), way)
-        return {unit: [way for (own, _), way in found.items() if own == unit] for unit in Unit}
+        found: dict[tuple[Unit, Fields], NextCommand] = {}
+        for candidate in self._candidates():
+            found.setdefault((candidate.command.unit, candidate.fields), candidate)
+        return {unit: [candidate for (own, _), candidate in found.items() if own == unit] for unit in Unit}
 
-    def _ways(self) -> Iterator[CommandTrack]:
-        """Yield candidates, whole commands first, since a part may equal one."""
+    def _candidates(self) -> Iterator[NextCommand]:
+        """Yield candidates: whole commands first, since half of a split one may equal one of them."""
         free = [
             at
-            for at, command in enumerate(self.commands[:_AHEAD])
+            for at, command in enumerate(self.commands[:_LOOKAHEAD_COMMANDS])
             if not any(ordered(self.config, before, command) for before in self.commands[:at])
         ]
         for at in free:
-            yield CommandTrack(self.commands[at], self._with(at, ()), at == 0)
+            yield NextCommand(self.commands[at], self._with(at, ()), at == 0)
         for at in free:
             if not self.parts[at]:
-                for first, second in _parts(self.config, self.commands[at]):
-                    yield CommandTrack(first, self._with(at, (second,)), False)
+                for first, second in _splits(self.config, self.commands[at]):
+                    yield NextCommand(first, self._with(at, (second,)), False)
 
-    def _with(self, at: int, left: tuple[Issued, ...]) -> "WaitingCommands":
-        """Return the commands with one replaced by its remaining parts."""
+    def _with(self, at: int, left: tuple[Issued, ...]) -> "PendingCommands":
+        """Return the commands with one removed, or replaced by its second half."""
         commands = (*self.commands[:at], *left, *self.commands[at + 1 :])
-        return WaitingCommands(
+        return PendingCommands(
             self.config, commands, (*self.parts[:at], *[True] * len(left), *self.parts[at + 1 :])
         )
 
-    def hears(self, command: Issued, unit: int) -> tuple[bool, bool]:
-        """Return whether commands of a unit depend on the issued one, and whether one cannot wait for a later command.
+    def dependents(self, command: Issued, unit: int) -> tuple[bool, bool]:
+        """Return whether commands of a unit depend on an issued one, and whether one cannot wait for a later command.
 
         Parameters
         ----------
@@ -131,22 +131,22 @@ class WaitingCommands:
         total, now = 0, dict(fields)
         for command in self.commands:
             wanted = fields_of(command)
-            total += _BESIDE + _setting_words(command.unit, now[command.unit], wanted)
-            total += _TAG * (command.layer != tag)
+            total += _ISSUE_TOKENS + _setting_tokens(command.unit, now[command.unit], wanted)
+            total += _TAG_TOKENS * (command.layer != tag)
             now[command.unit], tag = wanted, command.layer
         return total
 
     @cached_property
-    def detour(self) -> int:
+    def max_detour(self) -> int:
         """Return the maximum extra tokens if another command, or the first part of one, is issued first."""
-        ways = [way.command for found in self.ways.values() for way in found]
-        every = [*ways, *self.commands]
-        most = 0
+        candidates = [candidate.command for found in self.candidates.values() for candidate in found]
+        every = [*candidates, *self.commands]
+        maximum = 0
         for unit in Unit:
             columns = zip(*(fields_of(each) for each in every if each.unit == unit), strict=True)
             varying = [at for at, column in enumerate(columns) if len(set(column)) > 1]
-            most = max(most, sum(_LONGEST[unit][min(at, len(_LONGEST[unit]) - 1)] for at in varying))
-        return 3 * most + _BESIDE + _TAG
+            maximum = max(maximum, sum(_LONGEST[unit][min(at, len(_LONGEST[unit]) - 1)] for at in varying))
+        return 3 * maximum + _ISSUE_TOKENS + _TAG_TOKENS
 
 
 def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
@@ -160,13 +160,13 @@ def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
     )
 
 
-def _parts(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued]]:
-    """Yield pairs of commands that together are equivalent to one."""
+def _splits(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued]]:
+    """Yield pairs of commands that are equivalent to one command."""
     for dim in dims_of(command, config.n)[:MOST_DIMS]:
         for eighths in range(1, 8):
             try:
                 first, second = split(command, dim, eighths)
-            except ValueError:  # a field has no room for what it would be
+            except ValueError:  # a value does not fit its field
                 continue
             yield replace(first, layer=command.layer), replace(second, layer=command.layer)
 
@@ -177,7 +177,7 @@ class EquivalenceAutomaton:
 
     Parameters
     ----------
-    waiting : WaitingCommands
+    pending : PendingCommands
         Commands that are not issued yet.
     fields : dict
         Current field values of each unit.
@@ -187,84 +187,94 @@ class EquivalenceAutomaton:
         Unit whose fields are being set.
     fixed : frozenset of int
         Fields set since its last command; the next command must have these values.
-    straight : bool
-        True if that command must be the first pending one, for lack of tokens.
+    in_order : bool
+        True if the next command must be the first pending one, because the token budget is small.
     """
 
-    waiting: WaitingCommands
+    pending: PendingCommands
     fields: dict[Unit, Fields]
     tag: int = -1
     unit: Unit | None = None
     fixed: frozenset[int] = frozenset()
-    straight: bool = False
+    in_order: bool = False
 
     @staticmethod
-    def of(config: MlaConfig, commands: Sequence[Issued]) -> "EquivalenceAutomaton":
+    def initial(config: MlaConfig, commands: Sequence[Issued]) -> "EquivalenceAutomaton":
         """Return the initial state."""
-        return EquivalenceAutomaton(WaitingCommands(config, commands, [False] * len(commands)), dict(_BEGIN))
+        return EquivalenceAutomaton(
+            PendingCommands(config, commands, [False] * len(commands)), dict(_INITIAL_FIELDS)
+        )
 
     @property
     def done(self) -> bool:
         """Return whether all commands are issued."""
-        return not self.waiting.commands
+        return not self.pending.commands
 
     def count(self, unit: int) -> int:
         """Return the number of pending commands of a unit."""
-        return sum(command.unit == unit for command in self.waiting.commands)
+        return sum(command.unit == unit for command in self.pending.commands)
 
     def words(self) -> int:
         """Return the tokens needed to finish, excluding semaphores."""
-        return self.waiting.words(self.fields, self.tag) + 2
+        return self.pending.words(self.fields, self.tag) + 2
 
     @property
-    def issuable(self) -> CommandTrack | None:
+    def issuable(self) -> NextCommand | None:
         """Return the command that the current field values describe, if any."""
         for unit in Unit if self.unit is None else (self.unit,):
-            for way in self.waiting.ways[unit]:
-                if way.fields == self.fields[unit]:
-                    return way
+            for candidate in self.pending.candidates[unit]:
+                if candidate.fields == self.fields[unit]:
+                    return candidate
         return None
 
-    def next(self, room: int) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
+    def next(self, budget: int) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
         """Return the instructions that may come next and the state after each; without semaphores.
 
         Parameters
         ----------
-        room : int
-            Remaining token budget; if it is small, commands are issued in order and undivided.
+        budget : int
+            Remaining token budget; if it is small, commands are issued in order and not split.
         """
         if self.done:
             return {(HALT,): self}
-        first = self.waiting.commands[0]
+        first = self.pending.commands[0]
         if self.tag != first.layer:
-            return {_said(encode(MicroOp.TAG, imm=first.layer)): replace(self, tag=first.layer)}
-        if self.unit is None and room < self.words() + self.waiting.detour:
-            return replace(self, straight=True)._ahead()
-        return self._ahead()
+            return {_tokens(encode(MicroOp.TAG, imm=first.layer)): replace(self, tag=first.layer)}
+        if self.unit is None and budget < self.words() + self.pending.max_detour:
+            return replace(self, in_order=True)._instructions()
+        return self._instructions()
 
-    def _ahead(self) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
+    def _instructions(self) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
         """Return the instructions that lead to a command."""
         out: dict[tuple[str, ...], EquivalenceAutomaton] = {}
         for unit in Unit if self.unit is None else (self.unit,):
             own = self.fields[unit]
-            for way in self.waiting.ways[unit]:
-                if way.first >= self.straight and all(way.fields[at] == own[at] for at in self.fixed):
-                    out.update(self._towards(unit, way))
+            for candidate in self.pending.candidates[unit]:
+                if candidate.first >= self.in_order and all(
+                    candidate.fields[at] == own[at] for at in self.fixed
+                ):
+                    out.update(self._instructions_towards(unit, candidate))
         return out
 
-    def _towards(
-        self, unit: Unit, way: CommandTrack
+    def _instructions_towards(
+        self, unit: Unit, candidate: NextCommand
     ) -> Iterator[tuple[tuple[str, ...], "EquivalenceAutomaton"]]:
         """Yield instructions that set a field towards a command, or issue it."""
         own = self.fields[unit]
-        if own == way.fields:
-            yield ISSUES[unit], replace(self, waiting=way.rest, unit=None, fixed=frozenset(), straight=False)
-        for at in _different(unit, own, way.fields):
-            fields = _with(unit, own, at, way.fields)
-            more = replace(
-                self, fields=self.fields | {unit: fields}, unit=unit, fixed=self.fixed | _places(unit, at)
+        if own == candidate.fields:
+            yield (
+                ISSUES[unit],
+                replace(self, pending=candidate.rest, unit=None, fixed=frozenset(), in_order=False),
             )
-            yield _set(unit, at, *_values(unit, at, way.fields)), more
+        for at in _differing_fields(unit, own, candidate.fields):
+            fields = _with(unit, own, at, candidate.fields)
+            after = replace(
+                self,
+                fields=self.fields | {unit: fields},
+                unit=unit,
+                fixed=self.fixed | _field_indices(unit, at),
+            )
+            yield _set_tokens(unit, at, *_values(unit, at, candidate.fields)), after
 
 
 #: Issue instruction of each unit, without semaphores.
@@ -274,7 +284,7 @@ ISSUES = {
 }
 
 
-def _different(unit: Unit, one: Fields, other: Fields) -> list[int]:
+def _differing_fields(unit: Unit, one: Fields, other: Fields) -> list[int]:
     """Return the fields that differ; an address and its operand count as one."""
     found = [at for at, (own, wanted) in enumerate(zip(one, other, strict=True)) if own != wanted]
     if unit in _DRAM and found and found[-1] == len(one) - 1:
@@ -282,14 +292,14 @@ def _different(unit: Unit, one: Fields, other: Fields) -> list[int]:
     return found
 
 
-def _places(unit: Unit, at: int) -> frozenset[int]:
+def _field_indices(unit: Unit, at: int) -> frozenset[int]:
     return frozenset((at, len(UNIT_FIELDS[unit])) if _DRAM.get(unit) == at else (at,))
 
 
 def _with(unit: Unit, fields: Fields, at: int, wanted: Fields) -> Fields:
     """Return field values with one replaced by that of another command."""
-    places = _places(unit, at)
-    return tuple(wanted[i] if i in places else value for i, value in enumerate(fields))
+    indices = _field_indices(unit, at)
+    return tuple(wanted[i] if i in indices else value for i, value in enumerate(fields))
 
 
 def _values(unit: Unit, at: int, fields: Fields) -> tuple[int, int]:
@@ -297,17 +307,21 @@ def _values(unit: Unit, at: int, fields: Fields) -> tuple[int, int]:
     return fields[at], OPERAND_BASE + fields[-1] if _DRAM.get(unit) == at else 0
 
 
-def _setting_words(unit: Unit, now: Fields, wanted: Fields) -> int:
-    return sum(len(_set(unit, at, *_values(unit, at, wanted))) for at in _different(unit, now, wanted))
+def _setting_tokens(unit: Unit, now: Fields, wanted: Fields) -> int:
+    return sum(
+        len(_set_tokens(unit, at, *_values(unit, at, wanted))) for at in _differing_fields(unit, now, wanted)
+    )
 
 
 @cache
-def _set(unit: Unit, at: int, value: int, selector: int) -> tuple[str, ...]:
+def _set_tokens(unit: Unit, at: int, value: int, selector: int) -> tuple[str, ...]:
     """Return the tokens that set a field."""
-    return _said(encode(MicroOp.SET, d=field_number(unit, UNIT_FIELDS[unit][at].name), b=selector, imm=value))
+    return _tokens(
+        encode(MicroOp.SET, d=field_number(unit, UNIT_FIELDS[unit][at].name), b=selector, imm=value)
+    )
 
 
-def _said(word: int) -> tuple[str, ...]:
+def _tokens(word: int) -> tuple[str, ...]:
     """Return the tokens of an instruction."""
     return tuple(words_of(Program("", (word,)))[:-1])
 
@@ -316,36 +330,36 @@ def _longest(unit: Unit, at: int) -> int:
     """Return the maximum number of tokens that set a field."""
     name = f"{unit.name.lower()}.{UNIT_FIELDS[unit][at].name}"
     parts = len(PACKED_FIELDS[name].fields) if name in PACKED_FIELDS else 0
-    return 3 + max(1 + _NUMBER, parts * (1 + _NUMBER))
+    return 3 + max(1 + _MAX_NUMBER_TOKENS, parts * (1 + _MAX_NUMBER_TOKENS))
 
 
 _LONGEST = {unit: [_longest(unit, at) for at in range(len(UNIT_FIELDS[unit]))] for unit in Unit}
 
 #: Tokens that signal and wait for a semaphore.
-_TOKEN = 2
-_PLACES = [(*pair, number) for pair in product(Unit, Unit) for number in range(SEMAPHORES_PER_PAIR)]
+_SEMAPHORE_TOKENS = 2
+_SEMAPHORES = [(*pair, number) for pair in product(Unit, Unit) for number in range(SEMAPHORES_PER_PAIR)]
 _WAIT = {word: number for number, word in enumerate(WAITS)}
 _SIGNAL = {word: number for number, word in enumerate(SIGNALS)}
 _UNIT = {word: unit for unit, (word,) in ISSUES.items()}
 
 
-def given(commands: Sequence[Issued]) -> list[int]:
+def signal_counts(commands: Sequence[Issued]) -> list[int]:
     """Return the number of signals of each semaphore by the commands, in the order of all semaphore counts."""
     out = [0] * (TOKENS * (SEQUENCER + 1))
     for command in commands:
         for number in range(TOKENS):
-            out[_place(command.unit, number)] += command.signal >> number & 1
+            out[_signal_index(command.unit, number)] += command.signal >> number & 1
     return out
 
 
 class EquivalenceDecoder:
-    """Gives the tokens that lead to a program equivalent to a sequence of commands.
+    """Decoder of programs that are equivalent to a sequence of commands.
 
     A command signals a unit if one of its pending commands depends on it and on no later command of the same unit.
     It may also signal if there are later ones, as long as enough commands remain to wait. Always the first semaphore of
     a pair is used, as in `compiler.codegen.semaphores`, and there are never more signals than commands to wait for
-    them. The signals that the original program leaves behind are given as late as possible, when all work that they
-    represent is done.
+    them. The signals that the original program leaves behind are sent as late as possible, after all work that they
+    represent.
 
     Parameters
     ----------
@@ -353,36 +367,36 @@ class EquivalenceDecoder:
         Initial state of the automaton.
     goal, own : sequence of int
         Semaphore counts that the program leaves, and how many of them are its own signals.
-    room : int
+    budget : int
         Token budget of the program.
     alone : bool
-        True if the program begins by waiting for all units.
+        True if the program begins with a fence for all units.
     """
 
-    def __init__(self, work: EquivalenceAutomaton, goal: Counts, own: Counts, room: int, *, alone: bool):
-        self._work, self._goal, self._own, self._left, self._alone = work, goal, own, room, alone
-        self._said: tuple[str, ...] = ()
+    def __init__(self, work: EquivalenceAutomaton, goal: Counts, own: Counts, budget: int, *, alone: bool):
+        self._work, self._goal, self._own, self._left, self._alone = work, goal, own, budget, alone
+        self._tokens: tuple[str, ...] = ()
         self._options: dict[tuple[str, ...], EquivalenceAutomaton] = {(FENCE,): work} if alone else {}
-        self._next: dict[tuple[str, ...], EquivalenceAutomaton] | None = None
+        self._next_states: dict[tuple[str, ...], EquivalenceAutomaton] | None = None
 
-    def may_begin(self, counts: Counts) -> bool:
+    def feasible(self, counts: Counts) -> bool:
         """Return whether a program exists within the token budget for the given initial semaphore counts."""
-        more = self._more(counts)
-        for producer, consumer, number in _PLACES:
-            place = index_of(producer, consumer, number)
-            if not 0 <= more[place] <= self._work.count(consumer) or self._own[place] > self._work.count(
+        surplus = self._surplus(counts)
+        for producer, consumer, number in _SEMAPHORES:
+            index = semaphore_index(producer, consumer, number)
+            if not 0 <= surplus[index] <= self._work.count(consumer) or self._own[index] > self._work.count(
                 producer
             ):
                 return False
-        return self._alone + self._work.words() <= self._room(counts)
+        return self._alone + self._work.words() <= self._token_budget(counts)
 
-    def take(self, word: str, counts: Counts) -> None:
+    def advance(self, word: str, counts: Counts) -> None:
         """Append a token; `counts` as for `words`."""
-        longer = (*self._said, word)
-        if not self._goes_on(longer):
-            options = {(FENCE,): self._behind} if word == FENCE else self._following(counts)
-            self._work, self._options, longer = self._behind, options, (word,)
-        self._said, self._next = longer, None
+        extended = (*self._tokens, word)
+        if not self._continues(extended):
+            options = {(FENCE,): self._state_after} if word == FENCE else self._next_instructions(counts)
+            self._work, self._options, extended = self._state_after, options, (word,)
+        self._tokens, self._next_states = extended, None
         self._left -= 1
 
     def words(self, state: GrammarState) -> set[str]:
@@ -393,125 +407,138 @@ class EquivalenceDecoder:
         state : GrammarState
             State of the same program under the assembly grammar.
         """
-        at = len(self._said)
-        out = {option[at] for option in self._options if len(option) > at and option[:at] == self._said}
-        ends = self._said in self._options or not (self._said or self._alone)
+        at = len(self._tokens)
+        out = {option[at] for option in self._options if len(option) > at and option[:at] == self._tokens}
+        ends = self._tokens in self._options or not (self._tokens or self._alone)
         if self._unit is not None:
-            more, ends = self._semaphores(self._unit, state.before)
-            out |= more
+            semaphores, ends = self._semaphores(self._unit, state.before)
+            out |= semaphores
         return out | (self._heads(state) if ends else set())
 
     def _heads(self, state: GrammarState) -> set[str]:
         """Return the first tokens of instructions after the current one."""
         counts = state.before.counts
-        heads = {option[0] for option in self._following(counts)}
-        more = self._more(counts)
+        heads = {option[0] for option in self._next_instructions(counts)}
+        surplus = self._surplus(counts)
         return {
             word
             for word in heads
-            if word not in _UNIT or state.behind.may_issue(_UNIT[word], _to_take(_UNIT[word], more))
+            if word not in _UNIT
+            or state.tracker_after.may_issue(_UNIT[word], _surplus_waits(_UNIT[word], surplus))
         }
 
-    def _more(self, counts: Counts) -> list[int]:
+    def _surplus(self, counts: Counts) -> list[int]:
         """Return surplus semaphore counts after the current instruction, without those that stay."""
-        more = [count - goal + owed for count, goal, owed in zip(counts, self._goal, self._owed, strict=True)]
+        surplus = [
+            count - goal + owed
+            for count, goal, owed in zip(counts, self._goal, self._owed_signals, strict=True)
+        ]
         if self._unit is not None:
-            for word in self._said[1:]:
+            for word in self._tokens[1:]:
                 if word in _WAIT:
-                    more[TOKENS * self._unit + _WAIT[word]] -= 1
+                    surplus[TOKENS * self._unit + _WAIT[word]] -= 1
                 else:
-                    more[_place(self._unit, _SIGNAL[word])] += 1
-        return more
+                    surplus[_signal_index(self._unit, _SIGNAL[word])] += 1
+        return surplus
 
     @property
-    def _owed(self) -> list[int]:
+    def _owed_signals(self) -> list[int]:
         """Return the signals that the last commands, including the current one, must still leave behind."""
         owed = [0] * len(self._goal)
-        for producer, consumer, number in _PLACES:
-            place = index_of(producer, consumer, number)
-            if self._own[place]:
-                owed[place] = min(self._own[place], self._behind.count(producer))
+        for producer, consumer, number in _SEMAPHORES:
+            index = semaphore_index(producer, consumer, number)
+            if self._own[index]:
+                owed[index] = min(self._own[index], self._state_after.count(producer))
         if self._unit is not None:
-            for number in self._to_give(self._unit):
-                owed[_place(self._unit, number)] += 1
+            for number in self._required_signals(self._unit):
+                owed[_signal_index(self._unit, number)] += 1
         return owed
 
-    def _to_give(self, unit: Unit) -> list[int]:
+    def _required_signals(self, unit: Unit) -> list[int]:
         """Return the semaphores that the current command of a unit must still signal for the final counts."""
-        before, after, out = self._work.count(unit), self._behind.count(unit), []
+        before, after, out = self._work.count(unit), self._state_after.count(unit), []
         for number in range(TOKENS):
-            own = self._own[_place(unit, number)]
-            if min(own, before) > min(own, after) and SIGNALS[number] not in self._said:
+            own = self._own[_signal_index(unit, number)]
+            if min(own, before) > min(own, after) and SIGNALS[number] not in self._tokens:
                 out.append(number)
         return out
 
-    def _room(self, counts: Counts) -> int:
+    def _token_budget(self, counts: Counts) -> int:
         """Return the remaining token budget, without waits and signals."""
-        return self._left - sum(map(abs, self._more(counts))) - sum(self._owed)
+        return self._left - sum(map(abs, self._surplus(counts))) - sum(self._owed_signals)
 
     @property
     def _unit(self) -> Unit | None:
         """Return the unit whose command is being issued."""
-        return _UNIT.get(self._said[0]) if self._said else None
+        return _UNIT.get(self._tokens[0]) if self._tokens else None
 
     @property
-    def _behind(self) -> EquivalenceAutomaton:
+    def _state_after(self) -> EquivalenceAutomaton:
         """Return the automaton state after the current instruction."""
-        if not self._said:
+        if not self._tokens:
             return self._work
-        return self._options[self._said[:1] if self._unit is not None else self._said]
+        return self._options[self._tokens[:1] if self._unit is not None else self._tokens]
 
-    def _following(self, counts: Counts) -> dict[tuple[str, ...], EquivalenceAutomaton]:
+    def _next_instructions(self, counts: Counts) -> dict[tuple[str, ...], EquivalenceAutomaton]:
         """Return the instructions after the current one, as in `EquivalenceAutomaton.next`."""
-        if self._next is None:
-            halted = self._said == (HALT,)
-            self._next = {(STOP,): self._behind} if halted else self._behind.next(self._room(counts))
-        return self._next
+        if self._next_states is None:
+            halted = self._tokens == (HALT,)
+            self._next_states = (
+                {(STOP,): self._state_after} if halted else self._state_after.next(self._token_budget(counts))
+            )
+        return self._next_states
 
-    def _goes_on(self, longer: tuple[str, ...]) -> bool:
+    def _continues(self, extended: tuple[str, ...]) -> bool:
         if self._unit is not None:
-            return longer[-1] in _WAIT or longer[-1] in _SIGNAL
-        return any(option[: len(longer)] == longer for option in self._options)
+            return extended[-1] in _WAIT or extended[-1] in _SIGNAL
+        return any(option[: len(extended)] == extended for option in self._options)
 
     def _semaphores(self, unit: Unit, tracker: ProgramTracker) -> tuple[set[str], bool]:
         """Return the semaphores that the current command may name, and whether it has all required ones."""
         counts = tracker.counts
-        way, after = self._work.issuable, self._behind
-        assert way
-        waits = [_WAIT[word] for word in self._said[1:] if word in _WAIT]
-        signals = [_SIGNAL[word] for word in self._said[1:] if word in _SIGNAL]
-        more = self._more(counts)
-        must = [number for number in range(TOKENS) if more[TOKENS * unit + number] > after.count(unit)]
-        last = min(must, default=TOKENS - 1)
-        said, free = sum(1 << number for number in waits), _to_take(unit, more) & tracker.available(unit)
+        candidate, after = self._work.issuable, self._state_after
+        assert candidate
+        waits = [_WAIT[word] for word in self._tokens[1:] if word in _WAIT]
+        signals = [_SIGNAL[word] for word in self._tokens[1:] if word in _SIGNAL]
+        surplus = self._surplus(counts)
+        missing_waits = [
+            number for number in range(TOKENS) if surplus[TOKENS * unit + number] > after.count(unit)
+        ]
+        last = min(missing_waits, default=TOKENS - 1)
+        waited, free = (
+            sum(1 << number for number in waits),
+            _surplus_waits(unit, surplus) & tracker.available(unit),
+        )
 
-        def helps(number: int) -> bool:
+        def enables(number: int) -> bool:
             others = free >> number << number
-            return bool(free >> number & 1) and tracker.may_issue(unit, said | others)
+            return bool(free >> number & 1) and tracker.may_issue(unit, waited | others)
 
-        taken = _named(WAITS, _after(waits), last, helps)
-        if must:
-            return taken, False
-        give, may = set(self._to_give(unit)), set[int]()
-        for consumer in Unit if self._room(counts) >= after.words() + _TOKEN else ():
+        wait_names = _named(WAITS, _after(waits), last, enables)
+        if missing_waits:
+            return wait_names, False
+        required, optional = set(self._required_signals(unit)), set[int]()
+        for consumer in Unit if self._token_budget(counts) >= after.words() + _SEMAPHORE_TOKENS else ():
             number = consumer * SEMAPHORES_PER_PAIR
-            free = after.count(consumer) - more[_place(unit, number)]
-            if free > 0 and SIGNALS[number] not in self._said:
-                hears, waits_for_no_more = after.waiting.hears(way.command, consumer)
-                may |= {number} if hears and free > 1 else set()
-                give |= {number} if waits_for_no_more else set()
-        given = _named(SIGNALS, _after(signals), min(give, default=TOKENS - 1), (may | give).__contains__)
-        return given if signals else taken | given, not give
+            free = after.count(consumer) - surplus[_signal_index(unit, number)]
+            if free > 0 and SIGNALS[number] not in self._tokens:
+                dependents, cannot_wait_longer = after.pending.dependents(candidate.command, consumer)
+                optional |= {number} if dependents and free > 1 else set()
+                required |= {number} if cannot_wait_longer else set()
+        signal_names = _named(
+            SIGNALS, _after(signals), min(required, default=TOKENS - 1), (optional | required).__contains__
+        )
+        return signal_names if signals else wait_names | signal_names, not required
 
 
-def _to_take(unit: Unit, more: Sequence[int]) -> int:
+def _surplus_waits(unit: Unit, surplus: Sequence[int]) -> int:
     """Return the bit mask of semaphores of a unit with more tokens than their final count."""
-    return sum(1 << number for number in range(TOKENS) if more[TOKENS * unit + number] > 0)
+    return sum(1 << number for number in range(TOKENS) if surplus[TOKENS * unit + number] > 0)
 
 
-def _place(producer: Unit, number: int) -> int:
+def _signal_index(producer: Unit, number: int) -> int:
     """Return the index of a signal's semaphore among all counts."""
-    return index_of(producer, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
+    return semaphore_index(producer, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
 
 
 def _after(numbers: list[int]) -> int:

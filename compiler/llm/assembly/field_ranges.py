@@ -15,32 +15,32 @@ from hw.isa.enums import Unit
 from hw.isa.fields import Field, Packed
 
 #: Unrestricted DRAM window; actual windows are checked for whole commands.
-_EVERYWHERE = [(0, (1 << 32) - 1, 3)]
+_ALL_DRAM = [(0, (1 << 32) - 1, 3)]
 #: Wider parts do not select modes; narrower fields are not addresses or counts.
-_NARROW, _WIDE = 3, 16
+_MAX_MODE_BITS, _MIN_ADDRESS_BITS = 3, 16
 Setting = dict[str, int]
 
 
 def _legal(config: MlaConfig, unit: Unit, setting: Setting) -> bool:
-    return check_command(config, _EVERYWHERE, unit, unpack_fields(unit, list(setting.values()))) is None
+    return check_command(config, _ALL_DRAM, unit, unpack_fields(unit, list(setting.values()))) is None
 
 
 def _modes(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
     """Yield initial commands in each mode, at the start of the memories and beyond."""
-    for place in _places(config, unit):
-        yield place
+    for base in _base_settings(config, unit):
+        yield base
         for name, packed in PACKED[unit].items():
             for part in packed.fields:
-                if part.width <= _NARROW:
+                if part.width <= _MAX_MODE_BITS:
                     for value in range(part.low, part.high + 1):
-                        yield place | {name: packed.pack(**{part.name: value})}
+                        yield base | {name: packed.pack(**{part.name: value})}
 
 
-def _places(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
+def _base_settings(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
     """Yield the default command, one with steps and addresses of one row, and one in the middle of the scratchpad."""
     setting = defaults(unit)
     yield setting
-    wide = [field for field in UNIT_FIELDS[unit] if field.width >= _WIDE and not field.signed]
+    wide = [field for field in UNIT_FIELDS[unit] if field.width >= _MIN_ADDRESS_BITS and not field.signed]
     yield setting | {field.name: config.n for field in wide}
     middle = config.sp_bytes // 2
     yield setting | {field.name: middle for field in wide if not field.default and field.high > middle}
@@ -57,13 +57,13 @@ def field_span(config: MlaConfig, unit: Unit, name: str) -> tuple[int, int]:
         if not _legal(config, unit, setting):
             continue
         if low > field.low and _legal(config, unit, setting | {name: low - 1}):
-            low = _farthest(config, unit, setting, field, field.low)
+            low = _last_legal(config, unit, setting, field, field.low)
         if high < field.high and _legal(config, unit, setting | {name: high + 1}):
-            high = _farthest(config, unit, setting, field, field.high)
+            high = _last_legal(config, unit, setting, field, field.high)
     return low, high
 
 
-def _farthest(config: MlaConfig, unit: Unit, setting: Setting, field: Field, end: int) -> int:
+def _last_legal(config: MlaConfig, unit: Unit, setting: Setting, field: Field, end: int) -> int:
     """Return the last legal value from that of a legal command towards an end of the field's range."""
     if _legal(config, unit, setting | {field.name: end}):
         return end

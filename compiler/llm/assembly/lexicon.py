@@ -1,4 +1,4 @@
-"""The tokens of assembly, from the tables of `hw.isa`."""
+"""Vocabulary of assembly tokens, derived from the tables of `hw.isa`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ class TokenChoice(NamedTuple):
 
     Parameters
     ----------
-    what : str or (int, int)
+    option : str or (int, int)
         A token, the name of a token group (`token_groups.GROUPS`), or the smallest and largest byte.
     cost : int
         Minimum number of further tokens until the operand is complete.
     """
 
-    what: str | tuple[int, int]
+    option: str | tuple[int, int]
     cost: int = 0
 
     def has_byte(self, value: int) -> bool:
         """Return whether a byte is among the choices."""
-        return isinstance(self.what, tuple) and self.what[0] <= value <= self.what[1]
+        return isinstance(self.option, tuple) and self.option[0] <= value <= self.option[1]
 
 
 #: End of a program, and of a loop body.
@@ -45,7 +45,7 @@ TO = "to"
 #: Selector without a name; its number follows.
 SELECTOR = "sel"
 #: Maximum width of a packed field part with one token per value.
-_NARROW = 3
+_MAX_ENUMERATED_BITS = 3
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Head:
     Parameters
     ----------
     word : str
-        Token text.
+        Text of the token.
     op : MicroOp
         Operation of the instruction.
     d : int
@@ -126,7 +126,7 @@ def pairs(packed: Packed) -> dict[str, tuple[int, int | None]]:
     """Return the tokens of non-default parts of a packed field: index of the part, and value (None: it follows)."""
     out: dict[str, tuple[int, int | None]] = {}
     for index, part in enumerate(packed.fields):
-        if not part.enum and part.width > _NARROW:
+        if not part.enum and part.width > _MAX_ENUMERATED_BITS:
             out[f"{part.name}="] = index, None
             continue
         for value in range(part.low, part.high + 1):

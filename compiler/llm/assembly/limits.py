@@ -47,7 +47,7 @@ class ProgramLimits:
     windows : sequence of (first byte, last byte, permissions)
         DRAM windows of the program, as in `compiler.validate.validate`.
     before : sequence of MacroCall
-        Preceding macro-instructions.
+        Macro-instructions that precede the program.
     leaves : dict
         Tokens left in each semaphore; zero in those that are not listed.
     jumps : bool
@@ -69,17 +69,17 @@ class ProgramLimits:
 
     def __post_init__(self) -> None:
         for name in ("tokens", "instructions"):
-            least = 2 if name == "tokens" else 1
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
+            minimum = 2 if name == "tokens" else 1
+            if getattr(self, name) < minimum:
+                raise InputError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
         if len(self.operands) > MAX_OPERANDS:
             raise InputError(f"operands must be at most {MAX_OPERANDS}, not {len(self.operands)}")
 
     @cached_property
     def rules(self) -> Rules:
         """Return the operand rules."""
-        most = min(self.tokens, self.instructions)
-        return MachineRules(self.config, most, self.jumps) if self.config else Rules()
+        maximum = min(self.tokens, self.instructions)
+        return MachineRules(self.config, maximum, self.jumps) if self.config else Rules()
 
 
 class MachineRules(Rules):
@@ -88,7 +88,7 @@ class MachineRules(Rules):
     Parameters
     ----------
     config : MlaConfig
-        Hardware configuration.
+        Hardware configuration of the programs.
     instructions : int
         Maximum number of micro-instructions of a program.
     jumps : bool
@@ -138,17 +138,17 @@ class MachineRules(Rules):
         """Return the legal values of each part of a packed field."""
         return part_spans(self._config, _UNIT_OF[packed.name], packed.name.split(".")[1])
 
-    def numbers(self, head: Head, turns: int) -> Spans:
-        """Return the legal values of a single-number operand, inside loops with `turns` iterations in total."""
+    def numbers(self, head: Head, iterations: int) -> Spans:
+        """Return the legal values of a single-number operand, inside loops with `iterations` iterations in total."""
         if head.op is MicroOp.LOOP:
-            return ((1, self.most_turns(turns)),)
+            return ((1, self.max_iterations(iterations)),)
         if head.op is MicroOp.TAG:
             return ((0, self._config.tags - 1),)
-        return super().numbers(head, turns)
+        return super().numbers(head, iterations)
 
-    def most_turns(self, turns: int) -> int:
-        """Return the maximum iteration count of a loop inside loops with `turns` iterations in total."""
-        return max(1, min(LOOP_IMM.fields[1].high, LIMIT // self._instructions // max(turns, 1)))
+    def max_iterations(self, iterations: int) -> int:
+        """Return the maximum iteration count of a loop inside loops with `iterations` iterations in total."""
+        return max(1, min(LOOP_IMM.fields[1].high, LIMIT // self._instructions // max(iterations, 1)))
 
     def distances(self, pc: int) -> Spans:
         """Return the legal jump distances from an instruction."""

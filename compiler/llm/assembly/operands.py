@@ -1,4 +1,4 @@
-"""Grammars of operands: bounded numbers, fields, sums, and what assembly text can express."""
+"""Grammars of operands: registers, selectors, bounded numbers, fields and sums; rules of assembly text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ class Operand(ABC):
         Values of the instruction, to which the operand adds its own.
     """
 
-    #: Minimum number of tokens before the first one is taken.
+    #: Minimum number of tokens, before the first one is accepted.
     need = 1
 
     def __init__(self, values: Values):
@@ -59,7 +59,7 @@ class Operand(ABC):
         """Yield the choices for the next token of the operand."""
 
     @abstractmethod
-    def take(self, word: str) -> bool:
+    def accept(self, word: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
 
 
@@ -76,7 +76,7 @@ class Register(Operand):
         if not self.ends:
             yield TokenChoice(REGISTER)
 
-    def take(self, word: str) -> bool:
+    def accept(self, word: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self.ends or word not in REGISTER_WORDS:
             return False
@@ -118,10 +118,10 @@ class Selector(Operand):
             if self._nameless:
                 yield TokenChoice(OTHER, 1)
 
-    def take(self, word: str) -> bool:
+    def accept(self, word: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self._number:
-            if not self._number.take(word):
+            if not self._number.accept(word):
                 return False
             if self._number.value is not None:
                 self.values[self._slot] = self._number.value
@@ -163,7 +163,7 @@ class Semaphores(Operand):
         if self.next < len(SEMAPHORES[self.kind]):
             yield TokenChoice(semaphore_group(self.kind, self.next))
 
-    def take(self, word: str) -> bool:
+    def accept(self, word: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         words = SEMAPHORES[self.kind]
         if word not in words[self.next :]:
@@ -254,25 +254,25 @@ class Sources(Operand):
         taken = self._taken
         return "hidden" if taken == [0] else "behind" if taken else "alone"
 
-    def take(self, word: str) -> bool:
+    def accept(self, word: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        if self._number is None and self._take_selector(word):
+        if self._number is None and self._accept_selector(word):
             return True
         if self._selector and not self._selector.ends:
             return False
         number = self._number or Number(self._spans[self._case()])
-        if not number.take(word):
+        if not number.accept(word):
             return False
         self._number = number
         if number.value is not None:
             self.values[self._slot] = number.value
         return True
 
-    def _take_selector(self, word: str) -> bool:
+    def _accept_selector(self, word: str) -> bool:
         if self._selector and not self._selector.ends:
-            return self._selector.take(word)
+            return self._selector.accept(word)
         selector = self._next(len(self._taken))
-        if selector is None or not selector.take(word):
+        if selector is None or not selector.accept(word):
             return False
         self._selector = selector
         return True
@@ -325,13 +325,13 @@ class PackedSources(Sources):
         if self._plain or not self._from:
             yield from super().choices()
 
-    def take(self, word: str) -> bool:
+    def accept(self, word: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self._value:
-            return self._take_value(word)
+            return self._accept_value(word)
         pair = None if self._plain else PAIRS[self._packed.name].get(word)
         if pair is None:
-            if self._from or not super().take(word):
+            if self._from or not super().accept(word):
                 return False
             if self._number is None:
                 self.values["imm"] = 0
@@ -353,9 +353,9 @@ class PackedSources(Sources):
         part = self._packed.fields[index]
         return without(self._parts[part.name], part.default)
 
-    def _take_value(self, word: str) -> bool:
+    def _accept_value(self, word: str) -> bool:
         number = self._value
-        if number is None or not number.take(word):
+        if number is None or not number.accept(word):
             return False
         if number.value is not None:
             self._word[self._name], self._value = number.value, None
@@ -371,7 +371,7 @@ class Constant(Operand):
     slot : str
         Name of the value.
     spans : Spans
-        Legal values.
+        Intervals of legal values.
     base : int
         Offset that is added to the number.
     """
@@ -391,9 +391,9 @@ class Constant(Operand):
         """Yield the choices for the next token of the operand."""
         return self._number.choices()
 
-    def take(self, word: str) -> bool:
+    def accept(self, word: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        if not self._number.take(word):
+        if not self._number.accept(word):
             return False
         if self._number.value is not None:
             self.values[self._slot] = self._number.value + self._base
@@ -423,10 +423,10 @@ class LoopEnd(Operand):
         elif self._spans:
             yield TokenChoice(TO, self._target.need)
 
-    def take(self, word: str) -> bool:
+    def accept(self, word: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self._open:
-            return self._target.take(word)
+            return self._target.accept(word)
         self._open = word == TO and bool(self._spans)
         return self._open
 
@@ -468,8 +468,8 @@ def _first(spans: Spans, negative: bool) -> tuple[TokenChoice, ...]:
     """Return the choices for the first token of a number, or of its magnitude after a minus."""
     out = [TokenChoice((max(low, 0), min(high, 255)), 0) for low, high in spans if low <= 255 and high >= 0]
     for word, length in _LENGTH.items():
-        least, most = 1 << 8 * (length - 1), (1 << 8 * length) - 1
-        if any(low <= most and high >= least for low, high in spans):
+        minimum, maximum = 1 << 8 * (length - 1), (1 << 8 * length) - 1
+        if any(low <= maximum and high >= minimum for low, high in spans):
             out.append(TokenChoice(word, length))
     if not negative and (magnitudes := _magnitudes(spans)):
         out.append(TokenChoice(MINUS, min(1 + choice.cost for choice in _first(magnitudes, True))))
@@ -487,7 +487,7 @@ class Number:
     Parameters
     ----------
     spans : Spans
-        Legal values.
+        Intervals of legal values.
     """
 
     def __init__(self, spans: Spans):
@@ -514,11 +514,11 @@ class Number:
                 if first <= last:
                     yield TokenChoice((first, last), self._left - 1)
 
-    def take(self, word: str) -> bool:
+    def accept(self, word: str) -> bool:
         """Append a token; return whether it is valid here."""
         byte = _BYTE.get(word)
         for choice in self.choices():
-            if choice.what == word or (byte is not None and choice.has_byte(byte)):
+            if choice.option == word or (byte is not None and choice.has_byte(byte)):
                 break
         else:
             return False
@@ -571,12 +571,12 @@ class Rules:
         """Return the legal values of each part of a packed field."""
         return {part.name: ((part.low, part.high),) for part in packed.fields}
 
-    def numbers(self, head: Head, turns: int) -> Spans:
-        """Return the legal values of a single-number operand, inside loops with `turns` iterations in total."""
+    def numbers(self, head: Head, iterations: int) -> Spans:
+        """Return the legal values of a single-number operand, inside loops with `iterations` iterations in total."""
         return ((_COUNT.low, _COUNT.high),) if head.op is MicroOp.LOOP else SIGNED
 
-    def most_turns(self, turns: int) -> int:
-        """Return the maximum iteration count of a loop inside loops with `turns` iterations in total."""
+    def max_iterations(self, iterations: int) -> int:
+        """Return the maximum iteration count of a loop inside loops with `iterations` iterations in total."""
         return _COUNT.high
 
     def distances(self, pc: int) -> Spans:
@@ -587,7 +587,7 @@ class Rules:
         """Return the legal distances to the end of a loop without a body."""
         return ((_END.low - pc, _END.high - pc),)
 
-    def operands(self, head: Head, values: Values, pc: int, turns: int) -> list[Operand]:
+    def operands(self, head: Head, values: Values, pc: int, iterations: int) -> list[Operand]:
         """Return the operands of an instruction, in order.
 
         Parameters
@@ -598,19 +598,19 @@ class Rules:
             Values to which the operands add theirs.
         pc : int
             Index of the instruction.
-        turns : int
+        iterations : int
             Number of executions, as the product of its loops' iteration counts.
         """
         kinds = [kind for kind in head.kinds if not (kind in ("a", "b") and "imm" in head.kinds)]
-        return [self._operand(head, values, kind, pc, turns) for kind in kinds]
+        return [self._operand(head, values, kind, pc, iterations) for kind in kinds]
 
-    def _operand(self, head: Head, values: Values, kind: str, pc: int, turns: int) -> Operand:
+    def _operand(self, head: Head, values: Values, kind: str, pc: int, iterations: int) -> Operand:
         if kind == "d":
             return Register(values)
         if kind in ("a", "b"):
             return Selector(values, kind, nameless=self.nameless)
         if kind == "imm":
-            return self._sources(head, values, turns)
+            return self._sources(head, values, iterations)
         if kind == "segment":
             return Constant(values, "d", ((_D.low, _D.high),))
         if kind == "target" and head.op is MicroOp.LOOP:
@@ -619,18 +619,18 @@ class Rules:
             return Constant(values, "imm", self.distances(pc), pc)
         return Semaphores(values, kind)
 
-    def _sources(self, head: Head, values: Values, turns: int) -> Operand:
+    def _sources(self, head: Head, values: Values, iterations: int) -> Operand:
         """Return the operand for a sum, or for a number alone."""
         slots = [kind for kind in head.kinds if kind in ("a", "b")]
         if not slots:
-            return Constant(values, "imm", self.numbers(head, turns))
+            return Constant(values, "imm", self.numbers(head, iterations))
         if head.op is MicroOp.LOOP:
             return Sources(
                 values,
                 slots,
                 "count",
-                alone=self.numbers(head, turns),
-                behind=self.numbers(head, 2 * turns),
+                alone=self.numbers(head, iterations),
+                behind=self.numbers(head, 2 * iterations),
                 nameless=self.nameless,
             )
         if head.packed:
@@ -653,5 +653,5 @@ class Rules:
                 hidden=self.hidden(head),
                 nameless=self.nameless,
             )
-        numbers = self.numbers(head, turns)
+        numbers = self.numbers(head, iterations)
         return Sources(values, slots, "imm", alone=numbers, behind=SIGNED, nameless=self.nameless)

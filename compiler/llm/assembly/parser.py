@@ -16,7 +16,7 @@ class ParserListener(Protocol):
     """Listener for each parsed instruction."""
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         """Product of the iteration counts of the open loops, as far as known."""
         ...
 
@@ -33,7 +33,7 @@ class ParserListener(Protocol):
 class NullListener:
     """Listener that ignores everything."""
 
-    turns = 1
+    iterations = 1
 
     def execute(self, word: int) -> None:
         """Ignore an instruction."""
@@ -50,8 +50,12 @@ def word_of(head: Head, values: Values, end: int) -> int:
 
     Parameters
     ----------
+    head : Head
+        First token of the instruction.
+    values : dict
+        Values of the operands.
     end : int
-        End of a loop whose tokens do not include it.
+        Index of the end of a loop whose tokens do not include it.
     """
     if head.op is MicroOp.LOOP:
         imm = LOOP_IMM.pack(end=values.get("end", end), count=values.get("count", 0))
@@ -66,7 +70,7 @@ def word_of(head: Head, values: Values, end: int) -> int:
 
 
 class ProgramParser:
-    """Parses a program token by token.
+    """Incremental parser of a program.
 
     Parameters
     ----------
@@ -117,7 +121,7 @@ class ProgramParser:
             if not operand.ends:
                 return
 
-    def take(self, word: str) -> None:
+    def accept(self, word: str) -> None:
         """Append a token.
 
         Raises
@@ -141,7 +145,7 @@ class ProgramParser:
         """Append a token to the current instruction; return whether it belongs to it."""
         while self.operands:
             operand = self.operands[0]
-            if operand.take(word):
+            if operand.accept(word):
                 return True
             if not operand.ends:
                 return False
@@ -152,7 +156,9 @@ class ProgramParser:
         """Start an instruction, or end a loop or the program."""
         if word in HEADS:
             self.head, self.values = HEADS[word], {}
-            self.operands = self.rules.operands(self.head, self.values, len(self.words), self.listener.turns)
+            self.operands = self.rules.operands(
+                self.head, self.values, len(self.words), self.listener.iterations
+            )
         elif word == END:
             self._close()
         elif word == STOP:
@@ -176,7 +182,7 @@ class ProgramParser:
         if not self.loops:
             raise ValueError(f"{END!r} has no loop to end")
         if self.empty:
-            raise ValueError(f"{END!r} must not stand at once behind its loop")
+            raise ValueError(f"{END!r} must not directly follow the start of its loop")
         start, head, values = self.loops.pop()
         self.words[start] = word_of(head, values, len(self.words))
         self.listener.close()

@@ -1,13 +1,13 @@
-"""Request to the language model for a whole program that replaces another one."""
+"""Request to the language model for a whole program that replaces another one, and its grammar."""
 
 from collections.abc import Hashable, Sequence
 
 from compiler.llm.assembly.completion import FENCE
 from compiler.llm.assembly.decoder_state import AssemblyGrammar
-from compiler.llm.assembly.equivalence import EquivalenceAutomaton, EquivalenceDecoder, given
+from compiler.llm.assembly.equivalence import EquivalenceAutomaton, EquivalenceDecoder, signal_counts
 from compiler.llm.assembly.lexicon import STOP
 from compiler.llm.assembly.replacement_limits import limits_in_place
-from compiler.llm.assembly.tokenizer import program_of, straight
+from compiler.llm.assembly.tokenizer import program_of, straight_line
 from compiler.llm.generate.requests import NAME, LmRequest
 from compiler.llm.tokens.layer_prompt import BEST, Programs
 from compiler.llm.tokens.prompt_tokens import Ask
@@ -22,14 +22,14 @@ from compiler.tuning.generators.generator import Candidate
 from compiler.validate.errors import ValidationError
 from hw.isa.program import Program
 
-#: Maximum program length in tokens, which fits the context after any prompt.
-ROOM = 300
-#: Effectively unlimited; the limit `ROOM` is enforced here.
-_WORDS = 1 << 14
+#: Maximum program length in tokens; fits the context after any prompt.
+MAX_PROGRAM_TOKENS = 300
+#: Effectively unlimited; `MAX_PROGRAM_TOKENS` is enforced by the decoder.
+_UNLIMITED_TOKENS = 1 << 14
 
 
 class ProgramRequest(LmRequest):
-    """Request for a program with the same commands as another one, in any legal order and division.
+    """Request for a program with the same commands as another one, in any legal order and splitting.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class ProgramRequest(LmRequest):
 
     ask = Ask.PROGRAM
     #: The sequencer state is tracked separately for each answer.
-    together = 1
+    answers_per_draw = 1
 
     def __init__(self, programs: Programs, piece: EditableProgram):
         super().__init__(piece.name)
@@ -69,7 +69,7 @@ class ProgramRequest(LmRequest):
     def candidate(self, words: Sequence[str]) -> Candidate:
         """Return the network with the program of an answer."""
         text = program_text(self._program(words))
-        return self.programs.task.with_texts({self.about: text}, NAME, f"{self.about}: written anew")
+        return self.programs.task.with_texts({self.about: text}, NAME, f"{self.about}: rewritten")
 
     def _program(self, words: Sequence[str]) -> Program:
         return program_of(words, self.about)
@@ -82,49 +82,51 @@ class ProgramGrammar:
     ----------
     grammar : AssemblyGrammar
         Grammar of safe programs over the model's vocabulary.
-    stands_for : Unrolled
-        Unrolled program whose work must be done.
+    original : Unrolled
+        Unrolled program to replace.
     tried : set
         Instruction sequences to exclude; may be extended between answers.
     """
 
-    def __init__(self, grammar: AssemblyGrammar, stands_for: Unrolled, tried: set[Hashable]):
+    def __init__(self, grammar: AssemblyGrammar, original: Unrolled, tried: set[Hashable]):
         assert grammar.endings and grammar.limits.config
         self.grammar, self.tried = grammar, tried
-        self._work = EquivalenceAutomaton.of(grammar.limits.config, stands_for.commands)
-        self._goal, self._alone = grammar.endings.goal, stands_for.alone
-        self._own = [min(pair) for pair in zip(self._goal, given(stands_for.commands), strict=True)]
+        self._work = EquivalenceAutomaton.initial(grammar.limits.config, original.commands)
+        self._goal, self._alone = grammar.endings.goal, original.alone
+        self._own = [min(pair) for pair in zip(self._goal, signal_counts(original.commands), strict=True)]
         self._begin()
 
     def after(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return the tokens that may follow; empty if the program is complete."""
         if words and words[-1] == STOP:
             return ()
-        self._go_to(tuple(words))
-        useful, harmless = self._following.words(self._state), self._state.mask
-        found = tuple(word for word in useful if harmless[LANGUAGE.number(word)])
-        return tuple(sorted(found, key=LANGUAGE.number)) or (FENCE,)
+        self._advance_to(tuple(words))
+        useful, safe = self._decoder.words(self._state), self._state.mask
+        valid = tuple(word for word in useful if safe[LANGUAGE.number(word)])
+        return tuple(sorted(valid, key=LANGUAGE.number)) or (FENCE,)
 
     def ends(self, words: Sequence[str]) -> bool:
         """Return whether a complete program is new."""
         return program_of(words, "").words not in self.tried
 
     @property
-    def any(self) -> bool:
-        """True if there is any program."""
-        return self._following.may_begin(self._state.before.counts)
+    def satisfiable(self) -> bool:
+        """True if any program exists within the token budget."""
+        return self._decoder.feasible(self._state.before.counts)
 
     def _begin(self) -> None:
         self._words: tuple[str, ...] = ()
         self._state = self.grammar.start()
-        self._following = EquivalenceDecoder(self._work, self._goal, self._own, ROOM, alone=self._alone)
+        self._decoder = EquivalenceDecoder(
+            self._work, self._goal, self._own, MAX_PROGRAM_TOKENS, alone=self._alone
+        )
 
-    def _go_to(self, words: tuple[str, ...]) -> None:
-        """Update the state to a prefix; incremental while one answer is written."""
+    def _advance_to(self, words: tuple[str, ...]) -> None:
+        """Advance the state to a prefix; restart if it does not extend the previous one."""
         if words[: len(self._words)] != self._words:
             self._begin()
         for word in words[len(self._words) :]:
-            self._following.take(word, self._state.before.counts)
+            self._decoder.advance(word, self._state.before.counts)
             self._state.advance(LANGUAGE.number(word))
         self._words = words
 
@@ -145,17 +147,17 @@ def _in_place(
     """Return the grammar of replacements of a program of a stage."""
     assert stage.code
     program = stage.code.parts[index].program
-    found, plain = unrolled(program), straight(program)
-    if found is None:
+    original, plain = unrolled(program), straight_line(program)
+    if original is None:
         return None
     calls = stage_calls(network, stage, stage.code)
     try:
-        limits = limits_in_place(network.config, calls.calls, calls.windows, index, tokens=_WORDS)
+        limits = limits_in_place(network.config, calls.calls, calls.windows, index, tokens=_UNLIMITED_TOKENS)
         grammar = AssemblyGrammar(LANGUAGE, limits)
     except ValidationError:
         return None
-    made = ProgramGrammar(grammar, found, tried)
-    if not made.any:
+    found = ProgramGrammar(grammar, original, tried)
+    if not found.satisfiable:
         return None
     tried |= {each.words for each in (program, plain) if each is not None}
-    return made
+    return found

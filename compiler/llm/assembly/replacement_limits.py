@@ -18,7 +18,7 @@ def limits_in_place(
     Parameters
     ----------
     config : MlaConfig
-        Hardware configuration.
+        Hardware configuration of the programs.
     calls : sequence of MacroCall
         Sequence of calls from `compiler.runtime.validation.stage_calls`.
     windows : sequence of (first byte, last byte, permissions)
@@ -34,9 +34,9 @@ def limits_in_place(
         The preceding calls are not safe, or their control flow depends on data.
     """
     call = calls[index]
-    after = AbstractMachine.of(ProgramLimits(config=config, windows=windows, before=calls[: index + 1]))
-    counts = enumerate(after.way.timeline.counts)
-    leaves = {_semaphore(place): count for place, count in counts if count}
+    after = AbstractMachine.at_start(ProgramLimits(config=config, windows=windows, before=calls[: index + 1]))
+    counts = enumerate(after.path.timeline.counts)
+    leaves = {_semaphore(index): count for index, count in counts if count}
     return ProgramLimits(
         tokens=tokens,
         instructions=config.wis_words,
@@ -49,7 +49,7 @@ def limits_in_place(
     )
 
 
-def _semaphore(place: int) -> Semaphore:
+def _semaphore(index: int) -> Semaphore:
     """Return the semaphore with an index among all counts."""
-    consumer, number = divmod(place, TOKENS)
+    consumer, number = divmod(index, TOKENS)
     return number // SEMAPHORES_PER_PAIR, consumer, number % SEMAPHORES_PER_PAIR

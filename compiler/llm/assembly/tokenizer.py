@@ -1,4 +1,4 @@
-"""Micro-programs to tokens and back; the tokens come from the tables of `hw.isa`."""
+"""Encoding of micro-programs as tokens, and decoding."""
 
 from collections.abc import Iterable
 
@@ -26,12 +26,12 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, decode
 from hw.isa.program import Program
 
-#: Tag instructions by tag number.
+#: Counter tags by layer number.
 _TAGS = range(64)
 
 
-def straight(program: Program) -> Program | None:
-    """Return the program with loops unrolled that issues the same commands; None if it does anything else."""
+def straight_line(program: Program) -> Program | None:
+    """Return an equivalent program with unrolled loops; None if a program does more than issue commands."""
     found = unrolled(program)
     if found is None or found.fenced:
         return None
@@ -62,15 +62,15 @@ def program_of(words: Iterable[str], name: str) -> Program:
     ValueError
         The tokens are not a valid program; the message names the token.
     """
-    reader = ProgramParser(_RULES, NullListener())
-    for place, word in enumerate(words):
+    parser = ProgramParser(_RULES, NullListener())
+    for position, word in enumerate(words):
         try:
-            reader.take(word)
+            parser.accept(word)
         except ValueError as error:
-            raise ValueError(f"word {place}: {error}") from None
-    if not reader.done:
+            raise ValueError(f"word {position}: {error}") from None
+    if not parser.done:
         raise ValueError(f"the program does not end in {STOP!r}")
-    return Program(name, tuple(reader.words))
+    return Program(name, tuple(parser.words))
 
 
 def words_of(program: Program) -> list[str]:
@@ -89,8 +89,8 @@ def words_of(program: Program) -> list[str]:
         while ends and ends[-1] == pc:
             out.append(END)
             ends.pop()
-        own, end = _instruction(word, pc, ends[-1] if ends else len(program.words))
-        out += own
+        tokens, end = _instruction(word, pc, ends[-1] if ends else len(program.words))
+        out += tokens
         ends += [end] if end else []
     out += [END] * len(ends)
     return [*out, STOP]
@@ -102,7 +102,7 @@ def _instruction(word: int, pc: int, outer: int) -> tuple[list[str], int]:
     head = _head(values)
     out, end = ([], 0) if head is None else _operands(head, values, pc, outer)
     if head is None or _read(head, out, pc, end) != word:
-        raise ValueError(f"instruction {pc}: {word:#018x} is none that assembly text says")
+        raise ValueError(f"instruction {pc}: {word:#018x} cannot be written as assembly text")
     return [head.word, *out], end
 
 
@@ -111,7 +111,7 @@ def _read(head: Head, words: list[str], pc: int, end: int) -> int | None:
     values: Values = {}
     operands = _RULES.operands(head, values, pc, 1)
     for word in words:
-        while operands and not operands[0].take(word):
+        while operands and not operands[0].accept(word):
             if not operands.pop(0).ends:
                 return None
         if not operands:
@@ -174,11 +174,11 @@ def _constant(head: Head, imm: int) -> list[str]:
         {index: word for word, index in OPENERS[head.packed.name]},
     )
     out: list[str] = []
-    for index, (part, own) in enumerate(
+    for index, (part, tokens) in enumerate(
         zip(head.packed.fields, head.packed.unpack(value).values(), strict=True)
     ):
-        if own != part.default:
-            out += [openers[index], *number_words(own)] if index in openers else [names[index, own]]
+        if tokens != part.default:
+            out += [openers[index], *number_words(tokens)] if index in openers else [names[index, tokens]]
     return out
 
 

@@ -1,4 +1,4 @@
-"""Measures small networks along trajectories of schedules and of edits, for the training data."""
+"""Collection of training data: measures small networks along trajectories of schedules and of edits."""
 
 import random
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from compiler.llm.data.held_out import MACHINES, TRAINING, is_held_out
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
-from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, different, unusual
+from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, changed_fields, non_default
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
@@ -19,13 +19,13 @@ from hw.errors import InputError
 from hw.isa.counters import CAUSES
 
 #: Number of variants per program besides the compiled one, and attempts for each.
-_VARIANTS, _PATIENCE = 24, 10
+_VARIANTS, _MAX_ATTEMPTS = 24, 10
 #: Fraction of trajectories that edit the program of a schedule other than the best one.
-_ANY = 0.25
+_OTHER_SCHEDULE_SHARE = 0.25
 #: Fraction of variants that start from an arbitrary variant instead of the best one so far.
-_ASTRAY = 0.15
+_RANDOM_BASE_SHARE = 0.15
 #: Maximum number of commands; building variants of longer programs takes too long.
-_LONGEST = 400
+_MAX_COMMANDS = 400
 
 
 def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWalk | None:
@@ -34,7 +34,7 @@ def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWal
     Parameters
     ----------
     devices : Devices
-        Simulated devices.
+        Simulated devices to measure on.
     walk : Trajectory
         Network and its schedules.
     rng : random.Random
@@ -46,61 +46,61 @@ def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWal
         A simulator process died.
     """
     costs = [step.cycles for step in walk.steps]
-    step = rng.randrange(len(costs)) if rng.random() < _ANY else costs.index(min(costs))
+    step = rng.randrange(len(costs)) if rng.random() < _OTHER_SCHEDULE_SHARE else costs.index(min(costs))
     try:
-        rig = MeasureHarness(devices, walk.machine, walk.point)
-        layers = dict(zip(rig.names, walk.schedules(step), strict=True))
-        network = rig.prepared.network(replace(rig.first.schedule, layers=layers))
+        harness = MeasureHarness(devices, walk.machine, walk.point)
+        layers = dict(zip(harness.names, walk.schedules(step), strict=True))
+        network = harness.prepared.network(replace(harness.first.schedule, layers=layers))
     except InputError:  # of another version of the compiler
         return None
-    workshop = EditablePrograms(network)
-    pieces = [piece for piece in workshop.pieces if 0 < len(piece.unrolled.commands) <= _LONGEST]
-    measured = rig.measured(network) if pieces else None
+    editable = EditablePrograms(network)
+    pieces = [piece for piece in editable.pieces if 0 < len(piece.unrolled.commands) <= _MAX_COMMANDS]
+    measured = harness.measure(network) if pieces else None
     if measured is None:
         return None
     piece = rng.choices(pieces, [max(each.cycles(measured), 1) for each in pieces])[0]
-    return _Editing(rig, workshop, piece, rng).walk(step, measured)
+    return _Editing(harness, editable, piece, rng).walk(step, measured)
 
 
 class _Editing:
     """Builds and measures variants of one program."""
 
     def __init__(
-        self, rig: MeasureHarness, workshop: EditablePrograms, piece: EditableProgram, rng: random.Random
+        self, harness: MeasureHarness, editable: EditablePrograms, piece: EditableProgram, rng: random.Random
     ):
-        self.rig, self.workshop, self.piece, self.rng = rig, workshop, piece, rng
-        self._seen = {_text(workshop.schedule)}
+        self.harness, self.editable, self.piece, self.rng = harness, editable, piece, rng
+        self._seen = {_text(editable.schedule)}
 
     def walk(self, step: int, measured: Measurement) -> EditWalk:
         """Measure the variants; fewer if few edits have an effect."""
-        made = EditWalk(step, self.piece.name, [self._variant(-1, None, measured)])
+        result = EditWalk(step, self.piece.name, [self._variant(-1, None, measured)])
         edits: list[tuple[Edit, ...]] = [()]
         for _ in range(_VARIANTS):
-            costs = [variant.cycles for variant in made.variants]
+            costs = [variant.cycles for variant in result.variants]
             best = costs.index(min(costs))
-            base = self.rng.randrange(len(costs)) if self.rng.random() < _ASTRAY else best
+            base = self.rng.randrange(len(costs)) if self.rng.random() < _RANDOM_BASE_SHARE else best
             found = self._next(edits[base])
             if found is not None:
-                made.variants.append(self._variant(base, *found))
+                result.variants.append(self._variant(base, *found))
                 edits.append((*edits[base], found[0]))
-        return made
+        return result
 
     def _next(self, edits: tuple[Edit, ...]) -> tuple[Edit, Measurement] | None:
         """Measure one more edit."""
-        commands = applied(self.workshop.config, self.piece.unrolled.commands, edits)
-        for _ in range(_PATIENCE):
-            found = draw_edits(self.workshop.config, commands, self.rng)
+        commands = applied(self.editable.config, self.piece.unrolled.commands, edits)
+        for _ in range(_MAX_ATTEMPTS):
+            found = draw_edits(self.editable.config, commands, self.rng)
             if found is None:
                 return None
             try:
-                schedule = self.workshop.with_edits({self.piece.name: (*edits, found[0])})
+                schedule = self.editable.with_edits({self.piece.name: (*edits, found[0])})
                 if (text := _text(schedule)) in self._seen:
                     continue
                 self._seen.add(text)
-                network = self.rig.prepared.network(schedule)
+                network = self.harness.prepared.network(schedule)
             except (EditError, InputError):  # too long for the instruction store
                 continue
-            if (measured := self.rig.measured(network)) is not None:
+            if (measured := self.harness.measure(network)) is not None:
                 return found[0], measured
         return None
 
@@ -115,20 +115,20 @@ def _text(schedule: Schedule) -> str:
 
 
 #: Number of schedules per network besides the first, and extra ones per layer that follows another.
-_STEPS, _MORE = 14, 6
+_TRAJECTORY_STEPS, _STEPS_PER_FURTHER_LAYER = 14, 6
 #: Fraction of steps with freshly sampled tilings, and maximum number of single-field changes otherwise.
-_DRAWN, _CHANGES = 0.4, 2
-_TRAJECTORY_PATIENCE = 20
+_FRESH_SHARE, _MAX_CHANGES = 0.4, 2
+_MAX_TRAJECTORY_ATTEMPTS = 20
 
 
-def places(seed: int, lane: int, lanes: int) -> Iterator[tuple[str, int]]:
+def corpus_indices(seed: int, first: int, stride: int) -> Iterator[tuple[str, int]]:
     """Yield hardware configurations and network numbers indefinitely, every `lanes`-th of them."""
     names, weights = list(TRAINING), [weight for _, weight in TRAINING.values()]
-    number = lane
+    number = first
     while True:
         (name,) = random.Random(f"{seed} {number}").choices(names, weights)
         yield name, number
-        number += lanes
+        number += stride
 
 
 def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory | None:
@@ -177,37 +177,39 @@ class _Walker:
 
     def __init__(self, devices: Devices, name: str, point: CalibrationNetwork, rng: random.Random):
         self.name, self.point, self.rng = name, point, rng
-        self.rig = MeasureHarness(devices, name, point)
-        self.names = self.rig.names
-        self.spaces = spaces_of(self.rig.prepared.config, self.rig.stages, self.rig.machine.conditions.dram)
+        self.harness = MeasureHarness(devices, name, point)
+        self.names = self.harness.names
+        self.spaces = spaces_of(
+            self.harness.prepared.config, self.harness.stages, self.harness.machine.conditions.dram
+        )
 
     def walk(self, index: int) -> Trajectory | None:
         """Measure the steps of a trajectory; fewer if there are not enough schedules."""
-        first = self.rig.first.schedule
+        first = self.harness.first.schedule
         layers = [first.layers[name] for name in self.names]
-        walk = Trajectory(self.name, index, self.point, [unusual(each) for each in layers])
-        measured = self.rig.measured(self.rig.first)
+        walk = Trajectory(self.name, index, self.point, [non_default(each) for each in layers])
+        measured = self.harness.measure(self.harness.first)
         if measured is None:
             return None
         schedules, costs = [first], [measured.cycles]
-        walk.steps.append(self.rig.step(-1, -1, {}, measured))
+        walk.steps.append(self.harness.step(-1, -1, {}, measured))
         seen = {first.to_json()}
-        for _ in range(_STEPS + _MORE * (len(self.names) - 1)):
+        for _ in range(_TRAJECTORY_STEPS + _STEPS_PER_FURTHER_LAYER * (len(self.names) - 1)):
             best = costs.index(min(costs))
-            base = self.rng.randrange(len(costs)) if self.rng.random() < _ASTRAY else best
+            base = self.rng.randrange(len(costs)) if self.rng.random() < _RANDOM_BASE_SHARE else best
             found = self._next(schedules[base], seen)
             if found is None:
                 continue
             layer, schedule, measured = found
-            changes = different(schedule.layers[layer], schedules[base].layers[layer])
-            walk.steps.append(self.rig.step(base, self.names.index(layer), changes, measured))
+            changes = changed_fields(schedule.layers[layer], schedules[base].layers[layer])
+            walk.steps.append(self.harness.step(base, self.names.index(layer), changes, measured))
             schedules.append(schedule)
             costs.append(measured.cycles)
         return walk
 
     def _next(self, base: Schedule, seen: set[str]) -> tuple[str, Schedule, Measurement] | None:
         """Measure a new schedule that differs from `base` in one layer."""
-        for _ in range(_TRAJECTORY_PATIENCE):
+        for _ in range(_MAX_TRAJECTORY_ATTEMPTS):
             layer = self.rng.choice(self.names)
             schedule = with_layer(base, layer, self._changed(self.spaces[layer], base.layers[layer]))
             text = schedule.to_json()
@@ -215,16 +217,16 @@ class _Walker:
                 continue
             seen.add(text)
             try:
-                network = self.rig.prepared.network(schedule)
+                network = self.harness.prepared.network(schedule)
             except InputError:  # it does not fit
                 continue
-            if (measured := self.rig.measured(network)) is not None:
+            if (measured := self.harness.measure(network)) is not None:
                 return layer, schedule, measured
         return None
 
     def _changed(self, space: LayerSpace, now: LayerSchedule) -> LayerSchedule:
-        if self.rng.random() < _DRAWN:
+        if self.rng.random() < _FRESH_SHARE:
             return space.draw(self.rng, now)
-        for _ in range(self.rng.randint(1, _CHANGES)):
+        for _ in range(self.rng.randint(1, _MAX_CHANGES)):
             now = space.change(self.rng, now)
         return now

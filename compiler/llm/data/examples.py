@@ -7,14 +7,14 @@ from pathlib import Path
 
 from compiler.codegen.semaphores import Issued
 from compiler.layers.base import Layer
-from compiler.llm.assembly.program_request import ROOM
-from compiler.llm.assembly.tokenizer import straight, words_of
+from compiler.llm.assembly.program_request import MAX_PROGRAM_TOKENS
+from compiler.llm.assembly.tokenizer import straight_line, words_of
 from compiler.llm.data.example import Example
 from compiler.llm.data.held_out import MACHINES
 from compiler.llm.data.journal import read
 from compiler.llm.data.trajectories import EditWalk, Trajectory
 from compiler.llm.tokens.layer_prompt import BEST, PromptSubject
-from compiler.llm.tokens.program_edits import MOST, edits_words, plain
+from compiler.llm.tokens.program_edits import MAX_EDITS, canonical, encode_edits
 from compiler.llm.tokens.program_summary import outline_words
 from compiler.llm.tokens.prompt_tokens import Ask, chief
 from compiler.llm.tokens.schedule_delta import changes_words
@@ -62,14 +62,14 @@ class TrajectoryPrompts:
         named = {layer.name: each for layer, each in zip(self.layers, self.schedules(number), strict=True)}
         return self._prepared.network(Schedule(self._prepared.fusions, named))
 
-    def of(self, number: int, layer: int) -> PromptSubject | None:
+    def layer_prompt(self, number: int, layer: int) -> PromptSubject | None:
         """Return the prompt of a layer in a step; None if it has no own counter there or a size without tokens."""
         step = self.walk.steps[number]
         if not step.layers.get(layer):
             return None
         return self._subject(number, layer, dict(zip(CAUSES, step.where[layer], strict=True)))
 
-    def of_program(self, number: int, piece: EditableProgram) -> PromptSubject | None:
+    def program_prompt(self, number: int, piece: EditableProgram) -> PromptSubject | None:
         """Return the prompt of a program of a step, without its cost; None as in `of`."""
         named: Mapping[str, Layer] = {layer.name: layer for layer in self.layers}
         layer = chief([named[name] for name in piece.layers])
@@ -84,7 +84,7 @@ class TrajectoryPrompts:
         return subject
 
 
-def costing(subject: PromptSubject, where: list[int]) -> PromptSubject:
+def with_cost(subject: PromptSubject, where: list[int]) -> PromptSubject:
     """Return a prompt subject with the given cycles by cause."""
     return replace(subject, where=dict(zip(CAUSES, where, strict=True)))
 
@@ -107,72 +107,74 @@ CORPUS = Path(__file__).with_name("schedules.xz")
 
 def examples(walk: Trajectory) -> Iterator[Example]:
     """Yield the examples of schedules, and of edits and whole programs if a program was edited."""
-    subjects = TrajectoryPrompts(walk)
-    yield from _of_schedules(walk, subjects)
+    prompts = TrajectoryPrompts(walk)
+    yield from _schedule_examples(walk, prompts)
     if walk.edited is not None:
-        yield from edit_examples(walk.edited, subjects)
+        yield from edit_examples(walk.edited, prompts)
 
 
-def _of_schedules(walk: Trajectory, subjects: TrajectoryPrompts) -> Iterator[Example]:
+def _schedule_examples(walk: Trajectory, prompts: TrajectoryPrompts) -> Iterator[Example]:
     """Yield one example per pair of steps that differ in one layer with its own cycle counter in the first step."""
     family: dict[tuple[int, int], list[int]] = {}
     for number, step in enumerate(walk.steps):
         if step.base >= 0:
             family.setdefault((step.base, step.layer), [step.base]).append(number)
     for (_, layer), members in family.items():
-        least = min(walk.steps[member].cycles for member in members)
+        minimum = min(walk.steps[member].cycles for member in members)
         for now in members:
-            subject = subjects.of(now, layer)
+            subject = prompts.layer_prompt(now, layer)
             if subject is not None:
                 for other in members:
-                    made = _example(walk, subjects, subject, (now, other), layer, least)
-                    if made is not None:
-                        yield made
+                    example = _example(walk, prompts, subject, (now, other), layer, minimum)
+                    if example is not None:
+                        yield example
 
 
 def _example(
     walk: Trajectory,
-    subjects: TrajectoryPrompts,
+    prompts: TrajectoryPrompts,
     subject: PromptSubject,
     pair: tuple[int, int],
     layer: int,
-    least: int,
+    minimum: int,
 ) -> Example | None:
     now, other = (walk.steps[each] for each in pair)
     try:
-        answer = changes_words(subjects.schedules(pair[1])[layer], subject.schedule)
+        answer = changes_words(prompts.schedules(pair[1])[layer], subject.schedule)
     except ValueError:  # a value that the words do not reach
         return None
     ratio = 1 + (other.cycles - now.cycles) / now.layers[layer]
-    return Example(subject, tuple(answer), ratio, other.cycles == least) if ratio > 0 else None
+    return Example(subject, tuple(answer), ratio, other.cycles == minimum) if ratio > 0 else None
 
 
-def edit_examples(edited: EditWalk, subjects: TrajectoryPrompts) -> Iterator[Example]:
-    """Yield examples from each variant to those reached by at most `MOST` edits, and of whole programs."""
+def edit_examples(edited: EditWalk, prompts: TrajectoryPrompts) -> Iterator[Example]:
+    """Yield examples from each variant to those reached by at most `MAX_EDITS` edits, and of whole programs."""
     try:
-        workshop = EditablePrograms(subjects.network(edited.step))
-        piece = next((each for each in workshop.pieces if each.name == edited.program), None)
-        subject = None if piece is None else subjects.of_program(edited.step, piece)
+        editable = EditablePrograms(prompts.network(edited.step))
+        piece = next((each for each in editable.pieces if each.name == edited.program), None)
+        subject = None if piece is None else prompts.program_prompt(edited.step, piece)
         if piece is None or subject is None:
             return
-        variants = _Variants(edited, workshop, piece.unrolled.commands)
+        variants = _Variants(edited, editable, piece.unrolled.commands)
         for number in range(len(edited.variants)):
-            yield from _from(edited, variants, subject, number)
+            yield from _variant_examples(edited, variants, subject, number)
     except (InputError, ValueError):  # of another version of the compiler, which edited other programs
         return
 
 
-def _from(edited: EditWalk, variants: "_Variants", subject: PromptSubject, number: int) -> Iterator[Example]:
+def _variant_examples(
+    edited: EditWalk, variants: "_Variants", subject: PromptSubject, number: int
+) -> Iterator[Example]:
     now = edited.variants[number]
-    subject, outline = costing(subject, now.where), tuple(variants.outline(number))
+    subject, outline = with_cost(subject, now.where), tuple(variants.outline(number))
     paths = {other: variants.path(number, other) for other in range(number + 1, len(edited.variants))}
     costs = [variant.cycles for variant in edited.variants]
-    least = min((costs[other] for other, path in paths.items() if path), default=0)
+    minimum = min((costs[other] for other, path in paths.items() if path), default=0)
     for other, path in paths.items():
         if path:
-            best = costs[other] == least <= costs[number]
+            best = costs[other] == minimum <= costs[number]
             edits = Example(
-                subject, tuple(edits_words(path)), costs[other] / now.cycles, best, Ask.EDITS, outline
+                subject, tuple(encode_edits(path)), costs[other] / now.cycles, best, Ask.EDITS, outline
             )
             yield edits
             if not number:  # a program that was only just compiled is asked about before it is measured
@@ -190,7 +192,7 @@ class _Variants:
     """Variants of a program after edits."""
 
     edited: EditWalk
-    workshop: EditablePrograms
+    editable: EditablePrograms
     compiled: Sequence[Issued]
     _programs: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -200,7 +202,7 @@ class _Variants:
         out: list[list[Issued]] = []
         for each in self.edited.variants:
             before = out[each.base] if each.edit else list(self.compiled)
-            out.append(applied(self.workshop.config, before, [each.edit] if each.edit else []))
+            out.append(applied(self.editable.config, before, [each.edit] if each.edit else []))
         return out
 
     @cached_property
@@ -211,7 +213,7 @@ class _Variants:
             if each.edit is None:
                 out.append(())
             else:
-                edit = plain(each.edit, self.commands[each.base], self.workshop.config.n)
+                edit = canonical(each.edit, self.commands[each.base], self.editable.config.n)
                 out.append((*out[each.base], edit))
         return out
 
@@ -220,14 +222,14 @@ class _Variants:
         if number and not self.program(0):
             return ()
         if number not in self._programs:
-            program = straight(self.workshop.program(self.edited.program, self.edits[number]))
+            program = straight_line(self.editable.program(self.edited.program, self.edits[number]))
             words = [] if program is None else words_of(program)
-            self._programs[number] = tuple(words) if len(words) <= ROOM else ()
+            self._programs[number] = tuple(words) if len(words) <= MAX_PROGRAM_TOKENS else ()
         return self._programs[number]
 
     def outline(self, number: int) -> list[str]:
         """Return the summary tokens of a variant."""
-        return outline_words(self.commands[number], self.workshop.config.n)
+        return outline_words(self.commands[number], self.editable.config.n)
 
     def path(self, number: int, other: int) -> tuple[Edit, ...]:
         """Return the edits from one variant to another; empty if there is no path or it is too long."""
@@ -235,4 +237,6 @@ class _Variants:
         while at > number:
             at = self.edited.variants[at].base
         first = len(self.edits[number])
-        return self.edits[other][first:] if at == number and len(self.edits[other]) <= first + MOST else ()
+        return (
+            self.edits[other][first:] if at == number and len(self.edits[other]) <= first + MAX_EDITS else ()
+        )

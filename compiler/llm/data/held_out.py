@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compiler.cache.digest import name
 from compiler.llm.data.trajectories import Trajectory
-from compiler.options import USUAL, CompileOptions, DramTiming, MemoryLimits
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from hw.config import load_target, targets_by_lanes
@@ -30,7 +30,7 @@ class CorpusMachine:
     """
 
     target: str
-    latency: int = USUAL.latency
+    latency: int = DEFAULT_DRAM.latency
     slow: int = 1
     sp_bytes: int | None = None
 
@@ -48,41 +48,45 @@ class CorpusMachine:
         )
 
 
-_USUAL = "n16"
+_DEFAULT_TARGET = "n16"
 _HELD_OUT_LANES = 8
-_OTHERS = {lanes: name for lanes, name in targets_by_lanes().items() if name != _USUAL}
+_OTHER_TARGETS = {lanes: name for lanes, name in targets_by_lanes().items() if name != _DEFAULT_TARGET}
 #: Configurations of the training data with their sampling weights.
 TRAINING = {
-    "usual": (CorpusMachine(_USUAL), 8),
-    "bandwidth / 4": (CorpusMachine(_USUAL, slow=4), 2),
-    "latency 400": (CorpusMachine(_USUAL, latency=400), 2),
-    "latency 20": (CorpusMachine(_USUAL, latency=20), 1),
-    "SP 64 KiB": (CorpusMachine(_USUAL, sp_bytes=1 << 16), 1),
-} | {f"N = {lanes}": (CorpusMachine(name), 1) for lanes, name in _OTHERS.items() if lanes != _HELD_OUT_LANES}
+    "usual": (CorpusMachine(_DEFAULT_TARGET), 8),
+    "bandwidth / 4": (CorpusMachine(_DEFAULT_TARGET, slow=4), 2),
+    "latency 400": (CorpusMachine(_DEFAULT_TARGET, latency=400), 2),
+    "latency 20": (CorpusMachine(_DEFAULT_TARGET, latency=20), 1),
+    "SP 64 KiB": (CorpusMachine(_DEFAULT_TARGET, sp_bytes=1 << 16), 1),
+} | {
+    f"N = {lanes}": (CorpusMachine(name), 1)
+    for lanes, name in _OTHER_TARGETS.items()
+    if lanes != _HELD_OUT_LANES
+}
 #: Held-out configurations for evaluation.
 HELD_OUT = {
-    f"N = {_HELD_OUT_LANES}": CorpusMachine(_OTHERS[_HELD_OUT_LANES]),
-    "bandwidth / 2": CorpusMachine(_USUAL, slow=2),
-    "latency 200": CorpusMachine(_USUAL, latency=200),
+    f"N = {_HELD_OUT_LANES}": CorpusMachine(_OTHER_TARGETS[_HELD_OUT_LANES]),
+    "bandwidth / 2": CorpusMachine(_DEFAULT_TARGET, slow=2),
+    "latency 200": CorpusMachine(_DEFAULT_TARGET, latency=200),
 }
 MACHINES = {name: machine for name, (machine, _) in TRAINING.items()} | HELD_OUT
 
 #: Layers of networks: kind, input size, output channels, window, stride.
 _LAYERS = Path(__file__).with_name("held_out.json")
 #: One of this many shapes is held out.
-_PART = 10
+_HELD_OUT_PERIOD = 10
 #: One of this many measured networks is used for validation instead of training.
-_JUDGED = 20
+_VALIDATION_PERIOD = 20
 
 
 def is_held_out(point: CalibrationNetwork) -> bool:
     """Return whether a layer of a network is held out."""
-    return any(key in _known() or _chance(key) for key in keys_of(point))
+    return any(key in _known() or _is_sampled(key) for key in keys_of(point))
 
 
 def is_judged(walk: Trajectory) -> bool:
     """Return whether a network belongs to the validation set, which is not used for training."""
-    return walk.index % _JUDGED == 0
+    return walk.index % _VALIDATION_PERIOD == 0
 
 
 def keys_of(point: CalibrationNetwork) -> list[str]:
@@ -100,8 +104,8 @@ def key_of(op: CalibrationOp, shape: tuple[int, int, int]) -> str:
     return f"{op.kind} {h}x{w}x{c} to {op.size or c}, {op.window}x{op.window} / {op.stride}"
 
 
-def _chance(key: str) -> bool:
-    return int(name("held out", key)[:8], 16) % _PART == 0
+def _is_sampled(key: str) -> bool:
+    return int(name("held out", key)[:8], 16) % _HELD_OUT_PERIOD == 0
 
 
 @cache

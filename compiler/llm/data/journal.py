@@ -14,7 +14,7 @@ FORMAT = "mla-llm-corpus"
 VERSION = 1
 _HEADER = {"format": FORMAT, "version": VERSION}
 #: Maximum decompressed size in bytes, since packed files may come from untrusted sources.
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 
 
 class CorpusJournal:
@@ -70,14 +70,14 @@ def read(path: Path) -> list[Trajectory]:
     try:
         if path.suffix == ".xz":
             with lzma.open(path) as file:
-                data = file.read(_MOST_BYTES + 1)
+                data = file.read(_MAX_BYTES + 1)
         else:
             data = path.read_bytes()
         text = data.decode("utf-8")
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    if len(data) > _MOST_BYTES:
-        raise InputError(f"{path}: more than {_MOST_BYTES:,} bytes of measurements")
+    if len(data) > _MAX_BYTES:
+        raise InputError(f"{path}: more than {_MAX_BYTES:,} bytes of measurements")
     return list(_walks(text.splitlines(keepends=True), path))
 
 
@@ -102,7 +102,7 @@ def _walks(lines: list[str], path: Path) -> Iterator[Trajectory]:
         raise InputError(f"{path}: no measurements for the language model, or of another version")
     for number, line in enumerate(lines[1:], 2):
         try:
-            yield Trajectory.of(parsed_line(line))
+            yield Trajectory.from_json(parsed_line(line))
         except ValueError as error:
             raise InputError(f"{path}:{number}: damaged: {error}") from None
 

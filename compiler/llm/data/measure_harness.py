@@ -1,4 +1,4 @@
-"""Measures a small network under arbitrary schedules on a simulated device."""
+"""Measurement of a small network under arbitrary schedules on a simulated device."""
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cosim.rtl.rtl_device import RtlDevice
 
 #: Schedules that take more cycles are discarded.
-_LIMIT = 150_000
+_MAX_CYCLES = 150_000
 _DRAM_BYTES = 1 << 24
 
 
@@ -32,7 +32,7 @@ class Devices:
         self._stack = ExitStack()
         self._open: dict[str, RtlDevice] = {}
 
-    def of(self, machine: CorpusMachine) -> "RtlDevice":
+    def get(self, machine: CorpusMachine) -> "RtlDevice":
         """Return the device of a configuration, with the timing of its memory."""
         conditions = machine.conditions
         if machine.target not in self._open:
@@ -82,18 +82,18 @@ class MeasureHarness:
         self.stages = self.prepared.lowered(self.first.schedule.fusions)
         whole = len(self.stages) == len(self.first.codes) == 1 and not self.first.host
         if not whole or dram_bytes(self.first) > _DRAM_BYTES:
-            raise InputError(f"{point.family}: not all of it runs on the machine in one go")
+            raise InputError(f"{point.family}: it does not run on the accelerator as a single stage")
         self.names = [layer.name for layer in self.stages[0].layers]
         self._question = GoldenModelReference(self.first).question(0)
 
-    def measured(self, network: CompiledNetwork) -> Measurement | None:
+    def measure(self, network: CompiledNetwork) -> Measurement | None:
         """Measure a compiled network; None if its outputs are wrong or it takes too long."""
         if dram_bytes(network) > _DRAM_BYTES:
             return None
         conditions = self.machine.conditions
         rate = bus_rate(conditions.config, conditions.rate)
-        device = self.devices.of(self.machine)
-        found = measure_network(device, network, self._question, rate, _LIMIT)
+        device = self.devices.get(self.machine)
+        found = measure_network(device, network, self._question, rate, _MAX_CYCLES)
         return found if isinstance(found, Measurement) and found.believable else None
 
     def step(self, base: int, layer: int, changes: dict[str, Any], measured: Measurement) -> TrajectoryStep:

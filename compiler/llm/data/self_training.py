@@ -1,4 +1,4 @@
-"""The model's own answers measured: rollouts for GRPO, and self-training (expert iteration)."""
+"""Measured answers of the model itself: rollouts for GRPO, and self-training (expert iteration)."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.llm.data.held_out import TRAINING, is_held_out, is_judged
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
-from compiler.llm.data.trajectories import Trajectory, TrajectoryStep, different
+from compiler.llm.data.trajectories import Trajectory, TrajectoryStep, changed_fields
 from compiler.llm.decode.sampler import SampledAnswer, draw
 from compiler.llm.generate.candidate_pool import CostReranker
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules
@@ -24,9 +24,9 @@ from hw.errors import InputError
 
 #: Fraction of prompts about the static compiler's schedule (the others are about the best known one), and fraction
 #: of prompts that ask for program edits where a program can be edited.
-_FIRST, _EDITS = 0.6, 0.35
+_STATIC_SHARE, _EDITS_SHARE = 0.6, 0.35
 #: Maximum cost ratio; answers that cannot be measured get this cost.
-WORST = 3.0
+MAX_COST_RATIO = 3.0
 _WORDS = frozenset(LANGUAGE.words)
 
 
@@ -43,7 +43,7 @@ class RolloutGroup:
     answers : list of list of str
         Tokens of each answer.
     costs : list of float
-        Cycles of each answer relative to the starting point, at most WORST.
+        Cycles of each answer relative to the starting point, at most MAX_COST_RATIO.
     """
 
     ask: Ask
@@ -61,7 +61,7 @@ class RolloutGroup:
         }
 
     @staticmethod
-    def of(data: Mapping[str, Any]) -> "RolloutGroup":
+    def from_json(data: Mapping[str, Any]) -> "RolloutGroup":
         """Parse a group from the JSON object of `as_json`.
 
         Raises
@@ -81,12 +81,16 @@ class RolloutGroup:
         words = [group.question, *group.answers]
         if not group.answers or not all(each and set(each) <= _WORDS for each in words):
             raise InputError("answers and their question must have words, of the model's language")
-        if len(group.answers) != len(group.costs) or not all(0 < cost <= WORST for cost in group.costs):
-            raise InputError(f"{len(group.answers)} answers must have as many costs, up to {WORST:g}")
+        if len(group.answers) != len(group.costs) or not all(
+            0 < cost <= MAX_COST_RATIO for cost in group.costs
+        ):
+            raise InputError(
+                f"{len(group.answers)} answers must have as many costs, up to {MAX_COST_RATIO:g}"
+            )
         return group
 
 
-def rolled_out(
+def roll_out(
     devices: Devices, walk: Trajectory, model: Gpt, count: int, rng: random.Random
 ) -> RolloutGroup | None:
     """Sample and measure answers about one layer or program of a network.
@@ -96,7 +100,7 @@ def rolled_out(
     devices : Devices
         Simulated devices to measure on.
     walk : Trajectory
-        Network for which `compiler.llm.data.self_training.may_be_asked` is true.
+        Network for which `compiler.llm.data.self_training.is_usable` is true.
     model : Gpt
         Language model to sample from.
     count : int
@@ -115,27 +119,27 @@ def rolled_out(
         A simulator process died.
     """
     try:
-        rig = MeasureHarness(devices, walk.machine, walk.point)
-        task = task_of(rig, walk, 0 if rng.random() < _FIRST else best_of(walk), rng)
+        harness = MeasureHarness(devices, walk.machine, walk.point)
+        task = task_of(harness, walk, 0 if rng.random() < _STATIC_SHARE else best_of(walk), rng)
         request = None if task is None else _request(task, rng)
         if task is None or request is None or request.grammar is None:
             return None
         question = request.question(profile=model.profile)
     except (InputError, ValueError):  # by a compiler that has changed since; a size without words
         return None
-    chance = np.random.default_rng(rng.getrandbits(64))
+    generator = np.random.default_rng(rng.getrandbits(64))
     try:
-        answers = draw(model, LANGUAGE, question, request.grammar, count, chance)
+        answers = draw(model, LANGUAGE, question, request.grammar, count, generator)
     except ValueError:  # more words than there is room for
         return None
     whole = [each for each in answers if each.complete]
-    costs = _costs(rig, task, request, whole)
+    costs = _costs(harness, task, request, whole)
     return RolloutGroup(request.ask, question, [list(each.words) for each in whole], costs) if whole else None
 
 
 def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
     """Return a request about the layer of the task, or about a program of it."""
-    if rng.random() < _EDITS:
+    if rng.random() < _EDITS_SHARE:
         programs = Programs(task)
         if programs.pieces:
             return Edits(programs, rng.choice(programs.pieces))
@@ -144,15 +148,15 @@ def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
 
 
 def _costs(
-    rig: MeasureHarness, task: GeneratorTask, request: LmRequest, answers: Sequence[SampledAnswer]
+    harness: MeasureHarness, task: GeneratorTask, request: LmRequest, answers: Sequence[SampledAnswer]
 ) -> list[float]:
     """Return the cost of answers relative to the task; identical programs are measured once."""
     known = {task.network.digest: 1.0}
-    return [_cost(rig, task, request, each.words, known) for each in answers]
+    return [_cost(harness, task, request, each.words, known) for each in answers]
 
 
 def _cost(
-    rig: MeasureHarness,
+    harness: MeasureHarness,
     task: GeneratorTask,
     request: LmRequest,
     words: Sequence[str],
@@ -160,21 +164,23 @@ def _cost(
 ) -> float:
     try:
         schedule: Schedule = request.candidate(words).schedule
-        network = rig.prepared.network(schedule)
+        network = harness.prepared.network(schedule)
     except (InputError, ValueError):
-        return WORST
+        return MAX_COST_RATIO
     if network.digest not in known:
-        found = rig.measured(network)
-        known[network.digest] = WORST if found is None else min(found.cycles / task.measured.cycles, WORST)
+        found = harness.measure(network)
+        known[network.digest] = (
+            MAX_COST_RATIO if found is None else min(found.cycles / task.measured.cycles, MAX_COST_RATIO)
+        )
     return known[network.digest]
 
 
 #: Fraction of prompts about the static compiler's schedule; the others are about the best known one.
-_SELF_TRAINING_FIRST = 0.5
+_SELF_TRAINING_STATIC_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Asking:
+class SamplingOptions:
     """Sampling parameters.
 
     Parameters
@@ -188,7 +194,7 @@ class Asking:
     drawn : int
         Number of sampled answers, of which the cost model selects the most promising `answers`; no selection takes
         place if it is not larger than `answers`.
-    turns : int
+    prompts : int
         Number of prompts per network; those after the first start from the best known schedule.
     """
 
@@ -196,21 +202,21 @@ class Asking:
     answers: int
     temperature: float = 1.0
     drawn: int = 0
-    turns: int = 1
+    prompts: int = 1
 
 
-def may_be_asked(walk: Trajectory) -> bool:
+def is_usable(walk: Trajectory) -> bool:
     """Return whether a network belongs to the training set."""
     return walk.machine in TRAINING and not is_judged(walk) and not is_held_out(walk.point)
 
 
-def chosen(walks: Sequence[Trajectory], number: int, count: int, seed: int) -> list[Trajectory]:
+def networks_of_round(walks: Sequence[Trajectory], number: int, count: int, seed: int) -> list[Trajectory]:
     """Return the networks of a round; rounds cycle through all usable networks.
 
     Parameters
     ----------
     walks : sequence of Trajectory
-        All trajectories.
+        Trajectories of the whole corpus.
     number : int
         Number of the round, starting at 1.
     count : int
@@ -223,15 +229,15 @@ def chosen(walks: Sequence[Trajectory], number: int, count: int, seed: int) -> l
     InputError
         No network is usable.
     """
-    usable = sorted(filter(may_be_asked, walks), key=lambda walk: (walk.machine, walk.index))
+    usable = sorted(filter(is_usable, walks), key=lambda walk: (walk.machine, walk.index))
     if not usable:
-        raise InputError(f"none of {len(walks)} networks may be learnt from")
+        raise InputError(f"none of {len(walks)} networks are usable for training")
     random.Random(seed).shuffle(usable)
     first = (number - 1) * count
-    return [usable[place % len(usable)] for place in range(first, first + min(count, len(usable)))]
+    return [usable[index % len(usable)] for index in range(first, first + min(count, len(usable)))]
 
 
-def enlarged(devices: Devices, walk: Trajectory, asking: Asking, rng: random.Random) -> Trajectory:
+def extend(devices: Devices, walk: Trajectory, options: SamplingOptions, rng: random.Random) -> Trajectory:
     """Extend a trajectory with the measured answers of the model about one of its layers.
 
     The trajectory is unchanged if there is no new answer, or if recorded cycles are not reproduced: cycles of different
@@ -242,8 +248,8 @@ def enlarged(devices: Devices, walk: Trajectory, asking: Asking, rng: random.Ran
     devices : Devices
         Simulated devices to measure on.
     walk : Trajectory
-        Network for which `may_be_asked` is true.
-    asking : Asking
+        Network for which `is_usable` is true.
+    options : SamplingOptions
         Sampling parameters and model.
     rng : random.Random
         Random generator for the choice of layers and answers.
@@ -254,12 +260,12 @@ def enlarged(devices: Devices, walk: Trajectory, asking: Asking, rng: random.Ran
         A simulator process died.
     """
     try:
-        rig = MeasureHarness(devices, walk.machine, walk.point)
-        base = 0 if rng.random() < _SELF_TRAINING_FIRST else best_of(walk)
-        for _ in range(asking.turns):
-            task = task_of(rig, walk, base, rng)
+        harness = MeasureHarness(devices, walk.machine, walk.point)
+        base = 0 if rng.random() < _SELF_TRAINING_STATIC_SHARE else best_of(walk)
+        for _ in range(options.prompts):
+            task = task_of(harness, walk, base, rng)
             if task is not None:
-                walk = replace(walk, steps=[*walk.steps, *_measured(rig, walk, base, task, asking, rng)])
+                walk = replace(walk, steps=[*walk.steps, *_measured(harness, walk, base, task, options, rng)])
             base = best_of(walk)
     except InputError:  # by a compiler that has changed since
         return walk
@@ -273,31 +279,36 @@ def best_of(walk: Trajectory) -> int:
 
 
 def _measured(
-    rig: MeasureHarness, walk: Trajectory, base: int, task: GeneratorTask, asking: Asking, rng: random.Random
+    harness: MeasureHarness,
+    walk: Trajectory,
+    base: int,
+    task: GeneratorTask,
+    options: SamplingOptions,
+    rng: random.Random,
 ) -> Iterator[TrajectoryStep]:
     """Yield the measured answers about a layer under the schedule of a step."""
     (name,) = task.layers
-    layer = rig.names.index(name)
-    for schedule in _answers(task, dict(_tried(walk, base, layer)), asking, rng):
+    layer = harness.names.index(name)
+    for schedule in _answers(task, dict(_tried(walk, base, layer)), options, rng):
         whole = task.with_layers({name: schedule}, "", "").schedule
-        measured = rig.measured(rig.prepared.network(whole))
+        measured = harness.measure(harness.prepared.network(whole))
         if measured is not None:
-            yield rig.step(base, layer, different(schedule, task.schedule.layers[name]), measured)
+            yield harness.step(base, layer, changed_fields(schedule, task.schedule.layers[name]), measured)
 
 
-def task_of(rig: MeasureHarness, walk: Trajectory, base: int, rng: random.Random) -> GeneratorTask | None:
+def task_of(harness: MeasureHarness, walk: Trajectory, base: int, rng: random.Random) -> GeneratorTask | None:
     """Return a task for a random layer under the schedule of a step; None if its cycles differ or are not its own."""
     layers = walk.schedules(base)
-    if len(layers) != len(rig.names):
+    if len(layers) != len(harness.names):
         return None
-    schedule = Schedule(rig.first.schedule.fusions, dict(zip(rig.names, layers, strict=True)))
-    measured = rig.measured(rig.prepared.network(schedule))
+    schedule = Schedule(harness.first.schedule.fusions, dict(zip(harness.names, layers, strict=True)))
+    measured = harness.measure(harness.prepared.network(schedule))
     step = walk.steps[base]
-    alone = [number for number, cycles in step.layers.items() if cycles]
-    if measured is None or measured.cycles != step.cycles or not alone:
+    own = [number for number, cycles in step.layers.items() if cycles]
+    if measured is None or measured.cycles != step.cycles or not own:
         return None
-    name = rig.names[rng.choice(alone)]
-    return GeneratorTask(rig.prepared, rig.machine.conditions, schedule, (name,), measured)
+    name = harness.names[rng.choice(own)]
+    return GeneratorTask(harness.prepared, harness.machine.conditions, schedule, (name,), measured)
 
 
 def _tried(walk: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSchedule, int]]:
@@ -314,22 +325,22 @@ def _tried(walk: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSched
 
 
 def _answers(
-    task: GeneratorTask, tried: Mapping[LayerSchedule, int], asking: Asking, rng: random.Random
+    task: GeneratorTask, tried: Mapping[LayerSchedule, int], options: SamplingOptions, rng: random.Random
 ) -> list[LayerSchedule]:
     """Return distinct unmeasured schedules of the layer, sampled from the model."""
     ((name, subject),) = subjects_of(task).items()
-    ranked = asking.drawn > asking.answers
+    ranked = options.drawn > options.answers
     request = Schedules(task, name, subject, fitting=not ranked)
     request.tried |= set(tried)
-    count = max(asking.drawn, asking.answers)
-    chance = np.random.default_rng(rng.getrandbits(64))
+    count = max(options.drawn, options.answers)
+    generator = np.random.default_rng(rng.getrandbits(64))
     try:
-        question, grammar = request.question(profile=asking.model.profile), request.grammar
-        answers = draw(asking.model, LANGUAGE, question, grammar, count, chance, asking.temperature)
+        question, grammar = request.question(profile=options.model.profile), request.grammar
+        answers = draw(options.model, LANGUAGE, question, grammar, count, generator, options.temperature)
     except ValueError:  # a size without words, or more words than there is room for
         return []
     found = list(dict.fromkeys(request.meaning(each.words) for each in answers if each.complete))
-    return list(islice(_promising(request, found, tried), asking.answers)) if ranked and found else found
+    return list(islice(_promising(request, found, tried), options.answers)) if ranked and found else found
 
 
 def _promising(
@@ -339,7 +350,7 @@ def _promising(
     ranking, task, name = CostReranker(), request.task, request.about
     for schedule, cycles in tried.items():
         ranking.learn(task, name, schedule, cycles)
-    gains = [promise.gain for promise in ranking.promises(task, name, schedules)]
+    gains = [promise.gain for promise in ranking.predict(task, name, schedules)]
     seen = {None, *map(request.digest, tried)}
     for number in sorted(range(len(schedules)), key=lambda number: -gains[number]):
         digest = request.digest(schedules[number])

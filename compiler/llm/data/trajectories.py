@@ -94,7 +94,7 @@ class EditWalk:
         return [self.step, self.program, variants]
 
     @staticmethod
-    def of(data: list[Any]) -> "EditWalk":
+    def from_json(data: list[Any]) -> "EditWalk":
         """Parse the values of `as_json`; ValueError or TypeError if they are invalid."""
         step, program, variants = data
         walk = EditWalk(int(step), str(program), [_variant(*each) for each in variants])
@@ -165,7 +165,7 @@ class Trajectory:
         }
 
     @staticmethod
-    def of(data: dict[str, Any]) -> "Trajectory":
+    def from_json(data: dict[str, Any]) -> "Trajectory":
         """Parse a trajectory from the JSON object of `as_json`.
 
         Raises
@@ -175,7 +175,7 @@ class Trajectory:
         """
         try:
             steps = [_step(*each) for each in data["steps"]]
-            edited = EditWalk.of(data["edited"]) if "edited" in data else None
+            edited = EditWalk.from_json(data["edited"]) if "edited" in data else None
             walk = Trajectory(
                 str(data["machine"]),
                 int(data["index"]),
@@ -219,12 +219,12 @@ def _edit(numbers: list[int]) -> Edit | None:
     return Move(*found) if len(found) == len(fields(Move)) else Split(*found)
 
 
-def unusual(schedule: LayerSchedule) -> dict[str, Any]:
+def non_default(schedule: LayerSchedule) -> dict[str, Any]:
     """Return the fields that differ from the defaults."""
-    return different(schedule, _DEFAULT)
+    return changed_fields(schedule, _DEFAULT)
 
 
-def different(schedule: LayerSchedule, base: LayerSchedule) -> dict[str, Any]:
+def changed_fields(schedule: LayerSchedule, base: LayerSchedule) -> dict[str, Any]:
     """Return the fields that differ from another schedule, by stable name."""
     now = dict(items(base))
     return {name: value for name, value in items(schedule) if value != now[name]}

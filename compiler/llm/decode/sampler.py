@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.codegen.semaphores import Issued
 from compiler.llm.model.numpy_transformer import Floats
 from compiler.llm.tokens.integer_tokens import LONG, MINUS, number_of, number_words
-from compiler.llm.tokens.program_edits import MOST, MOVE, SPLIT, edit_of, nearer
+from compiler.llm.tokens.program_edits import MAX_EDITS, MOVE, SPLIT, edit_of, index_from_nearer_end
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import Vocabulary
 from compiler.tuning.edits.edit import (
@@ -42,11 +42,11 @@ class DecoderState(Protocol):
         """True if the context has no room for another token."""
         ...
 
-    def spread(self, count: int) -> "DecoderState":
+    def fork(self, count: int) -> "DecoderState":
         """Return a state with `count` copies of the single continuation."""
         ...
 
-    def keep(self, which: Sequence[int]) -> None:
+    def select(self, which: Sequence[int]) -> None:
         """Select continuations by index and drop the others."""
         ...
 
@@ -125,7 +125,7 @@ def draw(
     ValueError
         The prompt is longer than the context.
     """
-    state = model.read(language.encode(question)).spread(count)
+    state = model.read(language.encode(question)).fork(count)
     drawer = _Drawer(language, grammar, rng, temperature)
     drawn = [_Drawn() for _ in range(count)]
     open_ = list(range(count))
@@ -186,7 +186,7 @@ class _Drawer:
 def _go_on(state: DecoderState, going: list[int], chosen: list[int]) -> None:
     if going:
         if len(going) < len(state.scores):
-            state.keep(going)
+            state.select(going)
         state.push(np.array(chosen)[:, None])
 
 
@@ -210,7 +210,7 @@ class EditsGrammar:
     Parameters
     ----------
     config : MlaConfig
-        Hardware configuration.
+        Hardware configuration of the programs.
     commands : sequence of Issued
         Commands of the program, in issue order.
     tried : collection of tuples of Edit
@@ -223,7 +223,7 @@ class EditsGrammar:
         self._states: dict[tuple[Edit, ...], _State] = {(): _State(self._known, list(commands))}
 
     @property
-    def any(self) -> bool:
+    def satisfiable(self) -> bool:
         """True if the program allows any edit."""
         return bool(self.after(()))
 
@@ -234,7 +234,9 @@ class EditsGrammar:
             return ()
         state = self._state(edits)
         if head is None:
-            heads = [word for word in (SPLIT, MOVE) if state.choices(word, ())] if len(edits) < MOST else []
+            heads = (
+                [word for word in (SPLIT, MOVE) if state.choices(word, ())] if len(edits) < MAX_EDITS else []
+            )
             return (*heads, *([END] if edits else []))
         numbers, part = _numbers(rest)
         return state.toward(head, numbers, part)
@@ -315,7 +317,7 @@ class _State:
         count = len(self.commands)
         if not numbers:
             places = self._splits() if head == SPLIT else self._moves()
-            return (nearer(at, count) for at in places)
+            return (index_from_nearer_end(at, count) for at in places)
         at = place_of(numbers[0], count)
         if head == MOVE:
             return (step for step in freedom(self.known.config, self.commands, at) if step)

@@ -15,10 +15,10 @@ from hw.isa.enums import Unit
 from hw.isa.micro_instruction import FORMS, MicroOp, Statistic
 
 #: Maximum candidates and complaints per answer, and maximum positions where JSON is parsed.
-_MOST, _PLACES = 8, 64
+_MAX_ITEMS, _MAX_POSITIONS = 8, 64
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_THOUGHT = "</think>"
-_WHY = 120
+_THOUGHT_END = "</think>"
+_MAX_REASON_CHARACTERS = 120
 
 
 @dataclass
@@ -32,7 +32,7 @@ class EndpointAnswer:
 def _values(text: str) -> Iterator[Any]:
     """Yield the outermost JSON objects and lists in a text."""
     decoder, at = json.JSONDecoder(), 0
-    for _ in range(_PLACES):
+    for _ in range(_MAX_POSITIONS):
         starts = [place for place in (text.find("{", at), text.find("[", at)) if place >= 0]
         if not starts:
             return
@@ -87,7 +87,7 @@ def read_answer(task: GeneratorTask, answers: AnswerGrammar, text: str, generato
         Generator name in the candidates.
     """
     reader = _Reader(task, answers, generator)
-    reader.read(text.rpartition(_THOUGHT)[2])
+    reader.read(text.rpartition(_THOUGHT_END)[2])
     found = reader.found
     if not found.candidates and not found.complaints:
         found.complaints.append("there is neither a JSON object with layers nor a program in it")
@@ -144,7 +144,7 @@ class _Reader:
         if texts:
             texts = {name: text.encode(errors="replace").decode() for name, text in texts.items()}
             why = f"programs {', '.join(texts)} written anew"
-            self._add(lambda: self.task.with_texts(texts, self.generator, why[:_WHY]))
+            self._add(lambda: self.task.with_texts(texts, self.generator, why[:_MAX_REASON_CHARACTERS]))
 
     def _json(self, block: str) -> None:
         values = list(_values(block))
@@ -190,17 +190,17 @@ class _Reader:
             changes += [f"{key} of {name}: {now[key]} -> {value}" for key, value in changed.items()]
         if not changes:
             raise InputError("nothing in it is other than now")
-        return self.task.with_layers(layers, self.generator, "; ".join(changes)[:_WHY])
+        return self.task.with_layers(layers, self.generator, "; ".join(changes)[:_MAX_REASON_CHARACTERS])
 
     def _add(self, make: Callable[[], Candidate]) -> None:
         try:
-            if len(self.found.candidates) < _MOST:
+            if len(self.found.candidates) < _MAX_ITEMS:
                 self.found.candidates.append(make())
         except InputError as error:
             self._complain(str(error))
 
     def _complain(self, what: str) -> None:
-        if len(self.found.complaints) < _MOST:
+        if len(self.found.complaints) < _MAX_ITEMS:
             self.found.complaints.append(what)
 
 
@@ -251,14 +251,16 @@ def schema(answers: AnswerGrammar) -> dict[str, Any]:
     return _object(parts)
 
 
-def request_fields(way: str | None, answers: AnswerGrammar) -> dict[str, Any]:
+def request_fields(request_field: str | None, answers: AnswerGrammar) -> dict[str, Any]:
     """Return the request fields that enforce the grammar on a type of server; empty for none."""
-    if way is None:
+    if request_field is None:
         return {}
-    if way == "response_format":
+    if request_field == "response_format":
         named = {"name": "candidate", "schema": schema(answers)}
-        return {way: {"type": "json_schema", "json_schema": named}}
-    return {way: {"grammar": gbnf(answers)} if way == "structured_outputs" else gbnf(answers)}
+        return {request_field: {"type": "json_schema", "json_schema": named}}
+    return {
+        request_field: {"grammar": gbnf(answers)} if request_field == "structured_outputs" else gbnf(answers)
+    }
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -24,14 +24,14 @@ from compiler.llm.endpoint.settings import ApiKey, Endpoint, SpendingLimits
 from hw.errors import InputError, WorkError
 
 #: Bytes of text per token, for endpoints that do not report usage; a low estimate.
-_BYTES = 3
+_BYTES_PER_TOKEN = 3
 #: Minimum useful answer length in tokens.
-LEAST_ANSWER = 64
+MIN_ANSWER_TOKENS = 64
 
 
 def estimated_tokens(text: str) -> int:
     """Estimate the tokens of a text, rather too many than too few."""
-    return ceil(len(text.encode(errors="replace")) / _BYTES)
+    return ceil(len(text.encode(errors="replace")) / _BYTES_PER_TOKEN)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Budget:
     estimated_requests: int = 0
     seconds: float = 0.0
 
-    def plus(self, **more: float) -> "Budget":
+    def add(self, **more: float) -> "Budget":
         """Return the usage with some fields increased."""
         return replace(self, **{name: getattr(self, name) + value for name, value in more.items()})
 
@@ -101,8 +101,8 @@ class Budget:
 #: Chat message: role and content.
 Message = dict[str, str]
 
-_BUSY = frozenset({408, 425, 429})
-_NAMES = 5
+_RETRY_STATUSES = frozenset({408, 425, 429})
+_MAX_LISTED_MODELS = 5
 
 
 class LimitError(WorkError):
@@ -110,7 +110,7 @@ class LimitError(WorkError):
 
 
 class EndpointClient:
-    """Client of one endpoint.
+    """Client of one endpoint, with retries and limits.
 
     Parameters
     ----------
@@ -156,8 +156,8 @@ class EndpointClient:
                 "of an OpenAI-compatible endpoint comes behind"
             )
         if names and self.endpoint.model not in names:
-            known = ", ".join(line_of(self._key.cleaned(name)) for name in names[:_NAMES])
-            more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+            known = ", ".join(line_of(self._key.cleaned(name)) for name in names[:_MAX_LISTED_MODELS])
+            more = f" and {len(names) - _MAX_LISTED_MODELS} more" if len(names) > _MAX_LISTED_MODELS else ""
             raise InputError(f"{self._url} has no model {self.endpoint.model!r}: it has {known}{more}")
 
     def chat(self, messages: Sequence[Message], **fields: Any) -> ChatCompletion:
@@ -192,12 +192,12 @@ class EndpointClient:
     def _body(self, messages: Sequence[Message], prompt: int, fields: dict[str, Any]) -> bytes:
         endpoint = self.endpoint
         reached = self.spent.used_up(endpoint.limits)
-        most = self.spent.answer_tokens(endpoint.limits, prompt, endpoint.answer)
-        if reached is None and most < LEAST_ANSWER:
+        maximum = self.spent.answer_tokens(endpoint.limits, prompt, endpoint.answer)
+        if reached is None and maximum < MIN_ANSWER_TOKENS:
             reached = "what is left of its limits is too little for another question"
         if reached is not None:
             raise LimitError(reached)
-        content = {"model": endpoint.model, "messages": list(messages), "max_tokens": most}
+        content = {"model": endpoint.model, "messages": list(messages), "max_tokens": maximum}
         content |= {"temperature": endpoint.temperature} | fields | dict(endpoint.fields)
         return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
 
@@ -208,10 +208,10 @@ class EndpointClient:
         start = time.monotonic()
         reply = self._received(request, self._left)
         lost = isinstance(reply, Broken) and reply.sent
-        self.spent = self.spent.plus(
+        self.spent = self.spent.add(
             requests=1,
             seconds=time.monotonic() - start,
-            failed=int(not _fine(reply)),
+            failed=int(not _is_success(reply)),
             input_tokens=prompt if lost else 0,
             estimated_requests=int(lost),
         )
@@ -232,15 +232,15 @@ class EndpointClient:
     def _pause(self, reply: HttpReply | Broken, attempt: int) -> float | None:
         """Return the seconds until the next attempt; None for no further attempt."""
         patience = self.endpoint.patience
-        usual = patience.pause * 2**attempt
+        delay = patience.pause * 2**attempt
         if attempt + 1 >= patience.attempts:
             return None
         if isinstance(reply, Broken):
-            return usual if reply.again else None
-        if reply.status not in _BUSY and reply.status < 500:
+            return delay if reply.retry else None
+        if reply.status not in _RETRY_STATUSES and reply.status < 500:
             return None
         asked = pause_of(reply)
-        return usual if asked is None else asked
+        return delay if asked is None else asked
 
     def _wait(self, seconds: float) -> None:
         """Wait; LimitError if the remaining time is shorter."""
@@ -249,7 +249,7 @@ class EndpointClient:
                 f"it has to be waited for {seconds:,.6g} s, which is more than its limit of seconds leaves"
             )
         time.sleep(seconds)
-        self.spent = self.spent.plus(seconds=seconds)
+        self.spent = self.spent.add(seconds=seconds)
 
     def _read(self, reply: HttpReply | Broken, prompt: int) -> ChatCompletion:
         if isinstance(reply, Broken):
@@ -259,10 +259,10 @@ class EndpointClient:
             self._refuse(reply, content)
         found = completion_of(content)
         if found is None:
-            self.spent = self.spent.plus(failed=1, input_tokens=prompt, estimated_requests=1)
+            self.spent = self.spent.add(failed=1, input_tokens=prompt, estimated_requests=1)
             raise WorkError(f"{self._url}/chat/completions answers with something that is no chat completion")
         known = found.input_tokens is not None and found.output_tokens is not None
-        self.spent = self.spent.plus(
+        self.spent = self.spent.add(
             input_tokens=prompt if found.input_tokens is None else found.input_tokens,
             output_tokens=estimated_tokens(found.text)
             if found.output_tokens is None
@@ -275,8 +275,8 @@ class EndpointClient:
 
     def _refuse(self, reply: HttpReply, content: Any) -> NoReturn:
         """Raise an error that explains a status other than 200."""
-        said = line_of(self._key.cleaned(complaint_of(content)))
-        because = f": {said}" if said else ""
+        message = line_of(self._key.cleaned(complaint_of(content)))
+        because = f": {message}" if message else ""
         url, status, variable = self._url, reply.status, self._key.variable
         if status in (401, 403):
             what = f"must hold a key that {url} takes" if self._key else f"must hold the key that {url} wants"
@@ -291,10 +291,10 @@ class EndpointClient:
             raise InputError(
                 f"{url} redirects to {target}, and a key is not sent there: give the last URL itself"
             )
-        if 400 <= status < 500 and status not in _BUSY:
+        if 400 <= status < 500 and status not in _RETRY_STATUSES:
             raise InputError(f"{url} does not take the request ({status}{because})")
         raise WorkError(f"{url} does not answer: status {status}{because}")
 
 
-def _fine(reply: HttpReply | Broken) -> bool:
+def _is_success(reply: HttpReply | Broken) -> bool:
     return isinstance(reply, HttpReply) and reply.status == 200

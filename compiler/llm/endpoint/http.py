@@ -18,7 +18,7 @@ from anyio.from_thread import start_blocking_portal
 from compiler.llm.endpoint.settings import Patience
 
 #: Maximum size of an answer in bytes.
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 #: Loggers of the HTTP library are silenced, since server messages may repeat the key.
 for _name in ("httpx", "httpcore"):
     logging.getLogger(_name).setLevel(logging.WARNING)
@@ -51,14 +51,14 @@ class Broken:
     ----------
     reason : str
         Reason of the failure as text.
-    again : bool
-        True if a retry may help.
+    retry : bool
+        True if a second attempt may succeed.
     sent : bool
         True if the server may have started to process the request.
     """
 
     reason: str
-    again: bool = False
+    retry: bool = False
     sent: bool = True
 
 
@@ -80,7 +80,7 @@ async def _exchange(request: HttpRequest, patience: Patience, seconds: float) ->
         with anyio.fail_after(seconds):
             return await _answered(request, timeout)
     except httpx.ConnectTimeout:
-        return Broken(f"no connection in {timeout.connect:g} s", again=True, sent=False)
+        return Broken(f"no connection in {timeout.connect:g} s", retry=True, sent=False)
     except httpx.TimeoutException:
         return Broken(f"no answer in {timeout.read:g} s")
     except TimeoutError:
@@ -88,11 +88,11 @@ async def _exchange(request: HttpRequest, patience: Patience, seconds: float) ->
     except httpx.ProxyError:
         return Broken("the proxy that the environment names lets no connection through", sent=False)
     except httpx.ConnectError as error:
-        return Broken(*_unconnected(error), sent=False)
+        return Broken(*_connection_failure(error), sent=False)
     except httpx.RemoteProtocolError:
-        return Broken("it breaks off, or answers in something else than HTTP", again=True)
+        return Broken("it breaks off, or answers in something else than HTTP", retry=True)
     except httpx.HTTPError:
-        return Broken("the connection broke", again=True)
+        return Broken("the connection broke", retry=True)
     except (ValueError, ImportError, httpx.InvalidURL):
         return Broken("the proxy that the environment names must be such as http://HOST:PORT", sent=False)
     except OSError as error:
@@ -109,12 +109,12 @@ async def _answered(request: HttpRequest, timeout: httpx.Timeout) -> HttpReply |
         body = bytearray()
         async for chunk in response.aiter_raw():
             body += chunk
-            if len(body) > MOST_BYTES:
-                return Broken(f"its answer is longer than {MOST_BYTES:,} bytes")
+            if len(body) > MAX_BYTES:
+                return Broken(f"its answer is longer than {MAX_BYTES:,} bytes")
         return HttpReply(response.status_code, dict(response.headers), body.decode(errors="replace"))
 
 
-def _unconnected(error: httpx.ConnectError) -> tuple[str, bool]:
+def _connection_failure(error: httpx.ConnectError) -> tuple[str, bool]:
     """Return why the connection failed, and whether a retry may help."""
     for cause in _causes(error):
         if isinstance(cause, SSLError):
@@ -127,17 +127,17 @@ def _unconnected(error: httpx.ConnectError) -> tuple[str, bool]:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and its causes, deepest first."""
-    behind = error.__cause__ or error.__context__
-    if behind is not None:
-        yield from _causes(behind)
+    inner = error.__cause__ or error.__context__
+    if inner is not None:
+        yield from _causes(inner)
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from _causes(each)
     yield error
 
 
-_MOST_TOKENS = 1 << 40
-_MOST_WORDS = 200
+_MAX_TOKENS = 1 << 40
+_MAX_LINE_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -170,40 +170,40 @@ def content_of(reply: HttpReply) -> Any:
 
 def completion_of(content: Any) -> ChatCompletion | None:
     """Parse a chat completion; None if it is not one."""
-    choices = _at(content, "choices")
+    choices = _field(content, "choices")
     first = choices[0] if isinstance(choices, list) and choices else None
-    message = _at(first, "message")
+    message = _field(first, "message")
     if not isinstance(message, dict):
         return None
-    usage = _at(content, "usage")
+    usage = _field(content, "usage")
     return ChatCompletion(
         _text(message.get("content")),
-        _at(first, "finish_reason") == "length",
-        _count(_at(usage, "prompt_tokens")),
-        _count(_at(usage, "completion_tokens")),
+        _field(first, "finish_reason") == "length",
+        _count(_field(usage, "prompt_tokens")),
+        _count(_field(usage, "completion_tokens")),
     )
 
 
 def models_of(content: Any) -> list[str] | None:
     """Parse a list of models; None if it is not one."""
-    data = _at(content, "data")
+    data = _field(content, "data")
     if not isinstance(data, list):
         return None
-    names = [_at(each, "id") for each in data]
+    names = [_field(each, "id") for each in data]
     return [name for name in names if isinstance(name, str)]
 
 
 def complaint_of(content: Any) -> str:
     """Return the error message of an endpoint; empty if there is none."""
-    error = _at(content, "error")
-    places = _at(error, "message"), error, _at(content, "message"), _at(content, "detail")
-    return next((each for each in places if isinstance(each, str)), "")
+    error = _field(content, "error")
+    candidates = _field(error, "message"), error, _field(content, "message"), _field(content, "detail")
+    return next((each for each in candidates if isinstance(each, str)), "")
 
 
 def line_of(text: str) -> str:
     """Return an external text as part of a line, shortened."""
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _MOST_WORDS]).split())
-    return plain if len(plain) <= _MOST_WORDS else f"{plain[:_MOST_WORDS]}..."
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _MAX_LINE_CHARACTERS]).split())
+    return plain if len(plain) <= _MAX_LINE_CHARACTERS else f"{plain[:_MAX_LINE_CHARACTERS]}..."
 
 
 def pause_of(reply: HttpReply) -> float | None:
@@ -220,16 +220,16 @@ def pause_of(reply: HttpReply) -> float | None:
     return max(seconds, 0.0) if isfinite(seconds) else None
 
 
-def _at(value: Any, name: str) -> Any:
+def _field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
 def _text(value: Any) -> str:
     """Return the text of a message, which may be a list of parts."""
-    parts = [_at(each, "text") for each in value] if isinstance(value, list) else [value]
+    parts = [_field(each, "text") for each in value] if isinstance(value, list) else [value]
     return "".join(part for part in parts if isinstance(part, str))
 
 
 def _count(value: Any) -> int | None:
-    fine = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
+    fine = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_TOKENS
     return value if fine else None

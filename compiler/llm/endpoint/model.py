@@ -7,7 +7,7 @@ from typing import Any
 from compiler.llm.endpoint.answers import read_answer, request_fields
 from compiler.llm.endpoint.client import EndpointClient, LimitError, Message, estimated_tokens
 from compiler.llm.endpoint.http import ChatCompletion
-from compiler.llm.endpoint.prompt import MeasuredExample, Prompt, chosen, prompt_for, verdict
+from compiler.llm.endpoint.prompt import MeasuredExample, Prompt, best_and_worst, prompt_for, verdict
 from compiler.llm.endpoint.settings import Endpoint
 from compiler.llm.generate.author import LanguageModelGenerator
 from compiler.profile.measurement import Rejected, Result
@@ -15,7 +15,7 @@ from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import MlaError
 
 #: Tokens that a server may add per message.
-_AROUND = 8
+_TOKENS_PER_MESSAGE = 8
 
 
 class Chat:
@@ -23,49 +23,49 @@ class Chat:
 
     Parameters
     ----------
-    beginning : list of Message
+    initial : list of Message
         Initial messages, which are never dropped.
-    room : int
+    max_tokens : int
         Maximum number of tokens of all messages.
     """
 
-    def __init__(self, beginning: list[Message], room: int):
-        self.beginning, self.room = beginning, room
+    def __init__(self, initial: list[Message], max_tokens: int):
+        self.initial, self.max_tokens = initial, max_tokens
         self._turns: list[list[Message]] = []
 
     @property
     def messages(self) -> list[Message]:
-        """Return the messages that fit: the beginning and the latest turns."""
-        room = self.room - _size(self.beginning)
-        kept: list[Message] = []
+        """Return the messages that fit: the initial ones and the latest turns."""
+        max_tokens = self.max_tokens - _size(self.initial)
+        recent: list[Message] = []
         for turn in reversed(self._turns):
-            room -= _size(turn)
-            if room < 0:
+            max_tokens -= _size(turn)
+            if max_tokens < 0:
                 break
-            kept = turn + kept
-        return self.beginning + kept
+            recent = turn + recent
+        return self.initial + recent
 
     def add(self, answer: str, reply: str) -> None:
         """Add a turn: the answer of the model and the reply to it; long texts are truncated."""
-        most = max(self.room - _size(self.beginning), 0)
-        shortened = answer[: max(most - estimated_tokens(reply), 0)]
+        limit = max(self.max_tokens - _size(self.initial), 0)
+        shortened = answer[: max(limit - estimated_tokens(reply), 0)]
         self._turns.append(
             [
                 {"role": "assistant", "content": shortened or "..."},
-                {"role": "user", "content": reply[:most]},
+                {"role": "user", "content": reply[:limit]},
             ]
         )
 
 
 def _size(messages: list[Message]) -> int:
-    return sum(estimated_tokens(message["content"]) + _AROUND for message in messages)
+    return sum(estimated_tokens(message["content"]) + _TOKENS_PER_MESSAGE for message in messages)
 
 
 #: Maximum number of consecutive failed requests.
-_FAILURES = 3
-_UNTOLD = "it is being measured"
-_CUT = "the answer was too long and is cut off: write less"
-_AGAIN = "Propose something else of less cost."
+_MAX_FAILURES = 3
+_PENDING_TEXT = "it is being measured"
+_TRUNCATED_TEXT = "the answer was too long and is cut off: write less"
+_NEXT_TEXT = "Propose something else of less cost."
 
 
 @dataclass
@@ -79,7 +79,9 @@ class EndpointTally:
 
 
 class EndpointModel(LanguageModelGenerator):
-    """Asks a model for candidates and replies with the results, until a task is given up or a limit is reached.
+    """Generator that prompts a model for candidates and replies with the results.
+
+    It continues until several answers in a row bring no gain, or a spending limit is reached.
 
     Parameters
     ----------
@@ -106,7 +108,7 @@ class EndpointModel(LanguageModelGenerator):
         self.tally = EndpointTally()
         self.ended: str | None = None
         self._client, self._say = EndpointClient(endpoint), say
-        self._asked: dict[str, GeneratorTask] = {}
+        self._pending: dict[str, GeneratorTask] = {}
         self._verdicts: dict[str, str] = {}
         self._examples: dict[tuple[str, ...], list[MeasuredExample]] = {}
         self._failures = 0
@@ -118,32 +120,32 @@ class EndpointModel(LanguageModelGenerator):
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """Yield candidates of the model, with further requests until several answers in a row bring no gain."""
-        room = self.endpoint.context - self.endpoint.answer
-        prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), room)
+        max_tokens = self.endpoint.context - self.endpoint.answer
+        prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), max_tokens)
         if prompt is None:
             return
-        chat = Chat(prompt.messages, room)
+        chat = Chat(prompt.messages, max_tokens)
         for _ in range(self.endpoint.retries):
             completion = self._answer(chat, prompt, task.seed)
             if completion is None:
                 return
             answer = read_answer(task, prompt.answers, completion.text, self.name)
             if completion.cut:
-                answer.complaints.append(_CUT)
+                answer.complaints.append(_TRUNCATED_TEXT)
             self.tally.refused += len(answer.complaints)
             for candidate in answer.candidates:
                 self.tally.candidates += 1
-                self._asked[candidate.schedule.to_json()] = task
+                self._pending[candidate.schedule.to_json()] = task
                 yield candidate
             chat.add(
                 completion.text,
-                "\n".join([*map(self._verdict, answer.candidates), *answer.complaints, _AGAIN]),
+                "\n".join([*map(self._verdict, answer.candidates), *answer.complaints, _NEXT_TEXT]),
             )
 
     def tell(self, candidate: Candidate, result: Result) -> None:
         """Store the result for the next message; measured schedules become examples."""
         text = candidate.schedule.to_json()
-        task = self._asked.pop(text, None)
+        task = self._pending.pop(text, None)
         if task is None:
             return
         self._verdicts[text] = verdict(task, candidate, result)
@@ -153,11 +155,11 @@ class EndpointModel(LanguageModelGenerator):
         cost = task.goal.cost(result)
         self.tally.better += cost < task.goal.cost(task.measured)
         examples = [*self._examples.get(task.layers, []), MeasuredExample(candidate.schedule, cost)]
-        self._examples[task.layers] = chosen(examples)
+        self._examples[task.layers] = best_and_worst(examples)
 
     def _verdict(self, candidate: Candidate) -> str:
         """Describe the result of a candidate as text, as far as it is known."""
-        return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.why}: {_UNTOLD}")
+        return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.why}: {_PENDING_TEXT}")
 
     def document(self) -> dict[str, Any]:
         """Return usage, results and cost as a JSON object."""
@@ -180,7 +182,7 @@ class EndpointModel(LanguageModelGenerator):
             return None
         except MlaError as error:
             self._failures, self._error = self._failures + 1, str(error)
-            if self._failures >= _FAILURES:
+            if self._failures >= _MAX_FAILURES:
                 self._end(str(error))
             return None
         self._failures = 0

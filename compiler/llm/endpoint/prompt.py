@@ -1,4 +1,4 @@
-"""Prompts for an endpoint: rules, instruction set, task, examples, as much as there is room for."""
+"""Prompts for an endpoint: rules, instruction set, task and examples, shortened to fit the context."""
 
 import inspect
 import json
@@ -20,7 +20,7 @@ from hw.isa import reference
 from hw.isa.micro_instruction import FORMS, MicroOp
 
 #: Layer fields that are described separately.
-_TOLD = ("name", "nodes", "ops", "x", "y", "shapes", "macs")
+_SEPARATE_FIELDS = ("name", "nodes", "ops", "x", "y", "shapes", "macs")
 
 
 def machine_facts(task: GeneratorTask) -> str:
@@ -70,11 +70,11 @@ def schedule_fields() -> str:
     return f"{text}\n\nDefaults: {defaults}."
 
 
-def schedule_text(schedule: LayerSchedule, but: LayerSchedule | None = None) -> str:
-    """Return a layer schedule as JSON; only the fields that differ from `but`, if given."""
-    before: Mapping[str, Any] = {} if but is None else asdict(but)
+def schedule_text(schedule: LayerSchedule, base: LayerSchedule | None = None) -> str:
+    """Return a layer schedule as JSON; only the fields that differ from `base`, if given."""
+    before: Mapping[str, Any] = {} if base is None else asdict(base)
     return json.dumps(
-        {name: value for name, value in asdict(schedule).items() if but is None or before[name] != value}
+        {name: value for name, value in asdict(schedule).items() if base is None or before[name] != value}
     )
 
 
@@ -91,13 +91,15 @@ def cost_unit(goal: Objective) -> str:
 
 def _described(layer: Layer) -> str:
     """Describe a layer in one line: operators, tensors, and scalar or short attributes."""
-    more = {item.name: getattr(layer, item.name) for item in fields(layer) if item.name not in _TOLD}
+    more = {
+        item.name: getattr(layer, item.name) for item in fields(layer) if item.name not in _SEPARATE_FIELDS
+    }
     if "weights" in more:
         more["weights"] = "x".join(map(str, more["weights"].shape))
-    told = [f"{name}={_plain(value)}" for name, value in more.items() if _small(value)]
+    attributes = [f"{name}={_plain(value)}" for name, value in more.items() if _small(value)]
     into = " and ".join(f"{_quoted(name)} {_image(layer.shapes.get(name))}" for name in layer.inputs)
     out = f"{_quoted(layer.y)} {_image(layer.shapes.get(layer.y))}"
-    return f"{' + '.join(layer.ops)}, {into} -> {out}; {layer.macs:,} multiply-accumulates; {', '.join(told)}"
+    return f"{' + '.join(layer.ops)}, {into} -> {out}; {layer.macs:,} multiply-accumulates; {', '.join(attributes)}"
 
 
 def _small(value: Any) -> bool:
@@ -119,7 +121,7 @@ def _quoted(name: str) -> str:
 
 
 #: Number of examples of each kind.
-_BEST, _WORST = 3, 2
+_BEST_COUNT, _WORST_COUNT = 3, 2
 
 
 @dataclass(frozen=True)
@@ -130,17 +132,21 @@ class MeasuredExample:
     cost: float
 
 
-def chosen(examples: Sequence[MeasuredExample]) -> list[MeasuredExample]:
+def best_and_worst(examples: Sequence[MeasuredExample]) -> list[MeasuredExample]:
     """Return the best and the worst distinct examples, best first."""
     ordered = sorted(examples, key=lambda each: each.cost)
-    return ordered if len(ordered) <= _BEST + _WORST else ordered[:_BEST] + ordered[-_WORST:]
+    return (
+        ordered
+        if len(ordered) <= _BEST_COUNT + _WORST_COUNT
+        else ordered[:_BEST_COUNT] + ordered[-_WORST_COUNT:]
+    )
 
 
 def examples_text(task: GeneratorTask, examples: Sequence[MeasuredExample]) -> str:
     """Return one line per example: differences from the current schedule, and cost."""
     return "\n".join(
         f"{changes_text(task, each.schedule)}: {each.cost:,.6g} {cost_unit(task.goal)}"
-        for each in chosen(examples)
+        for each in best_and_worst(examples)
     )
 
 
@@ -159,8 +165,8 @@ def _programs_text(task: GeneratorTask, schedule: Schedule) -> str:
     """Describe which programs differ from the current ones."""
     now, then = task.schedule.programs, schedule.programs
     names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
-    who = "other programs" if then else "the compiler's own programs"
-    return f" with {who} {', '.join(map(json.dumps, names))}" if names else ""
+    subject = "other programs" if then else "the compiler's own programs"
+    return f" with {subject} {', '.join(map(json.dumps, names))}" if names else ""
 
 
 #: Instructions whose last operand is an instruction index.
@@ -192,7 +198,7 @@ def _target(line: str) -> int | None:
 
 
 #: Sections of the page that are not needed to write programs.
-_LEFT_OUT = ("Macro-instructions", "Counters", "Traps")
+_OMITTED_SECTIONS = ("Macro-instructions", "Counters", "Traps")
 _NAMED = re.compile(r"\| `([^` ]+)[^`]*` \|")
 _WORD = re.compile(r"[a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)?")
 
@@ -201,7 +207,9 @@ _WORD = re.compile(r"[a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)?")
 def whole_page() -> str:
     """Return the part of the page about micro-programs."""
     parts = re.split(r"(?m)^(?=## )", reference.page())
-    return "".join(part for part in parts if not part.startswith(tuple(f"## {name}" for name in _LEFT_OUT)))
+    return "".join(
+        part for part in parts if not part.startswith(tuple(f"## {name}" for name in _OMITTED_SECTIONS))
+    )
 
 
 def cut_page(programs: Iterable[str]) -> str:
@@ -225,7 +233,7 @@ def _without_empty(lines: list[str]) -> Iterable[str]:
 
 
 #: Maximum characters of a reason, and number of layers whose cycles are listed.
-_REASON, _LAYERS = 600, 4
+_MAX_REASON_CHARACTERS, _MAX_LAYERS = 600, 4
 _STAGES = {
     "compile": "it cannot be compiled",
     "validate": "the validator refuses it",
@@ -242,33 +250,38 @@ def verdict(task: GeneratorTask, candidate: Candidate, result: Result) -> str:
 
 def _outcome(task: GeneratorTask, result: Result) -> str:
     if isinstance(result, Rejected):
-        reason = result.reason if len(result.reason) <= _REASON else f"{result.reason[:_REASON]}..."
+        reason = (
+            result.reason
+            if len(result.reason) <= _MAX_REASON_CHARACTERS
+            else f"{result.reason[:_MAX_REASON_CHARACTERS]}..."
+        )
         return f"{_STAGES.get(result.stage, result.stage)}: {reason}"
     if not result.exact:
         return "its outputs are wrong: the changed commands compute or move something else than before"
     if not result.believable:
         return f"{result.cycles:,} cycles are fewer than the work takes"
     now, before = task.goal.cost(result), task.goal.cost(task.measured)
-    how = "better than" if now < before else "no better than"
-    return f"{now:,.6g} {cost_unit(task.goal)}, {how} {before:,.6g}. {_by_layer(task, result)}"
+    comparison = "better than" if now < before else "no better than"
+    return f"{now:,.6g} {cost_unit(task.goal)}, {comparison} {before:,.6g}. {_by_layer(task, result)}"
 
 
 def _by_layer(task: GeneratorTask, result: Measurement) -> str:
     """Describe the cycles of the layers that changed most."""
     before = {entry.names: entry for entry in task.measured.layers}
     pairs = [(before[entry.names], entry) for entry in result.layers if entry.names in before]
-    changed = sorted((pair for pair in pairs if _moved(*pair)), key=lambda pair: -_moved(*pair))
+    changed = sorted((pair for pair in pairs if _difference(*pair)), key=lambda pair: -_difference(*pair))
     return "; ".join(
-        f"{' + '.join(now.names)}: {cycles_text(was)} -> {cycles_text(now)}" for was, now in changed[:_LAYERS]
+        f"{' + '.join(now.names)}: {cycles_text(was)} -> {cycles_text(now)}"
+        for was, now in changed[:_MAX_LAYERS]
     )
 
 
-def _moved(was: LayerCycles, now: LayerCycles) -> int:
+def _difference(was: LayerCycles, now: LayerCycles) -> int:
     return abs(now.cycles - was.cycles)
 
 
 #: Fraction of the prompt budget for the first message; the rest is for the following chat.
-_FIRST = 0.75
+_FIRST_MESSAGE_SHARE = 0.75
 
 _RULES = """\
 You make programs of a machine learning accelerator faster. Its units LOAD, MATRIX, FUSE and STORE run decoupled from
@@ -302,7 +315,7 @@ class Prompt:
 
     Parameters
     ----------
-    messages : list of ChatMessage
+    messages : list of Message
         System message and user message.
     answers : AnswerGrammar
         Schedule fields and programs that answers may change.
@@ -313,19 +326,19 @@ class Prompt:
 
 
 def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) -> Prompt | None:
-    """Return the most complete prompt within its part of `room` tokens; None if even the shortest is too long.
+    """Return the most complete prompt within its share of `room` tokens; None if even the shortest is too long.
 
     The instruction set page is first cut to the instructions in use, then programs and page are omitted.
     """
-    for answers, page, programs in _ways(task):
+    for answers, page, programs in _variants(task):
         system, user = _rules(answers, page), _asked(task, examples, programs)
-        if estimated_tokens(system) + estimated_tokens(user) <= room * _FIRST:
+        if estimated_tokens(system) + estimated_tokens(user) <= room * _FIRST_MESSAGE_SHARE:
             messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
             return Prompt(messages, answers)
     return None
 
 
-def _ways(task: GeneratorTask) -> Iterator[tuple[AnswerGrammar, str, dict[str, str]]]:
+def _variants(task: GeneratorTask) -> Iterator[tuple[AnswerGrammar, str, dict[str, str]]]:
     """Yield combinations of answer grammar, instruction set page and programs, most complete first."""
     kept = task.constraints.kept
     if "micro-program" not in task.constraints.forbidden:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from hw.errors import InputError, shown
 
 #: Replacement of the key in messages of the endpoint.
-_HIDDEN = "[key]"
+_KEY_PLACEHOLDER = "[key]"
 
 
 class ApiKey:
@@ -55,7 +55,7 @@ class ApiKey:
 
     def cleaned(self, text: str) -> str:
         """Remove the key from a text, since servers may repeat it in messages."""
-        return text.replace(self._text, _HIDDEN) if self._text else text
+        return text.replace(self._text, _KEY_PLACEHOLDER) if self._text else text
 
 
 #: Default environment variable of the API key.
@@ -63,8 +63,8 @@ KEY_VARIABLE = "MLA_ENDPOINT_KEY"
 #: Request fields by which servers accept an answer grammar.
 GRAMMARS = ("response_format", "grammar", "structured_outputs", "guided_grammar")
 #: Request fields that users cannot set.
-_OWN = ("model", "messages", "stream", "n")
-_MOST_CHARACTERS = 2000
+_RESERVED_FIELDS = ("model", "messages", "stream", "n")
+_MAX_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         check_url(self.url)
-        if not (self.model and self.model.isprintable() and len(self.model) <= _MOST_CHARACTERS):
+        if not (self.model and self.model.isprintable() and len(self.model) <= _MAX_CHARACTERS):
             raise InputError(f"the endpoint's model must have a name, not {shown(self.model)}")
         if not 0 < self.answer <= self.context // 2:
             raise InputError(
@@ -199,7 +199,7 @@ class Endpoint:
             )
         if self.grammar is not None and self.grammar not in GRAMMARS:
             raise InputError(f"a grammar goes by one of {', '.join(GRAMMARS)}, not {shown(self.grammar)}")
-        for name in _OWN:
+        for name in _RESERVED_FIELDS:
             if name in self.fields:
                 raise InputError(f"{name!r} must not be among the fields given for requests")
 
@@ -219,10 +219,10 @@ def check_url(url: str) -> None:
         raise InputError(f"the endpoint's URL must have nothing behind its path: it {example}")
     try:
         parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        fine = False
-    if not fine or len(url) > _MOST_CHARACTERS or not (url.isascii() and url.isprintable()) or " " in url:
+        valid = False
+    if not valid or len(url) > _MAX_CHARACTERS or not (url.isascii() and url.isprintable()) or " " in url:
         raise InputError(f"the endpoint's URL {example}, not {shown(url)}")
 
 

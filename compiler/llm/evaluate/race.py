@@ -20,8 +20,8 @@ from compiler.tuning.search.methods import LLM
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
 
-#: Minimum number of tilings of a layer; with fewer there is little to choose.
-_LEAST_TILINGS = 4
+#: Minimum number of tilings of a layer; layers with fewer are skipped.
+_MIN_TILINGS = 4
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Raced:
     Parameters
     ----------
     layer : str
-        Layer kind.
+        Name of the layer kind.
     point : CalibrationNetwork
         Network that consists of the layer.
     static : int
@@ -74,7 +74,7 @@ def _has_choices(point: CalibrationNetwork, machine: CorpusMachine) -> bool:
     except InputError:
         return False
     spaces = spaces_of(prepared.config, stages, machine.conditions.dram).values()
-    return len(spaces) == 1 and all(len(space.tilings) >= _LEAST_TILINGS for space in spaces)
+    return len(spaces) == 1 and all(len(space.tilings) >= _MIN_TILINGS for space in spaces)
 
 
 def race(
@@ -114,7 +114,7 @@ def race(
         for seed in range(seeds):
             author = LmGenerator(model, temperature) if method == LLM else None
             found = tune(measurer, method, count, seed=seed, author=author)
-            curves[method].append(filled(found.curve, count))
+            curves[method].append(expand_curve(found.curve, count))
             if author is not None:
                 for kind, tally in author.tallies.items():
                     kinds[kind].add(tally)
@@ -124,7 +124,7 @@ def race(
     return Raced(point.family, point, baseline.cycles, baseline.floor, curves, first, kinds)
 
 
-def filled(curve: list[tuple[int, float]], count: int) -> list[int]:
+def expand_curve(curve: list[tuple[int, float]], count: int) -> list[int]:
     """Expand a curve of improvements to the best cycles after each of `count` trials, including trial 0."""
     known, out, cost = dict(curve), [], 0
     for trial in range(count + 1):

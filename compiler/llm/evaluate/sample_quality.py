@@ -16,10 +16,10 @@ from compiler.profile.measurement import Measurement
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 
-#: Cycle ratio assigned to answers that cannot be measured or are cut off.
-_FAILED = 3
+#: Cycle ratio assigned to answers that cannot be measured or are truncated.
+_FAILED_RATIO = 3
 #: Number of answers from which the best is taken.
-TOGETHER = 4
+GROUP_SIZE = 4
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Sampled:
     Parameters
     ----------
     layer : str
-        Layer kind.
+        Name of the layer kind.
     static : int
         Cycles of the static compiler's schedule.
     cycles : list of int
@@ -40,10 +40,10 @@ class Sampled:
     static: int
     cycles: list[int]
 
-    def ratios(self, together: int = 1) -> list[float]:
-        """Return the best ratio to the static compiler's cycles of each group of `together` answers."""
-        parts = range(0, len(self.cycles) - together + 1, together)
-        return [min(self.cycles[at : at + together]) / self.static for at in parts]
+    def ratios(self, group_size: int = 1) -> list[float]:
+        """Return the best ratio to the static compiler's cycles of each group of `group_size` answers."""
+        starts = range(0, len(self.cycles) - group_size + 1, group_size)
+        return [min(self.cycles[start : start + group_size]) / self.static for start in starts]
 
 
 def sampled(
@@ -77,19 +77,19 @@ def sampled(
     request, rng = Schedules(task, name, subject), np.random.default_rng(seed)
     question = request.question(profile=model.profile)
     answers = draw(model, LANGUAGE, question, request.grammar, count, rng, temperature)
-    asked = [request.candidate(each.words).schedule if each.complete else None for each in answers]
-    wanted = {each.to_json(): each for each in asked if each is not None}
-    results = dict(zip(wanted, measurer.measure(list(wanted.values())), strict=True))
-    found = [None if each is None else results[each.to_json()] for each in asked]
+    schedules = [request.candidate(each.words).schedule if each.complete else None for each in answers]
+    distinct = {each.to_json(): each for each in schedules if each is not None}
+    results = dict(zip(distinct, measurer.measure(list(distinct.values())), strict=True))
+    found = [None if each is None else results[each.to_json()] for each in schedules]
     cycles = [
-        each.cycles if isinstance(each, Measurement) and each.believable else _FAILED * measured.cycles
+        each.cycles if isinstance(each, Measurement) and each.believable else _FAILED_RATIO * measured.cycles
         for each in found
     ]
     return Sampled(layer, measured.cycles, cycles)
 
 
 def figures(layers: Sequence[Sampled]) -> dict[str, float]:
-    """Summarize the ratios of answers to the static compiler's cycles.
+    """Summarize the ratios of the answers' cycles to the static compiler's.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def figures(layers: Sequence[Sampled]) -> dict[str, float]:
         `some_median` are medians over layers of the mean ratio of each layer.
     """
     found = {}
-    for name, number in (("one", 1), ("some", TOGETHER)):
+    for name, number in (("one", 1), ("some", GROUP_SIZE)):
         each = [layer.ratios(number) for layer in layers]
         found[name] = _mean([ratio for ratios in each for ratio in ratios])
         found[f"{name}_median"] = median(map(_mean, each))
@@ -117,7 +117,7 @@ class AgreementTally:
     words: int = 0
     same: int = 0
 
-    def enter(self, first: Floats, second: Floats) -> None:
+    def add(self, first: Floats, second: Floats) -> None:
         """Count the agreement of two logit arrays."""
         self.words += len(first)
         self.same += int((first.argmax(axis=1) == second.argmax(axis=1)).sum())
@@ -148,7 +148,7 @@ class PairedDecoder:
     ):
         self._first, self._second, self._tally = first, second, tally
         if not known:
-            tally.enter(first.scores, second.scores)
+            tally.add(first.scores, second.scores)
 
     @property
     def scores(self) -> Floats:
@@ -160,17 +160,17 @@ class PairedDecoder:
         """True if either context is full."""
         return self._first.full or self._second.full
 
-    def spread(self, count: int) -> "PairedDecoder":
+    def fork(self, count: int) -> "PairedDecoder":
         """Return a state with `count` copies of the single continuation."""
-        return PairedDecoder(self._first.spread(count), self._second.spread(count), self._tally, known=True)
+        return PairedDecoder(self._first.fork(count), self._second.fork(count), self._tally, known=True)
 
-    def keep(self, which: Sequence[int]) -> None:
+    def select(self, which: Sequence[int]) -> None:
         """Select continuations by index and drop the others."""
-        self._first.keep(which)
-        self._second.keep(which)
+        self._first.select(which)
+        self._second.select(which)
 
     def push(self, words: NDArray[np.integer]) -> None:
         """Append tokens to every continuation."""
         self._first.push(words)
         self._second.push(words)
-        self._tally.enter(self._first.scores, self._second.scores)
+        self._tally.add(self._first.scores, self._second.scores)

@@ -7,7 +7,7 @@ from compiler.tuning.generators.generator import Generator
 
 
 class LanguageModelGenerator(Generator):
-    """Generator that asks a language model, local or remote.
+    """Generator whose candidates come from a language model, local or remote.
 
     Attributes
     ----------

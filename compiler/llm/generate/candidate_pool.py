@@ -32,7 +32,7 @@ _PRIOR = {
     CandidateKind.PROGRAMS: (1.0, 6.0),
 }
 #: Decay factor per trial of the observed counts, since success rates change during a search.
-_FADES = 0.9
+_DECAY = 0.9
 
 
 class CandidateBandit:
@@ -55,7 +55,7 @@ class CandidateBandit:
     def learn(self, kind: CandidateKind, *, helped: bool) -> None:
         """Update the counts of a kind with the outcome of a trial."""
         pair = zip(self._known[kind], _PRIOR[kind], strict=True)
-        better, worse = (_FADES * now + (1 - _FADES) * first for now, first in pair)
+        better, worse = (_DECAY * now + (1 - _DECAY) * first for now, first in pair)
         self._known[kind] = (better + helped, worse + (not helped))
 
 
@@ -89,7 +89,7 @@ class BanditTally:
 Answers = Iterator[Sequence[str]]
 
 #: Optimism in units of the expected prediction error, as in the model-guided search.
-_EXPLORE = 1.0
+_OPTIMISM = 1.0
 
 Fusions = tuple[tuple[str, ...], ...]
 
@@ -111,12 +111,12 @@ class PredictedCost:
 
 
 class CostReranker:
-    """Predicts the cost of layer schedules and learns from measured ones."""
+    """Cost predictor of layer schedules that learns from measured ones."""
 
     def __init__(self) -> None:
         self._known: dict[Fusions, OnlineCostModel] = {}
 
-    def promises(
+    def predict(
         self, task: GeneratorTask, name: str, schedules: Sequence[LayerSchedule]
     ) -> list[PredictedCost]:
         """Predict the effect of schedules of a layer, with all other layers unchanged.
@@ -130,35 +130,33 @@ class CostReranker:
         schedules : sequence of LayerSchedule
             Alternative schedules of the layer, at least one.
         """
-        foresight, layers = self._foresight(task), task.schedule.layers
-        now = _cycles(foresight, task.measured, name, layers)
-        guess = foresight.guess(name, schedules, layers)
-        hoped = guess.cycles * (1 - _EXPLORE * guess.spread)
+        model, layers = self._model(task), task.schedule.layers
+        now = _cycles(model, task.measured, name, layers)
+        guess = model.guess(name, schedules, layers)
+        optimistic = guess.cycles * (1 - _OPTIMISM * guess.spread)
         whole = task.measured.cycles
-        pairs = zip(hoped, guess.cycles, strict=True)
-        return [PredictedCost((now - float(least)) / whole, float(cycles)) for least, cycles in pairs]
+        pairs = zip(optimistic, guess.cycles, strict=True)
+        return [PredictedCost((now - float(minimum)) / whole, float(cycles)) for minimum, cycles in pairs]
 
     def learn(self, task: GeneratorTask, name: str, schedule: LayerSchedule, cycles: float) -> None:
         """Learn from the measured cycles of a network with one changed layer, which gets the whole difference."""
-        foresight, layers = self._foresight(task), task.schedule.layers
-        (promise,) = self.promises(task, name, [schedule])
-        now, before = _cycles(foresight, task.measured, name, layers), task.measured.cycles
-        foresight.learn(name, schedule, layers, now + cycles - before)
-        foresight.trial(max(before - now + promise.cycles, 1.0), float(cycles))
+        model, layers = self._model(task), task.schedule.layers
+        (prediction,) = self.predict(task, name, [schedule])
+        now, before = _cycles(model, task.measured, name, layers), task.measured.cycles
+        model.learn(name, schedule, layers, now + cycles - before)
+        model.trial(max(before - now + prediction.cycles, 1.0), float(cycles))
 
-    def _foresight(self, task: GeneratorTask) -> OnlineCostModel:
+    def _model(self, task: GeneratorTask) -> OnlineCostModel:
         """Return the online cost model of the network's layers, initialized with the current measurement."""
         fusions = task.schedule.fusions
         if fusions not in self._known:
             stages = task.prepared.lowered(fusions)
-            foresight = OnlineCostModel(task.conditions, stages, find_model(task.conditions), task.seed)
+            model = OnlineCostModel(task.conditions, stages, find_model(task.conditions), task.seed)
             layers = task.schedule.layers
             if not task.schedule.programs:
                 for name in layers:
-                    foresight.learn(
-                        name, layers[name], layers, _cycles(foresight, task.measured, name, layers)
-                    )
-            self._known[fusions] = foresight
+                    model.learn(name, layers[name], layers, _cycles(model, task.measured, name, layers))
+            self._known[fusions] = model
         return self._known[fusions]
 
 
@@ -187,31 +185,31 @@ class CandidatePool:
         self.request, self._draw, self._ranking, self._proposed = request, draw, ranking, proposed
         self._waiting: dict[LayerSchedule, Sequence[str]] = {}
 
-    def fill(self, least: int) -> None:
-        """Sample more answers if fewer than `least` are left."""
-        if len(self._waiting) < least:
+    def fill(self, minimum: int) -> None:
+        """Sample more answers if fewer than `minimum` are left."""
+        if len(self._waiting) < minimum:
             for words in self._draw():
                 self._waiting.setdefault(self.request.meaning(words), words)
 
-    def best(self, count: int | None = None, least: float = -inf) -> Answers:
+    def best(self, count: int | None = None, minimum: float = -inf) -> Answers:
         """Yield compilable answers that lead to new programs, most promising first.
 
         Parameters
         ----------
         count : int or None
             Maximum number of answers; None for all.
-        least : float
+        minimum : float
             Minimum predicted saving, as a fraction of the cycles of the network.
         """
-        taken = 0
-        while self._waiting and (count is None or taken < count):
+        yielded = 0
+        while self._waiting and (count is None or yielded < count):
             schedule, gain = self._first()
-            if gain < least:
+            if gain < minimum:
                 return
             words = self._waiting.pop(schedule)
             digest = self.request.digest(schedule)
             if digest is not None and digest not in self._proposed:
-                taken += 1
+                yielded += 1
                 self._proposed.add(digest)
                 yield words
 
@@ -220,15 +218,15 @@ class CandidatePool:
         schedules, request = list(self._waiting), self.request
         if self._ranking is None:
             return schedules[0], inf
-        promises = self._ranking.promises(request.task, request.about, schedules)
-        best = max(range(len(schedules)), key=lambda number: promises[number].gain)
-        return schedules[best], promises[best].gain
+        predictions = self._ranking.predict(request.task, request.about, schedules)
+        best = max(range(len(schedules)), key=lambda number: predictions[number].gain)
+        return schedules[best], predictions[best].gain
 
 
 def _cycles(
-    foresight: OnlineCostModel, measured: Measurement, name: str, layers: dict[str, LayerSchedule]
+    model: OnlineCostModel, measured: Measurement, name: str, layers: dict[str, LayerSchedule]
 ) -> float:
     """Return the cycles of a layer; cycles counted for several layers are apportioned by prediction."""
-    entry = measured.of(name)
-    guesses = {each: float(foresight.guess(each, [layers[each]], layers).cycles[0]) for each in entry.names}
+    entry = measured.layer_entry(name)
+    guesses = {each: float(model.guess(each, [layers[each]], layers).cycles[0]) for each in entry.names}
     return entry.cycles * guesses[name] / sum(guesses.values())

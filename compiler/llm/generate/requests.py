@@ -9,7 +9,7 @@ from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.llm.decode.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Programs, PromptSubject
-from compiler.llm.tokens.program_edits import edits_of
+from compiler.llm.tokens.program_edits import decode_edits
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.schedule_delta import SPANS, ChangesGrammar, with_changes
 from compiler.runtime.program_text import program_text
@@ -21,7 +21,7 @@ from hw.errors import InputError
 #: Generator name in candidates.
 NAME = "llm"
 #: Fields that apply to layers without kernels.
-_PLAIN = (
+_COMMON_FIELDS = (
     "rows",
     "columns",
     "depth",
@@ -33,8 +33,8 @@ _PLAIN = (
     "same_program_as_previous",
     "own_counter_tag",
 )
-#: Fields not chosen by the model: planes need a fusion of two layers, and others depend on the whole network.
-_KEPT = ("stream_channel_blocks",)
+#: Fields not chosen by the model, because they need a fusion of two layers.
+_EXCLUDED_FIELDS = ("stream_channel_blocks",)
 
 
 class LmRequest(ABC):
@@ -54,7 +54,7 @@ class LmRequest(ABC):
 
     ask: Ask
     #: Number of answers sampled at a time.
-    together = 16
+    answers_per_draw = 16
 
     def __init__(self, about: str, fallback: Candidate | None = None):
         self.about, self.fallback = about, fallback
@@ -120,7 +120,7 @@ class Schedules(LmRequest):
 
     def _grammar(self) -> TokenGrammar:
         """Return the grammar of schedule deltas that are new and, if `fitting`, compile."""
-        return _Fitting(self)
+        return _ScheduleGrammar(self)
 
     def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """Return the prompt about the layer."""
@@ -148,7 +148,7 @@ class Schedules(LmRequest):
         return self.task.with_layers({self.about: schedule}, NAME, f"{self.about}: {why}")
 
 
-class _Fitting:
+class _ScheduleGrammar:
     """Grammar of schedule deltas that ends only at accepted schedules."""
 
     def __init__(self, request: Schedules):
@@ -189,9 +189,9 @@ class Edits(LmRequest):
 
     def _grammar(self) -> TokenGrammar | None:
         """Return the grammar of valid new edits; None if the program allows none."""
-        config = self.programs.workshop.config
+        config = self.programs.editable.config
         grammar = EditsGrammar(config, self.piece.unrolled.commands, self.tried)
-        return grammar if grammar.any else None
+        return grammar if grammar.satisfiable else None
 
     def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """Return the prompt about the program, without its cycles if they are not known."""
@@ -206,11 +206,11 @@ class Edits(LmRequest):
 
     def meaning(self, words: Sequence[str]) -> Hashable:
         """Return the edits of an answer."""
-        return edits_of(words)
+        return decode_edits(words)
 
     def candidate(self, words: Sequence[str]) -> Candidate:
         """Return the network with all programs that the edits change."""
-        changed = self.programs.workshop.changed({self.about: edits_of(words)})
+        changed = self.programs.editable.changed({self.about: decode_edits(words)})
         texts = {new.name: program_text(new) for _, new in changed}
         return self.programs.task.with_texts(texts, NAME, f"{self.about}: {' '.join(words[:-1])}")
 
@@ -218,6 +218,6 @@ class Edits(LmRequest):
 def fields_of(layer: Layer) -> tuple[str, ...]:
     """Return the names of the schedule fields that may be changed for a layer."""
     if not isinstance(layer, (ConvLayer, DepthwiseLayer)):
-        return _PLAIN
+        return _COMMON_FIELDS
     no_scale = () if layer.drain.common_scale else ("common_scale",)
-    return tuple(name for name in SPANS if name not in (*_KEPT, *no_scale))
+    return tuple(name for name in SPANS if name not in (*_EXCLUDED_FIELDS, *no_scale))

@@ -1,4 +1,4 @@
-"""The model on the accelerator: exported as an ONNX network for one token, run as int8 programs."""
+"""Execution of the language model on the accelerator: exported to ONNX for one token, compiled to int8 programs."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,21 +12,21 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.api import compile
 from compiler.ir.tensor import Quantization
-from compiler.llm.model.numpy_transformer import Floats, Gpt, turns
-from compiler.options import USUAL, DramTiming
+from compiler.llm.model.numpy_transformer import Floats, Gpt, rotary_frequencies
+from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from hw.config import MlaConfig
 
 #: Number of positions per text used for calibration.
-_LOOKS = 8
+_CALIBRATION_POSITIONS = 8
 _INT8 = ":int8"
 #: Tokens between progress messages.
-_TOLD = 16
+_REPORT_TOKENS = 16
 
 #: Opens a device with the given bytes of DRAM.
-Opener = Callable[[MlaConfig, int], Device]
+DeviceOpener = Callable[[MlaConfig, int], Device]
 
 
 class ChipGpt:
@@ -37,10 +37,10 @@ class ChipGpt:
     model : Gpt
         Model to run.
     config : MlaConfig
-        Hardware configuration.
-    opener : callable
+        Hardware configuration to compile for.
+    open_device : callable
         Opens the device for a configuration and a DRAM size in bytes.
-    places : int
+    context : int
         Context length in tokens.
     texts : sequence of sequences of int
         Token sequences for calibration, representative of prompts and answers.
@@ -61,15 +61,15 @@ class ChipGpt:
         self,
         model: Gpt,
         config: MlaConfig,
-        opener: Opener,
-        places: int,
+        open_device: DeviceOpener,
+        context: int,
         texts: Sequence[Sequence[int]],
         continuations: int = 1,
-        dram: DramTiming = USUAL,
+        dram: DramTiming = DEFAULT_DRAM,
         say: Callable[[str], None] = lambda _text: None,
     ):
-        self.model, self.places, self.words, self.cycles, self._say = model, places, 0, 0, say
-        self.network = compiled(model, config, places, texts, dram)
+        self.model, self.context, self.words, self.cycles, self._say = model, context, 0, 0, say
+        self.network = compile_model(model, config, context, texts, dram)
         host, stage, _ = self.network.stages
         assert host.graph is not None
         self._tables: dict[str, tuple[NDArray, bool]] = {}
@@ -79,7 +79,7 @@ class ChipGpt:
                 assert table is not None
                 self._tables[node.outputs[0]] = table, node.inputs[1] == "word"
         self._scales = {each.name: each.quantization for each in (*stage.inputs, *stage.outputs)}
-        self.device = opener(config, dram_bytes(self.network, continuations))
+        self.device = open_device(config, dram_bytes(self.network, continuations))
         self._session = Session(self.device, self.network, continuations)
 
     def close(self) -> None:
@@ -94,34 +94,36 @@ class ChipGpt:
         ValueError
             The prompt is empty or longer than the context.
         """
-        if not 0 < len(words) <= self.places:
-            raise ValueError(f"a model of {self.places} places cannot read {len(words)} words")
+        if not 0 < len(words) <= self.context:
+            raise ValueError(f"a prompt must have 1..{self.context} tokens, not {len(words)}")
         state = ChipState(self, [0])
         for _, name in self._cache():
-            self._session.held(name)[...] = self._zero(name)
+            self._session.tensor_view(name)[...] = self._zero_point(name)
         state.push(np.array([words]))
         return state
 
-    def copied(self, sample: int, to: int) -> None:
+    def copy_cache(self, sample: int, to: int) -> None:
         """Copy the key-value cache of one continuation to another."""
         for _, name in self._cache():
-            self._session.held(name, to)[...] = self._session.held(name, sample)
+            self._session.tensor_view(name, to)[...] = self._session.tensor_view(name, sample)
 
-    def step(self, word: int, place: int, sample: int) -> Floats:
+    def step(self, word: int, position: int, sample: int) -> Floats:
         """Process one token of a continuation, append to its cache, and return the logits of the next token."""
         for name, (table, by_word) in self._tables.items():
-            held = self._session.held(name, sample)
-            held[...] = table[word if by_word else place].reshape(held.shape)
-        self.cycles += self._session.again(sample)
+            view = self._session.tensor_view(name, sample)
+            view[...] = table[word if by_word else position].reshape(view.shape)
+        self.cycles += self._session.rerun(sample)
         self.words += 1
-        if self.words % _TOLD == 0:
-            self._say(f"{self.words} words read or written by the machine, {self.cycles:,} cycles")
-        for made, kept in self._cache():
-            row = _rescaled(self._session.held(made, sample)[:, 0], self._scales[made], self._scales[kept])
-            held = self._session.held(kept, sample)
-            (held.swapaxes(1, 2) if "transposed" in kept else held)[:, place] = row
+        if self.words % _REPORT_TOKENS == 0:
+            self._say(f"{self.words} tokens processed by the accelerator, {self.cycles:,} cycles")
+        for output, cache in self._cache():
+            row = _requantize(
+                self._session.tensor_view(output, sample)[:, 0], self._scales[output], self._scales[cache]
+            )
+            view = self._session.tensor_view(cache, sample)
+            (view.swapaxes(1, 2) if "transposed" in cache else view)[:, position] = row
         scores = f"scores{_INT8}"
-        return _real(self._session.held(scores, sample).reshape(-1), self._scales[scores])
+        return _dequantize(self._session.tensor_view(scores, sample).reshape(-1), self._scales[scores])
 
     def _cache(self) -> Iterable[tuple[str, str]]:
         """Yield pairs of output name and cache input name for each new row."""
@@ -129,7 +131,7 @@ class ChipGpt:
             yield f"key {number}{_INT8}", f"keys {number}:transposed{_INT8}"
             yield f"value {number}{_INT8}", f"values {number}{_INT8}"
 
-    def _zero(self, name: str) -> int:
+    def _zero_point(self, name: str) -> int:
         quantization = self._scales[name]
         assert quantization is not None
         return quantization.zero_point[0]
@@ -143,24 +145,24 @@ class ChipState:
         self._samples = list(samples)
         self.scores: Floats = np.zeros((len(self._samples), chip.model.shape.words), np.float32)
 
-    def spread(self, count: int) -> "ChipState":
+    def fork(self, count: int) -> "ChipState":
         """Return a state with `count` copies of the single continuation."""
         state = ChipState(self.chip, range(count))
         state.length = self.length
         for sample in range(1, count):
-            self.chip.copied(self._samples[0], sample)
+            self.chip.copy_cache(self._samples[0], sample)
         state.scores[...] = self.scores
         return state
 
-    def keep(self, which: Sequence[int]) -> None:
+    def select(self, indices: Sequence[int]) -> None:
         """Select continuations by index and drop the others."""
-        self._samples = [self._samples[each] for each in which]
-        self.scores = self.scores[which]
+        self._samples = [self._samples[each] for each in indices]
+        self.scores = self.scores[indices]
 
     @property
     def full(self) -> bool:
         """True if the context has no room for another token."""
-        return self.length == self.chip.places
+        return self.length == self.chip.context
 
     def push(self, words: NDArray[np.integer]) -> None:
         """Append tokens to every continuation; shape (continuations, tokens)."""
@@ -170,80 +172,84 @@ class ChipState:
             self.length += 1
 
 
-def compiled(
-    model: Gpt, config: MlaConfig, places: int, texts: Sequence[Sequence[int]], dram: DramTiming = USUAL
+def compile_model(
+    model: Gpt,
+    config: MlaConfig,
+    context: int,
+    texts: Sequence[Sequence[int]],
+    dram: DramTiming = DEFAULT_DRAM,
 ) -> CompiledNetwork:
     """Compile the model as an int8 network for one token, calibrated on the given texts."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "next_word.onnx"
-        path.write_bytes(export(model, places).SerializeToString())
-        samples = [sample for text in texts for sample in _samples(model, text[:places], places)]
+        path.write_bytes(export(model, context).SerializeToString())
+        samples = [sample for text in texts for sample in _samples(model, text[:context], context)]
         return compile(path, config, calibration=samples, dram=dram)
 
 
-def _samples(model: Gpt, text: Sequence[int], places: int) -> Iterable[Mapping[str, NDArray]]:
+def _samples(model: Gpt, text: Sequence[int], context: int) -> Iterable[Mapping[str, NDArray]]:
     """Yield the inputs of the network at some positions of a text."""
-    step = max(len(text) // _LOOKS, 1)
-    for place in range(len(text) - 1, -1, -step):
-        state = model.read(text[: place + 1])
-        sample = {"word": np.array([text[place]]), "place": np.array([place])}
+    step = max(len(text) // _CALIBRATION_POSITIONS, 1)
+    for position in range(len(text) - 1, -1, -step):
+        state = model.read(text[: position + 1])
+        sample = {"word": np.array([text[position]]), "place": np.array([position])}
         for number in range(model.shape.layers):
-            for kind, rows in zip(("keys", "values"), state.remembered(number), strict=True):
-                kept = np.zeros((model.shape.heads, places, rows.shape[-1]), np.float32)
-                kept[:, :place] = rows[:, :place]
-                sample[f"{kind} {number}"] = kept
+            for kind, rows in zip(("keys", "values"), state.cached_keys_values(number), strict=True):
+                cache = np.zeros((model.shape.heads, context, rows.shape[-1]), np.float32)
+                cache[:, :position] = rows[:, :position]
+                sample[f"{kind} {number}"] = cache
         yield sample
 
 
-def _real(array: NDArray, quantization: Quantization | None) -> Floats:
+def _dequantize(array: NDArray, quantization: Quantization | None) -> Floats:
     assert quantization is not None
     return (array.astype(np.float32) - quantization.zero_point[0]) * np.float32(quantization.scale[0])
 
 
-def _rescaled(array: NDArray, made: Quantization | None, kept: Quantization | None) -> NDArray[np.int8]:
+def _requantize(array: NDArray, old: Quantization | None, new: Quantization | None) -> NDArray[np.int8]:
     """Requantize an array from one scale to another."""
-    assert kept is not None
-    levels = np.rint(_real(array, made) / np.float32(kept.scale[0])) + kept.zero_point[0]
+    assert new is not None
+    levels = np.rint(_dequantize(array, old) / np.float32(new.scale[0])) + new.zero_point[0]
     return np.clip(levels, -128, 127).astype(np.int8)
 
 
 #: Added to the scores of unused positions; its exponential is zero.
-_NOT_THERE = -24.0
+_MASKED_SCORE = -24.0
 _OPSET = 23
 _EPSILON = 1e-5
 
 Shape = tuple[int, ...]
 
 
-def export(model: Gpt, places: int) -> onnx.ModelProto:
+def export(model: Gpt, context: int) -> onnx.ModelProto:
     """Return the ONNX network of a model.
 
     Parameters
     ----------
     model : Gpt
         Model to export.
-    places : int
+    context : int
         Context length in tokens, including the current one.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: `word` and `place`, int64 (1,); `keys N` and `values N`, float32 (heads, places, width of a head), for
+        Inputs: `word` and `place`, int64 (1,); `keys N` and `values N`, float32 (heads, context, width of a head), for
         each layer N. Outputs: `scores`, float32 (1, words); `key N` and `value N`, float32 (heads, 1, width of a head).
 
     Raises
     ------
     ValueError
-        `places` exceeds the context of the model.
+        `context` exceeds the context of the model.
     """
-    if not 1 <= places <= model.shape.context:
-        raise ValueError(f"places must be in 1..{model.shape.context}, not {places}")
-    return _Exporter(model, places).network()
+    if not 1 <= context <= model.shape.context:
+        raise ValueError(f"context must be in 1..{model.shape.context}, not {context}")
+    return _Exporter(model, context).network()
 
 
 class _Exporter:
-    def __init__(self, model: Gpt, places: int):
-        self.model, self.places, self.shape = model, places, model.shape
+    def __init__(self, model: Gpt, context: int):
+        self.model, self.context, self.shape = model, context, model.shape
         self.head = model.shape.width // model.shape.heads
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
@@ -251,19 +257,21 @@ class _Exporter:
 
     def network(self) -> onnx.ModelProto:
         shape, head = self.shape, self.head
-        cos, sin, there, unequal = self._tables()
+        cos, sin, mask, quarter = self._tables()
         x = self._node("Gather", [self._constant("words", self.model.weights["words"]), "word"], "vector")
         for number in range(shape.layers):
-            normed = self._normed(x, f"{number}.attention.norm")
+            normed = self._rms_norm(x, f"{number}.attention.norm")
             x = self._node(
-                "Add", [x, self._attention(number, normed, cos, sin, there, unequal)], f"{number}.attended"
+                "Add", [x, self._attention(number, normed, cos, sin, mask, quarter)], f"{number}.attended"
             )
             x = self._node(
-                "Add", [x, self._gated(number, self._normed(x, f"{number}.gated.norm"))], f"{number}.out"
+                "Add",
+                [x, self._feed_forward(number, self._rms_norm(x, f"{number}.gated.norm"))],
+                f"{number}.out",
             )
-        scores = self._linear(self._normed(x, "norm"), "words", "scores")
+        scores = self._linear(self._rms_norm(x, "norm"), "words", "scores")
         cache = {
-            f"{kind} {number}": (shape.heads, self.places, head)
+            f"{kind} {number}": (shape.heads, self.context, head)
             for number in range(shape.layers)
             for kind in ("keys", "values")
         }
@@ -282,19 +290,19 @@ class _Exporter:
 
     def _tables(self) -> tuple[str, str, str, str]:
         """Add tables for the current position: rotary cosine and sine, position mask, quarter-turn matrix."""
-        angles = np.repeat(np.arange(self.places)[:, None] * turns(self.head), 2, axis=1)
-        there = np.where(np.arange(self.places) < np.arange(self.places)[:, None], 0.0, _NOT_THERE)
+        angles = np.repeat(np.arange(self.context)[:, None] * rotary_frequencies(self.head), 2, axis=1)
+        mask = np.where(np.arange(self.context) < np.arange(self.context)[:, None], 0.0, _MASKED_SCORE)
         quarter = np.zeros((self.head, self.head))
         even = np.arange(0, self.head, 2)
         quarter[even, even + 1], quarter[even + 1, even] = 1.0, -1.0
-        rows = {"cos": np.cos(angles), "sin": np.sin(angles), "there": there}
+        rows = {"cos": np.cos(angles), "sin": np.sin(angles), "there": mask}
         found = [
             self._node("Gather", [self._constant(f"{name} of all", table), "place"], name)
             for name, table in rows.items()
         ]
         return found[0], found[1], found[2], self._constant("quarter", quarter)
 
-    def _attention(self, number: int, x: str, cos: str, sin: str, there: str, quarter: str) -> str:
+    def _attention(self, number: int, x: str, cos: str, sin: str, mask: str, quarter: str) -> str:
         name, shape, head = f"{number}.attention", self.shape, self.head
         weights = self.model.weights[f"{name}.in"].reshape(3, shape.width, shape.width)
         parts = []
@@ -303,14 +311,14 @@ class _Exporter:
                 "MatMul", [x, self._constant(f"{name}.{part}.weight", matrix.T)], f"{name}.{part}"
             )
             parts.append(self._reshape(made, (shape.heads, 1, head), f"{name}.{part} of heads"))
-        query, key = (self._turned(each, cos, sin, quarter) for each in parts[:2])
+        query, key = (self._rotate(each, cos, sin, quarter) for each in parts[:2])
         key = self._output(key, f"key {number}", (shape.heads, 1, head))
         value = self._output(parts[2], f"value {number}", (shape.heads, 1, head))
         root = self._constant("root", np.array(1 / np.sqrt(head)))
         query = self._node("Mul", [query, root], f"{name}.scaled")
         flipped = self._node("Transpose", [f"keys {number}"], f"{name}.keys", perm=[0, 2, 1])
         before = self._node(
-            "Add", [self._node("MatMul", [query, flipped], f"{name}.raw"), there], f"{name}.before"
+            "Add", [self._node("MatMul", [query, flipped], f"{name}.raw"), mask], f"{name}.before"
         )
         own = self._node(
             "MatMul",
@@ -320,7 +328,7 @@ class _Exporter:
         joined = self._node("Concat", [before, own], f"{name}.scores", axis=2)
         shares = self._node("Softmax", [joined], f"{name}.shares", axis=2)
         old, new = f"{name}.old", f"{name}.new"
-        sizes = self._constant("places and one", np.array([self.places, 1], np.int64))
+        sizes = self._constant("places and one", np.array([self.context, 1], np.int64))
         self.nodes.append(
             helper.make_node("Split", [shares, sizes], [old, new], name=f"{name}.split", axis=2)
         )
@@ -336,12 +344,12 @@ class _Exporter:
             self._reshape(mixed, (1, shape.width), f"{name}.together"), f"{name}.out", f"{name}.out"
         )
 
-    def _turned(self, x: str, cos: str, sin: str, quarter: str) -> str:
+    def _rotate(self, x: str, cos: str, sin: str, quarter: str) -> str:
         across = self._node("MatMul", [x, quarter], f"{x}.quarter")
         parts = [self._node("Mul", [each, by], f"{each}.{by}") for each, by in ((x, cos), (across, sin))]
         return self._node("Add", parts, f"{x}.turned")
 
-    def _gated(self, number: int, x: str) -> str:
+    def _feed_forward(self, number: int, x: str) -> str:
         name, hidden = f"{number}.gated", self.shape.hidden
         matrix = self.model.weights[f"{name}.in"]
         gate, value = (
@@ -353,7 +361,7 @@ class _Exporter:
             self._node("Mul", [open_, value], f"{name}.product"), f"{name}.out", f"{name}.result"
         )
 
-    def _normed(self, x: str, name: str) -> str:
+    def _rms_norm(self, x: str, name: str) -> str:
         gain = self._constant(name, self.model.weights[name])
         return self._node("RMSNormalization", [x, gain], f"{name}ed", axis=-1, epsilon=_EPSILON)
 

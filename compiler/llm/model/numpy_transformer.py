@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
 _EPSILON = 1e-5
-_BASE = 10_000.0
+_ROTARY_BASE = 10_000.0
 #: Minimum number of spare positions when the key-value cache is reallocated.
-_ROOM = 64
+_SPARE_POSITIONS = 64
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class TransformerShape:
         """Names and shapes of all weights; matrices are (outputs, inputs)."""
         width, hidden = self.width, self.hidden
         found: dict[str, tuple[int, ...]] = {"words": (self.words, width), "norm": (width,)}
-        for number in range(self.layers):
+        for layer in range(self.layers):
             found |= {
-                f"{number}.attention.norm": (width,),
-                f"{number}.attention.in": (3 * width, width),
-                f"{number}.attention.out": (width, width),
-                f"{number}.gated.norm": (width,),
-                f"{number}.gated.in": (2 * hidden, width),
-                f"{number}.gated.out": (width, hidden),
+                f"{layer}.attention.norm": (width,),
+                f"{layer}.attention.in": (3 * width, width),
+                f"{layer}.attention.out": (width, width),
+                f"{layer}.gated.norm": (width,),
+                f"{layer}.gated.in": (2 * hidden, width),
+                f"{layer}.gated.out": (width, hidden),
             }
         return found
 
@@ -72,8 +72,8 @@ class Gpt:
     def __init__(self, shape: TransformerShape, weights: Mapping[str, Floats], *, profile: bool = True):
         self.shape, self.profile = shape, profile
         self.weights = {name: np.ascontiguousarray(weights[name], np.float32) for name in shape.tensors}
-        angles = np.arange(shape.context)[:, None] * turns(shape.width // shape.heads)
-        self.turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        angles = np.arange(shape.context)[:, None] * rotary_frequencies(shape.width // shape.heads)
+        self.rotary = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def read(self, words: Sequence[int]) -> "TransformerState":
         """Return the decoding state after a prompt.
@@ -84,15 +84,15 @@ class Gpt:
             The prompt is empty or longer than the context.
         """
         if not 0 < len(words) <= self.shape.context:
-            raise ValueError(f"a model of {self.shape.context} words of context cannot read {len(words)}")
+            raise ValueError(f"a prompt must have 1..{self.shape.context} tokens, not {len(words)}")
         state = TransformerState(self, 1)
         state.push(np.array([words]))
         return state
 
 
-def turns(width: int) -> NDArray[np.float64]:
+def rotary_frequencies(width: int) -> NDArray[np.float64]:
     """Return the rotary angles in radians per position for each pair of a head's dimensions."""
-    return _BASE ** (-np.arange(0, width, 2) / width)
+    return _ROTARY_BASE ** (-np.arange(0, width, 2) / width)
 
 
 class TransformerState:
@@ -116,33 +116,35 @@ class TransformerState:
         )
         self.scores = np.zeros((count, shape.words), np.float32)
 
-    def spread(self, count: int) -> "TransformerState":
+    def fork(self, count: int) -> "TransformerState":
         """Return a state with `count` copies of the single continuation."""
         state = TransformerState(self.model, count)
         state.length = self.length
-        state._take(self._keys, self._values, np.zeros(count, int), _ROOM)
+        state._select_cache(self._keys, self._values, np.zeros(count, int), _SPARE_POSITIONS)
         state.scores[...] = self.scores
         return state
 
-    def keep(self, which: Sequence[int]) -> None:
+    def select(self, indices: Sequence[int]) -> None:
         """Select continuations by index and drop the others."""
-        self._take(self._keys, self._values, which, _ROOM)
-        self.scores = self.scores[which]
+        self._select_cache(self._keys, self._values, indices, _SPARE_POSITIONS)
+        self.scores = self.scores[indices]
 
-    def _take(self, keys: Floats, values: Floats, which: Sequence[int] | NDArray, more: int) -> None:
+    def _select_cache(
+        self, keys: Floats, values: Floats, indices: Sequence[int] | NDArray, spare: int
+    ) -> None:
         """Select continuations of the key-value cache and reserve room for more positions."""
         layers, _, heads, _, width = keys.shape
-        room, length = min(self.length + more, self.model.shape.context), self.length
+        room, length = min(self.length + spare, self.model.shape.context), self.length
         found = []
         for old in (keys, values):
-            new = np.empty((layers, len(which), heads, room, width), np.float32)
-            new[:, :, :, :length] = old[:, which, :, :length]
+            new = np.empty((layers, len(indices), heads, room, width), np.float32)
+            new[:, :, :, :length] = old[:, indices, :, :length]
             found.append(new)
         self._keys, self._values = found
 
-    def remembered(self, number: int) -> tuple[Floats, Floats]:
+    def cached_keys_values(self, layer: int) -> tuple[Floats, Floats]:
         """Return keys and values of a layer in the first continuation: (heads, tokens, width of a head)."""
-        return self._keys[number, 0, :, : self.length], self._values[number, 0, :, : self.length]
+        return self._keys[layer, 0, :, : self.length], self._values[layer, 0, :, : self.length]
 
     @property
     def full(self) -> bool:
@@ -153,38 +155,38 @@ class TransformerState:
         """Append tokens to every continuation; shape (continuations, tokens)."""
         weights = self.model.weights
         if self.length + words.shape[1] > self._keys.shape[3]:
-            self._take(self._keys, self._values, range(len(words)), words.shape[1] + _ROOM)
+            self._select_cache(self._keys, self._values, range(len(words)), words.shape[1] + _SPARE_POSITIONS)
         x: Floats = weights["words"][words]
-        for number in range(self.model.shape.layers):
-            x = x + self._attention(number, _normed(x, weights[f"{number}.attention.norm"]))
-            gated = _normed(x, weights[f"{number}.gated.norm"]) @ weights[f"{number}.gated.in"].T
+        for layer in range(self.model.shape.layers):
+            x = x + self._attention(layer, _rms_norm(x, weights[f"{layer}.attention.norm"]))
+            gated = _rms_norm(x, weights[f"{layer}.gated.norm"]) @ weights[f"{layer}.gated.in"].T
             gate, value = np.split(gated, 2, axis=-1)
-            x = x + (gate / (1 + np.exp(-gate)) * value) @ weights[f"{number}.gated.out"].T
+            x = x + (gate / (1 + np.exp(-gate)) * value) @ weights[f"{layer}.gated.out"].T
         self.length += words.shape[1]
-        self.scores = _normed(x[:, -1], weights["norm"]) @ weights["words"].T
+        self.scores = _rms_norm(x[:, -1], weights["norm"]) @ weights["words"].T
 
-    def _attention(self, number: int, x: Floats) -> Floats:
+    def _attention(self, layer: int, x: Floats) -> Floats:
         shape, weights = self.model.shape, self.model.weights
         count, new, _ = x.shape
         first, last = self.length, self.length + new
-        split = (x @ weights[f"{number}.attention.in"].T).reshape(count, new, 3, shape.heads, -1)
+        split = (x @ weights[f"{layer}.attention.in"].T).reshape(count, new, 3, shape.heads, -1)
         query, key, value = (split[:, :, part].swapaxes(1, 2) for part in range(3))
-        turn = tuple(each[first:last] for each in self.model.turn)
-        query, key = _turned(query, *turn), _turned(key, *turn)
-        self._keys[number, :, :, first:last], self._values[number, :, :, first:last] = key, value
-        keys, values = self._keys[number, :, :, :last], self._values[number, :, :, :last]
+        rotary = tuple(each[first:last] for each in self.model.rotary)
+        query, key = _rotate(query, *rotary), _rotate(key, *rotary)
+        self._keys[layer, :, :, first:last], self._values[layer, :, :, first:last] = key, value
+        keys, values = self._keys[layer, :, :, :last], self._values[layer, :, :, :last]
         scores = query @ keys.swapaxes(2, 3) / np.float32(np.sqrt(key.shape[-1]))
         scores[..., np.arange(first, last)[:, None] < np.arange(last)] = -np.inf
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ values
-        return mixed.swapaxes(1, 2).reshape(count, new, -1) @ weights[f"{number}.attention.out"].T
+        return mixed.swapaxes(1, 2).reshape(count, new, -1) @ weights[f"{layer}.attention.out"].T
 
 
-def _normed(x: Floats, gain: Floats) -> Floats:
+def _rms_norm(x: Floats, gain: Floats) -> Floats:
     return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(_EPSILON)) * gain
 
 
-def _turned(x: Floats, cos: Floats, sin: Floats) -> Floats:
+def _rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
     even, odd = x[..., ::2], x[..., 1::2]
     out = np.empty_like(x)
     out[..., ::2], out[..., 1::2] = even * cos - odd * sin, even * sin + odd * cos

@@ -15,13 +15,15 @@ from hw.errors import InputError, WorkError
 
 FORMAT = "mla-llm"
 VERSION = 1
-_MOST_BYTES = 1 << 24
+#: Maximum size of a model file in bytes.
+_MAX_BYTES = 1 << 24
+#: Suffix of the tensor with the scales of a matrix.
 _FACTOR = ".factor"
 _WORDS = "words"
 #: Standard deviation of the initial weights of new tokens.
-_DEVIATION = 0.02
-#: Limits for files from untrusted sources.
-_MOST = {"words": 1 << 16, "width": 1024, "heads": 64, "layers": 64, "hidden": 4096, "context": 1 << 14}
+_INITIAL_DEVIATION = 0.02
+#: Maximum dimensions in files from untrusted sources.
+_MAX_SIZES = {"words": 1 << 16, "width": 1024, "heads": 64, "layers": 64, "hidden": 4096, "context": 1 << 14}
 
 
 def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
@@ -73,13 +75,13 @@ def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
     model, language, about = _read(path)
     if language != LANGUAGE.words:
         raise InputError(
-            f"{path}: it knows another language than this compiler: train it anew (mla llm train, with --from "
-            f"{path} to go on from it)"
+            f"{path}: the model has another vocabulary than this compiler: train a new one (mla llm train; with "
+            f"--from {path} it continues from this model)"
         )
     return model, about
 
 
-def grown(path: Path, seed: int = 0) -> Gpt:
+def load_extended(path: Path, seed: int = 0) -> Gpt:
     """Read a model to continue training, and extend it to the current vocabulary.
 
     Parameters
@@ -96,7 +98,7 @@ def grown(path: Path, seed: int = 0) -> Gpt:
     """
     model, language, _ = _read(path)
     known = dict(zip(language, model.weights[_WORDS], strict=True))
-    rows = np.random.default_rng(seed).normal(0, _DEVIATION, (len(LANGUAGE), model.shape.width))
+    rows = np.random.default_rng(seed).normal(0, _INITIAL_DEVIATION, (len(LANGUAGE), model.shape.width))
     for number, word in enumerate(LANGUAGE.words):
         if word in known:
             rows[number] = known[word]
@@ -108,8 +110,8 @@ def grown(path: Path, seed: int = 0) -> Gpt:
 def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
     """Return a model, its vocabulary and its training metadata."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path}: a language model has at most {_MOST_BYTES:,} bytes")
+        if path.stat().st_size > _MAX_BYTES:
+            raise InputError(f"{path}: a language model has at most {_MAX_BYTES:,} bytes")
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
             shape, language = _shape(path, header)
@@ -122,10 +124,10 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
         array, factors = tensors.get(name), tensors.get(name + _FACTOR)
         known = array is not None and array.shape == size and array.dtype in (np.int8, np.float32)
         if array is None or not known or (factors is not None and factors.shape != (size[0], 1)):
-            raise InputError(f"{path}: its tensor {name!r} is missing or not {size}")
+            raise InputError(f"{path}: tensor {name!r} is missing or has another shape than {size}")
         weights[name] = array.astype(np.float32) * (1 if factors is None else factors.astype(np.float32))
         if not np.isfinite(weights[name]).all():
-            raise InputError(f"{path}: its tensor {name!r} has numbers that are not finite")
+            raise InputError(f"{path}: tensor {name!r} has numbers that are not finite")
     return Gpt(shape, weights, profile=profile), language, about
 
 
@@ -135,14 +137,16 @@ def _shape(path: Path, header: dict[str, str]) -> tuple[TransformerShape, tuple[
         raise InputError(f"{path}: no language model of version {VERSION}")
     language = json.loads(header.get("language", "null"))
     if not isinstance(language, list) or not all(isinstance(word, str) for word in language):
-        raise InputError(f"{path}: it does not say which language it knows")
+        raise InputError(f"{path}: the vocabulary is missing or invalid")
     sizes = json.loads(header.get("shape", "null"))
-    right = isinstance(sizes, dict) and sizes.keys() == _MOST.keys()
-    if not right or not all(type(size) is int and 0 < size <= _MOST[name] for name, size in sizes.items()):
-        raise InputError(f"{path}: its sizes are not those of a language model")
+    complete = isinstance(sizes, dict) and sizes.keys() == _MAX_SIZES.keys()
+    if not complete or not all(
+        type(size) is int and 0 < size <= _MAX_SIZES[name] for name, size in sizes.items()
+    ):
+        raise InputError(f"{path}: the dimensions are not those of a language model")
     shape = TransformerShape(**sizes)
     if shape.words != len(language) or shape.width % (2 * shape.heads):
-        raise InputError(f"{path}: its sizes do not go together")
+        raise InputError(f"{path}: the dimensions are inconsistent")
     return shape, tuple(language)
 
 

@@ -30,7 +30,7 @@ def number_words(value: int) -> list[str]:
     return [f"x{len(data)}", *(BYTES[each] for each in data)]
 
 
-def take_number(words: Iterator[str]) -> int:
+def decode_number(words: Iterator[str]) -> int:
     """Decode the next integer of a token stream and consume exactly its tokens.
 
     Raises
@@ -40,7 +40,7 @@ def take_number(words: Iterator[str]) -> int:
     """
     first = next(words, "")
     if first == MINUS:
-        value = take_number(words)
+        value = decode_number(words)
         if value <= 0:
             raise ValueError(f"a magnitude must be more than 0, not {value}")
         return -value
@@ -55,7 +55,7 @@ def take_number(words: Iterator[str]) -> int:
 def number_of(words: Sequence[str]) -> int:
     """Decode a token sequence that is one integer; ValueError if it is not."""
     rest = iter(words)
-    value = take_number(rest)
+    value = decode_number(rest)
     if (more := next(rest, None)) is not None:
         raise ValueError(f"{more!r} follows a number")
     return value
@@ -92,13 +92,13 @@ def following(prefix: Sequence[str], low: int, high: int) -> tuple[str, ...]:
         return ()
     least, most = _RANGES[prefix[0]]
     left = int(prefix[0][1:]) - len(prefix)
-    so_far = 0
+    prefix_value = 0
     for word in prefix[1:]:
-        so_far = so_far << 8 | _byte(word)
+        prefix_value = prefix_value << 8 | _byte(word)
     least, most = max(low, least), min(high, most)
     # Bytes for which some continuation stays within the range.
-    first = max((least >> 8 * left) - (so_far << 8), 0)
-    last = min((most >> 8 * left) - (so_far << 8), len(BYTES) - 1)
+    first = max((least >> 8 * left) - (prefix_value << 8), 0)
+    last = min((most >> 8 * left) - (prefix_value << 8), len(BYTES) - 1)
     return BYTES[first : last + 1]
 
 

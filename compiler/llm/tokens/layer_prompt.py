@@ -23,8 +23,8 @@ from hw.isa.counters import CAUSES
 from hw.isa.enums import DTYPE_BYTES
 
 #: Sizes that are encoded logarithmically: number of steps per doubling.
-_STEPS, _MOST_LEVEL = 3, 96
-_PARTS = 32
+_STEPS_PER_DOUBLING, _MAX_LEVEL = 3, 96
+_COST_PARTS = 32
 #: Target tokens: upper bounds of the ratio of requested to current cycles.
 WANTED = (0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.005, 1.02, 1.05, 1.1, 1.2, 1.5)
 #: Target token for the lowest achievable cycles.
@@ -41,9 +41,9 @@ WORDS = (
     ANSWER,
     *dict.fromkeys(kind.word for kind in LAYER_KINDS),
     *_FLAGS,
-    *(f"level {each}" for each in range(_MOST_LEVEL + 1)),
+    *(f"level {each}" for each in range(_MAX_LEVEL + 1)),
     *(f"cause {cause}" for cause in CAUSES),
-    *(f"part {each}" for each in range(1, _PARTS + 1)),
+    *(f"part {each}" for each in range(1, _COST_PARTS + 1)),
     *(f"want {number}" for number in range(len(WANTED) + 1)),
     BEST,
 )
@@ -160,7 +160,7 @@ class PromptSubject:
 
     def _cost(self) -> list[str]:
         cycles = sum(self.where.values())
-        parts = {cause: round(_PARTS * self.where.get(cause, 0) / max(cycles, 1)) for cause in CAUSES}
+        parts = {cause: round(_COST_PARTS * self.where.get(cause, 0) / max(cycles, 1)) for cause in CAUSES}
         shown = [word for cause, part in parts.items() if part for word in (f"cause {cause}", f"part {part}")]
         return [*number_words(cycles), *shown]
 
@@ -171,7 +171,7 @@ def want_of(ratio: float) -> str:
 
 
 def _level(value: float) -> str:
-    return f"level {min(round(_STEPS * log2(1 + value)), _MOST_LEVEL)}"
+    return f"level {min(round(_STEPS_PER_DOUBLING * log2(1 + value)), _MAX_LEVEL)}"
 
 
 def subjects_of(task: GeneratorTask) -> dict[str, PromptSubject]:
@@ -180,7 +180,7 @@ def subjects_of(task: GeneratorTask) -> dict[str, PromptSubject]:
     cycles: dict[str, int] = {}
     for name, (layer, spot) in _placed(task).items():
         if name in task.layers:
-            entry = task.measured.of(name)
+            entry = task.measured.layer_entry(name)
             found[name] = PromptSubject(layer, spot, task.schedule.layers[name], entry.where)
             cycles[name] = entry.cycles
     return dict(sorted(found.items(), key=lambda each: -cycles[each[0]]))
@@ -212,14 +212,14 @@ class Programs:
     measured: bool = True
 
     @cached_property
-    def workshop(self) -> EditablePrograms:
+    def editable(self) -> EditablePrograms:
         """Builder of edited programs."""
         return EditablePrograms(self.task.network)
 
     @cached_property
     def pieces(self) -> list[EditableProgram]:
         """Programs that contain layers of the task, slowest first."""
-        found = [each for each in self.workshop.pieces if set(each.layers) & set(self.task.layers)]
+        found = [each for each in self.editable.pieces if set(each.layers) & set(self.task.layers)]
         found = [each for each in found if each.unrolled.commands]
         return sorted(found, key=lambda each: -each.cycles(self.task.measured)) if self.measured else found
 
@@ -231,7 +231,7 @@ class Programs:
 
     def outline(self, piece: EditableProgram) -> list[str]:
         """Return the summary tokens of a program."""
-        return outline_words(piece.unrolled.commands, self.workshop.config.n)
+        return outline_words(piece.unrolled.commands, self.editable.config.n)
 
     @cached_property
     def _placed(self) -> dict[str, tuple[Layer, TilingContext]]:

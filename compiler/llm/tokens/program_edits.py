@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from compiler.codegen.semaphores import Issued
-from compiler.llm.tokens.integer_tokens import number_words, take_number
+from compiler.llm.tokens.integer_tokens import decode_number, number_words
 from compiler.llm.tokens.schedule_delta import END
 from compiler.tuning.edits.edit import MOST_DIMS, Edit, Move, Split, dims_of, place_of
 
@@ -12,10 +12,10 @@ SPLIT, MOVE = "split at", "move at"
 #: Edit tokens; the end token is shared with other answers.
 WORDS = (SPLIT, MOVE)
 #: Maximum number of edits per answer.
-MOST = 8
+MAX_EDITS = 8
 
 
-def edits_words(edits: Sequence[Edit]) -> list[str]:
+def encode_edits(edits: Sequence[Edit]) -> list[str]:
     """Return the tokens of edits, followed by the end token.
 
     Raises
@@ -26,8 +26,8 @@ def edits_words(edits: Sequence[Edit]) -> list[str]:
     return [*(word for edit in edits for word in _edit_words(edit)), END]
 
 
-def edits_of(words: Sequence[str]) -> tuple[Edit, ...]:
-    """Decode edits; inverse of `edits_words`.
+def decode_edits(words: Sequence[str]) -> tuple[Edit, ...]:
+    """Decode edits; inverse of `encode_edits`.
 
     Raises
     ------
@@ -47,13 +47,13 @@ def edit_of(head: str, numbers: Sequence[int]) -> Edit:
     return Split(*numbers) if head == SPLIT else Move(*numbers)
 
 
-def nearer(at: int, count: int) -> int:
+def index_from_nearer_end(at: int, count: int) -> int:
     """Return an index relative to the nearer end."""
     at = place_of(at, count)
     return at if at < count / 2 else at - count
 
 
-def plain(edit: Edit, commands: Sequence[Issued], n: int) -> Edit:
+def canonical(edit: Edit, commands: Sequence[Issued], n: int) -> Edit:
     """Return the canonical form of an edit among equivalent ones.
 
     Indices count from the nearer end, runs end with the program, and dimensions are those that the commands have.
@@ -69,10 +69,10 @@ def plain(edit: Edit, commands: Sequence[Issued], n: int) -> Edit:
     """
     at = place_of(edit.at, len(commands))
     if isinstance(edit, Move):
-        return replace(edit, at=nearer(at, len(commands)))
+        return replace(edit, at=index_from_nearer_end(at, len(commands)))
     run = commands[at : at + edit.run]
     dims = max(len(dims_of(command, n)[:MOST_DIMS]) for command in run)
-    return Split(nearer(at, len(commands)), len(run), min(edit.dim, dims - 1), edit.eighths)
+    return Split(index_from_nearer_end(at, len(commands)), len(run), min(edit.dim, dims - 1), edit.eighths)
 
 
 def _edit_words(edit: Edit) -> list[str]:
@@ -85,4 +85,4 @@ def _edit_words(edit: Edit) -> list[str]:
 def _edit(head: str | None, rest: Iterator[str]) -> Edit:
     if head not in WORDS:
         raise ValueError(f"{head!r} is no edit")
-    return edit_of(head, [take_number(rest) for _ in range(4 if head == SPLIT else 2)])
+    return edit_of(head, [decode_number(rest) for _ in range(4 if head == SPLIT else 2)])

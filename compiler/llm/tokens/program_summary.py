@@ -15,9 +15,9 @@ _UNITS = {unit: unit.name.lower() for unit in Unit}
 #: Summary tokens except `LAYER`, which is also a prompt token.
 WORDS = (OUTLINE, TIMES, MORE, *_UNITS.values())
 #: Maximum tokens from each end of the program, and maximum period of a repetition.
-_EACH, _PERIOD = 48, 12
+_MAX_END_TOKENS, _MAX_PERIOD = 48, 12
 #: Tokens needed to describe a repetition.
-_SAYING = 3
+_REPETITION_TOKENS = 3
 
 _Words = tuple[str, ...]
 
@@ -46,11 +46,11 @@ def outline_words(commands: Sequence[Issued], n: int) -> list[str]:
     front, back = _ends(groups)
     left = len(commands) - sum(group.commands for group in (*front, *back))
     more = [MORE, *number_words(left)] if left else []
-    said = [word for group in front for word in group.words]
+    front_words = [word for group in front for word in group.words]
     return [
         OUTLINE,
         *number_words(len(commands)),
-        *said,
+        *front_words,
         *more,
         *(word for group in back for word in group.words),
     ]
@@ -87,13 +87,13 @@ def _groups(each: Sequence[_Words]) -> list[_Group]:
 def _repeats(each: Sequence[_Words], at: int) -> list[tuple[int, int, int]]:
     """Return tokens saved, period and repeat count for each possible period."""
     found = [(0, 1, 1)]
-    for period in range(1, _PERIOD + 1):
+    for period in range(1, _MAX_PERIOD + 1):
         end = at + period
         while end < len(each) and each[end] == each[end - period]:
             end += 1
         times = (end - at) // period
         if times > 1:
-            saved = (times - 1) * sum(map(len, each[at : at + period])) - _SAYING
+            saved = (times - 1) * sum(map(len, each[at : at + period])) - _REPETITION_TOKENS
             if saved > 0:
                 found.append((saved, period, times))
     return found
@@ -101,7 +101,7 @@ def _repeats(each: Sequence[_Words], at: int) -> list[tuple[int, int, int]]:
 
 def _ends(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
     """Return the first and last groups within the token limit; together all groups if they fit."""
-    if sum(len(group.words) for group in groups) <= 2 * _EACH:
+    if sum(len(group.words) for group in groups) <= 2 * _MAX_END_TOKENS:
         return list(groups), []
     front = _first(groups)
     back = _first(groups[: len(front) - 1 if front else None : -1])
@@ -112,7 +112,7 @@ def _first(groups: Sequence[_Group]) -> list[_Group]:
     out, words = [], 0
     for group in groups:
         words += len(group.words)
-        if words > _EACH:
+        if words > _MAX_END_TOKENS:
             break
         out.append(group)
     return out

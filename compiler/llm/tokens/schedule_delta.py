@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.ir.identity import identity_of
-from compiler.llm.tokens.integer_tokens import following, number_words, take_number
+from compiler.llm.tokens.integer_tokens import decode_number, following, number_words
 from compiler.schedule.schedule import LayerSchedule
 
 END = "end"
@@ -109,7 +109,7 @@ def _value(name: str, rest: Iterator[str]) -> int | str | bool:
     first = next(rest, "")
     if first == ALL and SPANS[name].all_too:
         return _ALL
-    value, span = take_number(_again(first, rest)), SPANS[name]
+    value, span = decode_number(_prepend(first, rest)), SPANS[name]
     if not span.low <= value <= span.high:
         raise ValueError(f"{name} must be in {span.low}..{span.high}, not {value}")
     if name == "order":
@@ -117,7 +117,7 @@ def _value(name: str, rest: Iterator[str]) -> int | str | bool:
     return bool(value) if isinstance(getattr(_DEFAULT, name), bool) else value
 
 
-def _again(first: str, rest: Iterator[str]) -> Iterator[str]:
+def _prepend(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield first
     yield from rest
 
@@ -141,7 +141,7 @@ class ChangesGrammar:
         """Return the tokens that may follow a prefix; empty if the delta is complete."""
         if words and words[-1] == END:
             return ()
-        at = max((place for place, word in enumerate(words) if word in _FIELDS), default=None)
+        at = max((index for index, word in enumerate(words) if word in _FIELDS), default=None)
         left = self._names
         if at is not None:
             name, value = _FIELDS[words[at]], words[at + 1 :]

@@ -1,4 +1,4 @@
-"""Tokenized examples and batches."""
+"""Tokenization of training examples and their grouping into batches."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ from compiler.llm.tokens.vocabulary import LANGUAGE, PAD
 
 _PAD = LANGUAGE.number(PAD)
 #: Sampling weight of each type of answer.
-_SHARES = {Ask.SCHEDULE: 3, Ask.EDITS: 3, Ask.PROGRAM: 2}
+_SAMPLING_WEIGHTS = {Ask.SCHEDULE: 3, Ask.EDITS: 3, Ask.PROGRAM: 2}
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class TokenizedExample:
     ----------
     words : tuple of int
         Token ids of prompt and answer.
-    asked : int
+    prompt_length : int
         Number of prompt tokens, which are excluded from the loss.
     ask : Ask
         Type of the answer.
     """
 
     words: tuple[int, ...]
-    asked: int
+    prompt_length: int
     ask: Ask = Ask.SCHEDULE
 
 
-def shown(example: Example, *, best: bool, profile: bool = True, want: bool = True) -> TokenizedExample:
+def tokenize(example: Example, *, best: bool, profile: bool = True, want: bool = True) -> TokenizedExample:
     """Tokenize an example; `best`, `profile` and `want` as in `Example.question`."""
     question = LANGUAGE.encode(example.question(best=best, profile=profile, want=want))
     return TokenizedExample((*question, *LANGUAGE.encode(example.answer)), len(question), example.ask)
@@ -55,13 +55,13 @@ class Batch:
     ----------
     words, following : int64 arrays
         Input tokens and next tokens.
-    counts : bool array
+    mask : bool array
         True where the next token belongs to an answer.
     """
 
     words: NDArray[np.int64]
     following: NDArray[np.int64]
-    counts: NDArray[np.bool_]
+    mask: NDArray[np.bool_]
 
 
 def batches(
@@ -70,124 +70,140 @@ def batches(
     """Yield batches indefinitely, with types of answers by their weights.
 
     A group is sampled before its examples, so that large groups do not dominate; examples of similar length are
-    batched together. All examples of a group have one type; `size` and `words` as in `parts`.
+    batched together. All examples of a group have one type; `size` and `words` as in `length_batches`.
     """
-    some = 16
-    kinds = {ask: [group for group in groups if group[0].ask is ask] for ask in _SHARES}
-    found = [ask for ask, own in kinds.items() if own]
-    shares = [_SHARES[ask] for ask in found]
+    batches_per_chunk = 16
+    groups_by_ask = {ask: [group for group in groups if group[0].ask is ask] for ask in _SAMPLING_WEIGHTS}
+    types = [ask for ask, own in groups_by_ask.items() if own]
+    weights = [_SAMPLING_WEIGHTS[ask] for ask in types]
     while True:
-        chosen = rng.choices(found, shares, k=some * size)
-        drawn = list(parts([rng.choice(rng.choice(kinds[ask])) for ask in chosen], size, words))
+        chosen = rng.choices(types, weights, k=batches_per_chunk * size)
+        drawn = list(
+            length_batches([rng.choice(rng.choice(groups_by_ask[ask])) for ask in chosen], size, words)
+        )
         rng.shuffle(drawn)
         yield from map(batch_of, drawn)
 
 
-def parts(shown_: Sequence[TokenizedExample], size: int, words: int) -> Iterator[list[TokenizedExample]]:
-    """Yield examples in parts of similar length.
+def length_batches(
+    examples_: Sequence[TokenizedExample], size: int, words: int
+) -> Iterator[list[TokenizedExample]]:
+    """Yield examples in batches of similar length.
 
     Parameters
     ----------
-    shown_ : sequence of TokenizedExample
+    examples_ : sequence of TokenizedExample
         Examples to divide.
     size : int
-        Maximum number of examples per part.
+        Maximum number of examples per batch.
     words : int
-        Maximum number of tokens per part, including padding; a longer example is a part of its own.
+        Maximum number of tokens per batch, including padding; a longer example is a batch of its own.
     """
-    part: list[TokenizedExample] = []
-    for each in sorted(shown_, key=lambda one: len(one.words)):
-        if part and (len(part) == size or (len(part) + 1) * len(each.words) > words):
-            yield part
-            part = []
-        part.append(each)
-    if part:
-        yield part
+    batch: list[TokenizedExample] = []
+    for each in sorted(examples_, key=lambda one: len(one.words)):
+        if batch and (len(batch) == size or (len(batch) + 1) * len(each.words) > words):
+            yield batch
+            batch = []
+        batch.append(each)
+    if batch:
+        yield batch
 
 
 def batch_of(drawn: Sequence[TokenizedExample]) -> Batch:
     """Return a padded batch of examples."""
-    places = max(len(each.words) for each in drawn) - 1
-    words = np.full((len(drawn), places + 1), _PAD, np.int64)
-    counts = np.zeros((len(drawn), places), np.bool_)
+    length = max(len(each.words) for each in drawn) - 1
+    words = np.full((len(drawn), length + 1), _PAD, np.int64)
+    mask = np.zeros((len(drawn), length), np.bool_)
     for row, each in enumerate(drawn):
         words[row, : len(each.words)] = each.words
-        counts[row, each.asked - 1 : len(each.words) - 1] = True
-    return Batch(words[:, :-1], words[:, 1:], counts)
+        mask[row, each.prompt_length - 1 : len(each.words) - 1] = True
+    return Batch(words[:, :-1], words[:, 1:], mask)
 
 
-#: Number of networks below which starting another process does not pay off.
-_WORTH = 40
+#: Minimum number of networks per process; starting more processes does not pay off.
+_NETWORKS_PER_PROCESS = 40
 #: Networks per work item of a process.
-_CHUNK = 8
+_NETWORKS_PER_TASK = 8
 #: Number of progress messages while a corpus is read.
-_TOLD = 10
+_REPORTS = 10
 
 
 @dataclass(frozen=True)
-class Style:
+class PromptOptions:
     """Options of prompts in training.
 
     Parameters
     ----------
     profile, want : bool
-        Whether prompts include the current cost, and the target.
-    longest : int
+        True if prompts include the current cost, and the target.
+    max_tokens : int
         Maximum number of tokens; longer examples are dropped.
     """
 
     profile: bool
     want: bool
-    longest: int
+    max_tokens: int
 
 
 @dataclass(frozen=True)
-class Found:
-    """Examples of a network: all, and those with the best answers, which ask for the best."""
+class NetworkExamples:
+    """Tokenized examples of a network.
+
+    Attributes
+    ----------
+    every : list of TokenizedExample
+        Examples of all measured answers, with their targets.
+    best : list of TokenizedExample
+        Examples of the best answers, whose prompts ask for the best.
+    """
 
     every: list[TokenizedExample]
     best: list[TokenizedExample]
 
 
-def read_examples(
-    walks: Sequence[Trajectory], style: Style, say: Callable[[str], None] = lambda _text: None
-) -> list[Found]:
+def tokenize_examples(
+    walks: Sequence[Trajectory], options: PromptOptions, say: Callable[[str], None] = lambda _text: None
+) -> list[NetworkExamples]:
     """Tokenize the examples of each network, in order, in parallel processes.
 
     Parameters
     ----------
     walks : sequence of Trajectory
-        Measured networks.
-    style : Style
+        Measured networks to tokenize.
+    options : PromptOptions
         Options of the prompts.
     say : callable
         Called with progress messages.
     """
-    lanes = min(len(os.sched_getaffinity(0)), len(walks) // _WORTH)
-    out: list[Found] = []
-    with _mapped(walks, style, lanes) as found:
-        for number, each in enumerate(found, 1):
+    processes = min(len(os.sched_getaffinity(0)), len(walks) // _NETWORKS_PER_PROCESS)
+    out: list[NetworkExamples] = []
+    with _map_networks(walks, options, processes) as networks:
+        for number, each in enumerate(networks, 1):
             out.append(each)
-            if number * _TOLD // len(walks) > (number - 1) * _TOLD // len(walks):
+            if number * _REPORTS // len(walks) > (number - 1) * _REPORTS // len(walks):
                 say(f"read {number:,} of {len(walks):,} networks")
     return out
 
 
 @contextmanager
-def _mapped(walks: Sequence[Trajectory], style: Style, lanes: int) -> Iterator[Iterator[Found]]:
-    """Yield tokenized examples in order, from `lanes` processes or this one."""
-    read = partial(_read, style=style)
-    if lanes < 2:
+def _map_networks(
+    walks: Sequence[Trajectory], options: PromptOptions, processes: int
+) -> Iterator[Iterator[NetworkExamples]]:
+    """Yield tokenized examples in order, from `processes` processes or this one."""
+    read = partial(_tokenize_network, options=options)
+    if processes < 2:
         yield map(read, walks)
         return
-    with multiprocessing.get_context("spawn").Pool(lanes) as pool:
-        yield pool.imap(read, walks, _CHUNK)
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield pool.imap(read, walks, _NETWORKS_PER_TASK)
 
 
-def _read(walk: Trajectory, style: Style) -> Found:
+def _tokenize_network(walk: Trajectory, options: PromptOptions) -> NetworkExamples:
     every, best = [], []
     for example in examples(walk):
-        every.append(shown(example, best=False, profile=style.profile, want=style.want))
+        every.append(tokenize(example, best=False, profile=options.profile, want=options.want))
         if example.best:
-            best.append(shown(example, best=True, profile=style.profile, want=style.want))
-    return Found(*([each for each in part if len(each.words) <= style.longest] for part in (every, best)))
+            best.append(tokenize(example, best=True, profile=options.profile, want=options.want))
+    return NetworkExamples(
+        *([each for each in batch if len(each.words) <= options.max_tokens] for batch in (every, best))
+    )

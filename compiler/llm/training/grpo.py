@@ -17,13 +17,13 @@ from torch.nn import functional  # pyright: ignore[reportMissingImports]
 from compiler.llm.data.self_training import RolloutGroup
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from compiler.llm.training.dataset import TokenizedExample, batch_of, batches, parts
-from compiler.llm.training.loop import loss_of, products
+from compiler.llm.training.dataset import TokenizedExample, batch_of, batches, length_batches
+from compiler.llm.training.loop import autocast, loss_of
 from compiler.llm.training.torch_transformer import TorchTransformer
 
 #: Added to the standard deviation of log costs in a group, so that small differences are not amplified.
-_SOFT = 0.01
-_CLIP_NORM, _WARM, _SAY = 1.0, 10, 25
+_DEVIATION_OFFSET = 0.01
+_CLIP_NORM, _WARMUP_STEPS, _REPORT_STEPS = 1.0, 10, 25
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class GrpoPolicy:
     batch, words : int
         Maximum answers per step, and maximum tokens of them including prompts.
     rate : float
-        Learning rate.
+        Learning rate after warmup.
     clip : float
         Clipping range of the likelihood ratio: 1 - clip to 1 + clip.
     near : float
@@ -59,7 +59,7 @@ class GrpoPolicy:
 
 
 @dataclass(frozen=True)
-class Judged(TokenizedExample):
+class ScoredAnswer(TokenizedExample):
     """Tokenized answer with its advantage."""
 
     advantage: float = 0.0
@@ -68,26 +68,26 @@ class Judged(TokenizedExample):
 def advantages(costs: Sequence[float]) -> list[float]:
     """Return the advantage of each answer: standardized negative log cost within the group."""
     gains = [-log(cost) for cost in costs]
-    middle, spread = fmean(gains), pstdev(gains) + _SOFT
-    return [(gain - middle) / spread for gain in gains]
+    mean, spread = fmean(gains), pstdev(gains) + _DEVIATION_OFFSET
+    return [(gain - mean) / spread for gain in gains]
 
 
-def judged_answers(groups: Sequence[RolloutGroup], longest: int) -> list[Judged]:
+def tokenize_answers(groups: Sequence[RolloutGroup], max_tokens: int) -> list[ScoredAnswer]:
     """Return the answers of groups with different costs, up to a number of tokens."""
-    found: list[Judged] = []
+    found: list[ScoredAnswer] = []
     for group in groups:
         question = LANGUAGE.encode(group.question)
         if max(group.costs) > min(group.costs):
             for words, advantage in zip(group.answers, advantages(group.costs), strict=True):
-                whole = (*question, *LANGUAGE.encode(words))
-                found.append(Judged(whole, len(question), group.ask, advantage))
-    return [each for each in found if len(each.words) <= longest]
+                tokens = (*question, *LANGUAGE.encode(words))
+                found.append(ScoredAnswer(tokens, len(question), group.ask, advantage))
+    return [each for each in found if len(each.words) <= max_tokens]
 
 
 def reinforce(
     model: Gpt,
     groups: Sequence[RolloutGroup],
-    beside: Sequence[Sequence[TokenizedExample]],
+    corpus: Sequence[Sequence[TokenizedExample]],
     policy: GrpoPolicy,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Gpt:
@@ -99,7 +99,7 @@ def reinforce(
         Model that produced the answers.
     groups : sequence of RolloutGroup
         Answers with their costs.
-    beside : sequence of sequences of TokenizedExample
+    corpus : sequence of sequences of TokenizedExample
         Corpus examples to mix in, as for `fit`; empty for none.
     policy : GrpoPolicy
         Hyperparameters of the training.
@@ -107,49 +107,53 @@ def reinforce(
         Called with progress messages.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    module, before = (TorchTransformer(model.shape).to(device) for _ in range(2))
-    module.take(model)
-    before.take(model)
+    module, reference = (TorchTransformer(model.shape).to(device) for _ in range(2))
+    module.load_weights(model)
+    reference.load_weights(model)
     optimizer = torch.optim.AdamW(module.parameters(), lr=policy.rate, betas=(0.9, 0.98), weight_decay=0.0)
     rng = random.Random(policy.seed)
-    others = batches(beside, policy.batch, policy.words, random.Random(rng.random())) if beside else None
-    steps = list(_batches(judged_answers(groups, model.shape.context), policy, rng))
+    corpus_batches = (
+        batches(corpus, policy.batch, policy.words, random.Random(rng.random())) if corpus else None
+    )
+    steps = list(_batches(tokenize_answers(groups, model.shape.context), policy, rng))
     total = 0.0
-    for step, part in enumerate(steps, 1):
+    for step, answers in enumerate(steps, 1):
         for group in optimizer.param_groups:
-            group["lr"] = policy.rate * min(step / _WARM, 1.0)
-        loss = policy_loss(module, before, part, policy, device)
-        if others is not None:
-            loss = loss + policy.beside * loss_of(module, next(others), device)
+            group["lr"] = policy.rate * min(step / _WARMUP_STEPS, 1.0)
+        loss = policy_loss(module, reference, answers, policy, device)
+        if corpus_batches is not None:
+            loss = loss + policy.beside * loss_of(module, next(corpus_batches), device)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP_NORM)
         optimizer.step()
         total += float(loss.detach())
-        if step % _SAY == 0 or step == len(steps):
-            say(f"step {step} of {len(steps)}: loss {total / (step % _SAY or _SAY):.3f}")
+        if step % _REPORT_STEPS == 0 or step == len(steps):
+            say(f"step {step} of {len(steps)}: loss {total / (step % _REPORT_STEPS or _REPORT_STEPS):.3f}")
             total = 0.0
     return module.gpt(profile=model.profile)
 
 
-def _batches(answers: Sequence[Judged], policy: GrpoPolicy, rng: random.Random) -> Iterator[list[Judged]]:
-    """Yield all answers in random order, those of similar length together."""
+def _batches(
+    answers: Sequence[ScoredAnswer], policy: GrpoPolicy, rng: random.Random
+) -> Iterator[list[ScoredAnswer]]:
+    """Yield all answers in random order, in batches of similar length."""
     for _ in range(policy.passes):
-        mixed = rng.sample(answers, len(answers))
-        some = policy.batch * 8
+        shuffled = rng.sample(answers, len(answers))
+        chunk = policy.batch * 8
         found = [
-            part
-            for at in range(0, len(mixed), some)
-            for part in parts(mixed[at : at + some], policy.batch, policy.words)
+            batch
+            for start in range(0, len(shuffled), chunk)
+            for batch in length_batches(shuffled[start : start + chunk], policy.batch, policy.words)
         ]
         rng.shuffle(found)
-        yield from ([each for each in part if isinstance(each, Judged)] for part in found)
+        yield from ([each for each in batch if isinstance(each, ScoredAnswer)] for batch in found)
 
 
 def policy_loss(
     module: TorchTransformer,
-    before: TorchTransformer,
-    answers: Sequence[Judged],
+    reference: TorchTransformer,
+    answers: Sequence[ScoredAnswer],
     policy: GrpoPolicy,
     device: torch.device,
 ) -> torch.Tensor:
@@ -157,28 +161,27 @@ def policy_loss(
 
     Parameters
     ----------
-    module, before : TorchTransformer
+    module, reference : TorchTransformer
         Model in training, and the sampling policy.
-    answers : sequence of Judged
+    answers : sequence of ScoredAnswer
         Answers with their advantages.
     policy : GrpoPolicy
         Hyperparameters of the training.
     device : torch.device
         Device to compute on.
     """
-    made = batch_of(answers)
-    words, counts, following = (
-        torch.from_numpy(each).to(device) for each in (made.words, made.counts, made.following)
+    batch = batch_of(answers)
+    words, mask, following = (
+        torch.from_numpy(each).to(device) for each in (batch.words, batch.mask, batch.following)
     )
-    said = following[counts]
-    with products(device):
-        now = -functional.cross_entropy(module(words, counts).float(), said, reduction="none")
+    targets = following[mask]
+    with autocast(device):
+        log_new = -functional.cross_entropy(module(words, mask).float(), targets, reduction="none")
         with torch.no_grad():
-            then = -functional.cross_entropy(before(words, counts).float(), said, reduction="none")
-    worth = torch.tensor([each.advantage for each in answers], device=device)[counts.nonzero()[:, 0]]
-    ratio = (now - then).exp()
-    gain = torch.minimum(ratio * worth, ratio.clamp(1 - policy.clip, 1 + policy.clip) * worth)
-    away = (
-        (then - now).exp() - (then - now) - 1
-    )  # of a Kullback-Leibler divergence, never negative (Schulman 2020)
-    return -(gain - policy.near * away).mean()
+            log_old = -functional.cross_entropy(reference(words, mask).float(), targets, reduction="none")
+    weight = torch.tensor([each.advantage for each in answers], device=device)[mask.nonzero()[:, 0]]
+    ratio = (log_new - log_old).exp()
+    gain = torch.minimum(ratio * weight, ratio.clamp(1 - policy.clip, 1 + policy.clip) * weight)
+    # Estimator of the Kullback-Leibler divergence that is never negative (Schulman 2020).
+    divergence = (log_old - log_new).exp() - (log_old - log_new) - 1
+    return -(gain - policy.near * divergence).mean()

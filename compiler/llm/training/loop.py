@@ -1,4 +1,4 @@
-"""The training loop: steps over examples with checkpoints from which it resumes."""
+"""Training loop over batches of examples, with checkpoints from which an interrupted run resumes."""
 
 import math
 import pickle
@@ -14,7 +14,7 @@ import torch  # pyright: ignore[reportMissingImports]  an extra
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.cache.digest import name
-from compiler.llm.training.dataset import Batch, TokenizedExample, batch_of, batches, parts
+from compiler.llm.training.dataset import Batch, TokenizedExample, batch_of, batches, length_batches
 from compiler.llm.training.torch_transformer import TorchTransformer
 from hw.errors import InputError
 
@@ -35,19 +35,21 @@ _DAMAGED = (
 )
 
 
-def beginning(module: TorchTransformer, groups: Sequence[Sequence[TokenizedExample]]) -> str:
+def run_digest(module: TorchTransformer, groups: Sequence[Sequence[TokenizedExample]]) -> str:
     """Return a digest of the initial weights and the examples of a training run."""
     weights = {key: each.cpu().numpy() for key, each in module.state_dict().items()}
     words = [np.fromiter((word for each in group for word in each.words), np.int32) for group in groups]
-    sizes = [np.array([(len(each.words), each.asked) for each in group], np.int32) for group in groups]
+    sizes = [
+        np.array([(len(each.words), each.prompt_length) for each in group], np.int32) for group in groups
+    ]
     return name(weights, words, sizes)
 
 
-def keep(
+def save_checkpoint(
     path: Path,
     module: TorchTransformer,
     optimizer: torch.optim.Optimizer,
-    asked: dict[str, Any],
+    identity: dict[str, Any],
     done: tuple[int, Curve],
 ) -> None:
     """Write a checkpoint atomically, replacing an earlier one.
@@ -57,27 +59,27 @@ def keep(
     path : Path
         Path of the checkpoint.
     module, optimizer : TorchTransformer, Optimizer
-        Current model and optimizer state.
-    asked : dict
+        Model and optimizer whose state is written.
+    identity : dict
         Identity of the training run; only the same run resumes from the file.
     done : int, list
-        Steps done so far, and the losses.
+        Number of steps done so far, and the validation losses.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp")
+    temporary = path.with_suffix(".tmp")
     state = {
-        "asked": asked,
+        "asked": identity,
         "step": done[0],
         "curve": done[1],
         "module": module.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
-    torch.save(state, beside)
-    beside.replace(path)
+    torch.save(state, temporary)
+    temporary.replace(path)
 
 
-def resume(
-    path: Path, module: TorchTransformer, optimizer: torch.optim.Optimizer, asked: dict[str, Any]
+def load_checkpoint(
+    path: Path, module: TorchTransformer, optimizer: torch.optim.Optimizer, identity: dict[str, Any]
 ) -> tuple[int, Curve]:
     """Load a checkpoint if there is one; return the steps done and the losses.
 
@@ -90,7 +92,7 @@ def resume(
         return 0, []
     try:
         state = torch.load(path, weights_only=True)
-        same = state["asked"] == asked
+        same = state["asked"] == identity
         if same:
             module.load_state_dict(state["module"])
             optimizer.load_state_dict(state["optimizer"])
@@ -98,14 +100,16 @@ def resume(
     except _DAMAGED as error:
         first = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(
-            f"{path}: cannot be read as a checkpoint: {first}; remove it to begin anew"
+            f"{path}: cannot be read as a checkpoint: {first}; remove it to start from scratch"
         ) from None
-    raise InputError(f"{path}: a checkpoint of another training; remove it to begin anew")
+    raise InputError(
+        f"{path}: the checkpoint belongs to another training run; remove it to start from scratch"
+    )
 
 
-_DECAY, _CLIP, _WARM = 0.1, 1.0, 100
+_WEIGHT_DECAY, _CLIP_NORM, _WARMUP_STEPS = 0.1, 1.0, 100
 #: Steps between checkpoints and between progress messages.
-_KEEP, _SAY = 200, 50
+_CHECKPOINT_STEPS, _REPORT_STEPS = 200, 50
 
 
 @dataclass(frozen=True)
@@ -134,8 +138,8 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """Result of a run: steps and validation losses (nats per answer token)."""
+class FitResult:
+    """Result of a training run: steps and validation losses in nats per answer token."""
 
     curve: list[tuple[int, float]]
 
@@ -143,11 +147,11 @@ class Fitted:
 def fit(
     module: TorchTransformer,
     groups: Sequence[Sequence[TokenizedExample]],
-    judged: Sequence[TokenizedExample],
+    validation: Sequence[TokenizedExample],
     recipe: Recipe,
     checkpoint: Path,
     say: Callable[[str], None] = lambda _text: None,
-) -> Fitted:
+) -> FitResult:
     """Train a model.
 
     Parameters
@@ -156,8 +160,8 @@ def fit(
         Model to train, in place.
     groups : sequence of sequences of TokenizedExample
         Training examples; each group is sampled equally often.
-    judged : sequence of TokenizedExample
-        Validation examples.
+    validation : sequence of TokenizedExample
+        Examples for the validation loss.
     recipe : Recipe
         Hyperparameters of the run.
     checkpoint : Path
@@ -172,69 +176,71 @@ def fit(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module.to(device)
-    optimizer = torch.optim.AdamW(_groups_of(module), lr=recipe.rate, betas=(0.9, 0.98))
-    asked = {"recipe": vars(recipe), "shape": vars(module.shape), "begins": beginning(module, groups)}
-    first, curve = resume(checkpoint, module, optimizer, asked)
-    drawn = batches(groups, recipe.batch, recipe.words, random.Random(f"{recipe.seed} {first}"))
+    optimizer = torch.optim.AdamW(_parameter_groups(module), lr=recipe.rate, betas=(0.9, 0.98))
+    identity = {"recipe": vars(recipe), "shape": vars(module.shape), "begins": run_digest(module, groups)}
+    first, curve = load_checkpoint(checkpoint, module, optimizer, identity)
+    training_batches = batches(groups, recipe.batch, recipe.words, random.Random(f"{recipe.seed} {first}"))
     total = 0.0
     for step in range(first, recipe.steps):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.rate * _pace(step, recipe.steps)
-        loss = loss_of(module, next(drawn), device)
+            group["lr"] = recipe.rate * _rate_factor(step, recipe.steps)
+        loss = loss_of(module, next(training_batches), device)
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP_NORM)
         optimizer.step()
         total += float(loss.detach())
-        if (step + 1) % _SAY == 0:
-            say(f"step {step + 1} of {recipe.steps}: loss {total / _SAY:.3f}")
+        if (step + 1) % _REPORT_STEPS == 0:
+            say(f"step {step + 1} of {recipe.steps}: loss {total / _REPORT_STEPS:.3f}")
             total = 0.0
-        if (step + 1) % _KEEP == 0 or step + 1 == recipe.steps:
-            curve.append((step + 1, judge(module, judged, recipe)))
-            say(f"step {step + 1} of {recipe.steps}: {curve[-1][1]:.3f} on what was not shown")
-            keep(checkpoint, module, optimizer, asked, (step + 1, curve))
-    return Fitted(curve)
+        if (step + 1) % _CHECKPOINT_STEPS == 0 or step + 1 == recipe.steps:
+            curve.append((step + 1, validation_loss(module, validation, recipe)))
+            say(f"step {step + 1} of {recipe.steps}: validation loss {curve[-1][1]:.3f}")
+            save_checkpoint(checkpoint, module, optimizer, identity, (step + 1, curve))
+    return FitResult(curve)
 
 
-def judge(module: TorchTransformer, judged: Sequence[TokenizedExample], recipe: Recipe) -> float:
-    """Return the mean loss per answer token."""
+def validation_loss(
+    module: TorchTransformer, validation: Sequence[TokenizedExample], recipe: Recipe
+) -> float:
+    """Return the mean loss per answer token of validation examples."""
     device = next(module.parameters()).device
     total = words = 0.0
     with torch.no_grad():
-        for part in parts(judged, recipe.batch, recipe.words):
-            made = batch_of(part)
-            count = int(made.counts.sum())
-            total += float(loss_of(module, made, device)) * count
+        for examples in length_batches(validation, recipe.batch, recipe.words):
+            batch = batch_of(examples)
+            count = int(batch.mask.sum())
+            total += float(loss_of(module, batch, device)) * count
             words += count
     return total / max(words, 1)
 
 
 def loss_of(module: TorchTransformer, batch: Batch, device: torch.device) -> torch.Tensor:
     """Return the mean cross-entropy of the answer tokens in nats."""
-    counts = torch.from_numpy(batch.counts).to(device)
-    with products(device):
-        scores = module(torch.from_numpy(batch.words).to(device), counts)
-    return functional.cross_entropy(scores.float(), torch.from_numpy(batch.following).to(device)[counts])
+    mask = torch.from_numpy(batch.mask).to(device)
+    with autocast(device):
+        scores = module(torch.from_numpy(batch.words).to(device), mask)
+    return functional.cross_entropy(scores.float(), torch.from_numpy(batch.following).to(device)[mask])
 
 
-def _pace(step: int, steps: int) -> float:
-    warm = min((step + 1) / min(_WARM, steps), 1.0)
-    return warm * (0.05 + 0.95 * (1 + math.cos(math.pi * step / steps)) / 2)
+def _rate_factor(step: int, steps: int) -> float:
+    warmup = min((step + 1) / min(_WARMUP_STEPS, steps), 1.0)
+    return warmup * (0.05 + 0.95 * (1 + math.cos(math.pi * step / steps)) / 2)
 
 
-def _groups_of(module: TorchTransformer) -> list[dict[str, Any]]:
+def _parameter_groups(module: TorchTransformer) -> list[dict[str, Any]]:
     """Return parameter groups: weight decay applies to matrices but not to norms."""
     matrices = [each for each in module.parameters() if each.ndim > 1]
-    rest = [each for each in module.parameters() if each.ndim <= 1]
-    return [{"params": matrices, "weight_decay": _DECAY}, {"params": rest, "weight_decay": 0.0}]
+    vectors = [each for each in module.parameters() if each.ndim <= 1]
+    return [{"params": matrices, "weight_decay": _WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
 
 
 #: CPU flags of fast bfloat16 multiplication.
 _BFLOAT16 = ("amx_bf16", "avx512_bf16")
 
 
-def products(device: torch.device) -> AbstractContextManager[object]:
-    """Context in which matrix products use bfloat16 if that is faster; weights stay float32.
+def autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which matrix products use bfloat16 if that is faster; weights stay float32.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Trains a model: on all measurements, then on the best answers, then on its own."""
+"""Training of a model on all measurements, then on the best answers; fine-tuning on its own measured answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from compiler.llm.training.dataset import Found, Style, TokenizedExample, read_examples
+from compiler.llm.training.dataset import NetworkExamples, PromptOptions, TokenizedExample, tokenize_examples
 from compiler.llm.training.loop import Recipe, fit
 from compiler.llm.training.torch_transformer import TorchTransformer
 from hw.errors import InputError
@@ -28,7 +28,7 @@ class Plan:
     first, then : Recipe
         Training on all measurements, then on the best answers.
     profile, want : bool
-        Whether prompts include the current cost, and the target (if not, they always ask for the best).
+        True if prompts include the current cost, and the target; without target they always ask for the best.
     """
 
     shape: TransformerShape
@@ -39,14 +39,14 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """Trained model with metadata: networks, examples and validation losses."""
 
     model: Gpt
     about: dict[str, Any]
 
 
-def plan_of(steps: int, then: int, seed: int = 0, shape: TransformerShape | None = None) -> Plan:
+def default_plan(steps: int, then: int, seed: int = 0, shape: TransformerShape | None = None) -> Plan:
     """Return the default plan with the given steps, for the default or another shape."""
     return Plan(
         shape or TransformerShape(len(LANGUAGE)), Recipe(steps, seed=seed), Recipe(then, rate=3e-4, seed=seed)
@@ -59,7 +59,7 @@ def train(
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
     start: Gpt | None = None,
-) -> Trained:
+) -> TrainedModel:
     """Train a model.
 
     Parameters
@@ -80,26 +80,26 @@ def train(
     InputError
         There are too few measurements, or a checkpoint belongs to another run.
     """
-    style = Style(plan.profile, plan.want, plan.shape.context)
-    read = list(zip(walks, read_examples(walks, style, say), strict=True))
-    kept = [found for walk, found in read if not is_judged(walk)]
-    judged = [found for walk, found in read if is_judged(walk)]
+    options = PromptOptions(plan.profile, plan.want, plan.shape.context)
+    tokenized = list(zip(walks, tokenize_examples(walks, options, say), strict=True))
+    training = [examples for walk, examples in tokenized if not is_judged(walk)]
+    validation = [examples for walk, examples in tokenized if is_judged(walk)]
     stages = {
-        "first": TrainingStage(plan.first, kept, judged),
-        "then": TrainingStage(plan.then, kept, judged, best=True),
+        "first": TrainingStage(plan.first, training, validation),
+        "then": TrainingStage(plan.then, training, validation, best=True),
     }
     module = TorchTransformer(plan.shape, plan.first.seed)
     if start is not None:
-        module.take(start)
-    curves = go_through(module, stages, folder, say)
+        module.load_weights(start)
+    curves = run_stages(module, stages, folder, say)
     about = {
         "networks": len(walks),
-        "examples": sum(len(each.every) for each in kept),
+        "examples": sum(len(each.every) for each in training),
         "plan": asdict(plan),
         "loss": curves,
         "without": [name for name in ("profile", "want") if not getattr(plan, name)],
     }
-    return Trained(module.gpt(profile=plan.profile), about)
+    return TrainedModel(module.gpt(profile=plan.profile), about)
 
 
 @dataclass(frozen=True)
@@ -110,19 +110,19 @@ class TrainingStage:
     ----------
     recipe : Recipe
         Hyperparameters of the stage.
-    shown, judged : sequence of Found
-        Training networks and validation networks.
+    training, validation : sequence of NetworkExamples
+        Examples of the training networks and of the validation networks.
     best : bool
         True to use only the best answers.
     """
 
     recipe: Recipe
-    shown: Sequence[Found]
-    judged: Sequence[Found]
+    training: Sequence[NetworkExamples]
+    validation: Sequence[NetworkExamples]
     best: bool = False
 
 
-def go_through(
+def run_stages(
     module: TorchTransformer, stages: dict[str, TrainingStage], folder: Path, say: Callable[[str], None]
 ) -> dict[str, list[tuple[int, float]]]:
     """Train in stages by name and return their losses.
@@ -134,29 +134,37 @@ def go_through(
     """
     curves = {}
     for name, stage in stages.items():
-        groups, others = (by_kind(part, best=stage.best) for part in (stage.shown, stage.judged))
-        if not groups or not others:
-            raise InputError(f"{len(stage.shown)} networks are too few to learn from: measure more of them")
+        groups, validation_groups = (
+            group_examples(part, best=stage.best) for part in (stage.training, stage.validation)
+        )
+        if not groups or not validation_groups:
+            raise InputError(
+                f"{len(stage.training)} networks are too few to learn from: measure more of them"
+            )
         if stage.recipe.steps:
-            one_each = [group[number % len(group)] for number, group in enumerate(others)]
+            validation_examples = [
+                group[number % len(group)] for number, group in enumerate(validation_groups)
+            ]
             path = folder / f"{name}.pt"
-            curves[name] = fit(module, groups, one_each, stage.recipe, path, partial(_say, say, name)).curve
+            curves[name] = fit(
+                module, groups, validation_examples, stage.recipe, path, partial(_report, say, name)
+            ).curve
     return curves
 
 
-def by_kind(found: Sequence[Found], *, best: bool) -> list[list[TokenizedExample]]:
+def group_examples(examples: Sequence[NetworkExamples], *, best: bool) -> list[list[TokenizedExample]]:
     """Group examples by network and type of answer; with `best`, only the best answers."""
-    each = (network.best if best else network.every for network in found)
+    each = (network.best if best else network.every for network in examples)
     groups = ([one for one in every if one.ask is ask] for every in each for ask in Ask)
     return [group for group in groups if group]
 
 
-def _say(say: Callable[[str], None], name: str, text: str) -> None:
+def _report(say: Callable[[str], None], name: str, text: str) -> None:
     say(f"{name}: {text}")
 
 
 @dataclass(frozen=True)
-class Further:
+class FineTuningPlan:
     """Plan of fine-tuning.
 
     Parameters
@@ -169,26 +177,26 @@ class Further:
     then: Recipe
 
 
-def further_of(steps: int, seed: int) -> Further:
+def fine_tuning_plan(steps: int, seed: int) -> FineTuningPlan:
     """Return the default plan with `steps` steps in total."""
     then = steps // 3
-    return Further(Recipe(steps - then, rate=3e-4, seed=seed), Recipe(then, rate=2e-4, seed=seed))
+    return FineTuningPlan(Recipe(steps - then, rate=3e-4, seed=seed), Recipe(then, rate=2e-4, seed=seed))
 
 
-def improve(
+def fine_tune(
     model: Gpt,
     walks: Sequence[Trajectory],
     asked: set[tuple[str, int]],
-    plan: Further,
+    plan: FineTuningPlan,
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
-) -> Trained:
+) -> TrainedModel:
     """Continue training a model.
 
     Parameters
     ----------
     model : Gpt
-        Initial model.
+        Model to start from.
     walks : sequence of Trajectory
         All measurements, including the answers of the model.
     asked : set
@@ -205,17 +213,17 @@ def improve(
     InputError
         There are too few measurements, or a checkpoint belongs to another run.
     """
-    style = Style(profile=model.profile, want=True, longest=model.shape.context)
-    read = list(zip(walks, read_examples(walks, style, say), strict=True))
-    kept = [(walk, found) for walk, found in read if not is_judged(walk)]
-    judged = [found for walk, found in read if is_judged(walk)]
-    own = [found for walk, found in kept if (walk.machine, walk.index) in asked]
+    options = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
+    tokenized = list(zip(walks, tokenize_examples(walks, options, say), strict=True))
+    training = [(walk, examples) for walk, examples in tokenized if not is_judged(walk)]
+    validation = [examples for walk, examples in tokenized if is_judged(walk)]
+    sampled = [examples for walk, examples in training if (walk.machine, walk.index) in asked]
     stages = {
-        "first": TrainingStage(plan.first, own, judged),
-        "then": TrainingStage(plan.then, [found for _, found in kept], judged, best=True),
+        "first": TrainingStage(plan.first, sampled, validation),
+        "then": TrainingStage(plan.then, [examples for _, examples in training], validation, best=True),
     }
     module = TorchTransformer(model.shape)
-    module.take(model)
-    curves = go_through(module, stages, folder, say)
+    module.load_weights(model)
+    curves = run_stages(module, stages, folder, say)
     about = {"networks": len(walks), "asked": len(asked), "further": asdict(plan), "loss": curves}
-    return Trained(module.gpt(profile=model.profile), about)
+    return TrainedModel(module.gpt(profile=model.profile), about)

@@ -12,7 +12,7 @@ from compiler.codegen.dispatch_guard import GuardedProgram, at_most
 from compiler.codegen.executable import StageExecutable
 from compiler.options import CompileOptions
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.dispatch.variant_memory import rebased, together
+from compiler.runtime.dispatch.variant_memory import rebased, share_memory
 from compiler.runtime.stages import BatchVariant, Stage
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -43,15 +43,15 @@ def with_sizes(
 
     Parameters
     ----------
-    options : Options
-        How to compile.
+    options : CompileOptions
+        Options of the compilation; `batches` has the sizes.
     build : callable
         Compiles the model for one size.
 
     Raises
     ------
     InputError
-        A size cannot be compiled, or the programs do not fit the instruction store together.
+        A size cannot be compiled, or the programs do not all fit the instruction store.
     """
     single = replace(options, batches=(), single=True, offset=0)
     made = [build(replace(single, batch=batch)) for batch in options.batches]
@@ -65,7 +65,7 @@ def with_sizes(
 
 
 def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
-    """Check that the programs of all stages fit the instruction store together.
+    """Check that the programs of all stages fit the instruction store at the same time.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
 
 
 def _check_stages(networks: Sequence[CompiledNetwork]) -> None:
-    """Check that networks for all sizes run the same nodes on the accelerator, with the same layers."""
+    """Check that the networks of all sizes run the same nodes on the accelerator, with the same layers."""
     first, *others = networks
     for other in others:
         differ = {each.node for each in first.host} ^ {each.node for each in other.host}
@@ -109,7 +109,7 @@ def _stage(options: CompileOptions, stages: Sequence[Stage]) -> Stage:
 def _code(options: CompileOptions, codes: Sequence[StageExecutable], count: int) -> StageExecutable:
     """Combine programs: smaller sizes guarded, the largest as fallback; each size has its own constants."""
     sizes = options.batches
-    memory = together(codes, start=options.offset)
+    memory = share_memory(codes, start=options.offset)
     same = {number: (number, 0) for number in range(1, count)}
     programs = []
     for code, moved, size in zip(codes, memory.moved, sizes, strict=True):

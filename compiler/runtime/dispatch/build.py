@@ -13,17 +13,17 @@ from compiler.runtime.dispatch.skip import with_skip
 def dispatched(
     options: CompileOptions,
     build: Callable[[CompileOptions], CompiledNetwork],
-    makings: Sequence[CommandStream],
+    streams: Sequence[CommandStream],
 ) -> CompiledNetwork:
     """Build the network of a model, with dynamic dispatch if the options ask for it.
 
     Parameters
     ----------
-    options : Options
-        How to compile.
+    options : CompileOptions
+        Options of the compilation.
     build : callable
         Compiles the model without dynamic dispatch.
-    makings : sequence of CommandStream
+    streams : sequence of CommandStream
         List to which `build` appends the command streams of stages on the accelerator.
 
     Raises
@@ -36,4 +36,4 @@ def dispatched(
     if options.skip is None:
         return build(options)
     network = build(replace(options, single=True, offset=0))
-    return with_skip(network, options.skip, makings, options.offset)
+    return with_skip(network, options.skip, streams, options.offset)

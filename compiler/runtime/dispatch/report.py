@@ -13,7 +13,7 @@ Taken = Sequence[Counter[int]]
 
 
 def work(network: CompiledNetwork, runs: Sequence[int], taken: Taken, samples: int) -> Floor:
-    """Minimum work of a batch with `samples` valid samples.
+    """Return the minimum work of a batch with `samples` valid samples.
 
     `runs` and `taken` are the increments of the session's counts by this batch.
     """
@@ -28,7 +28,7 @@ def work(network: CompiledNetwork, runs: Sequence[int], taken: Taken, samples: i
 
 
 def layers(network: CompiledNetwork, runs: Sequence[int], taken: Taken) -> list[tuple[LayerInfo, int]]:
-    """Layers with the number of times each ran."""
+    """Return the layers with the number of times each ran."""
     out: list[tuple[LayerInfo, int]] = []
     for stage, times, counts in zip(_coded(network), runs, taken, strict=True):
         fewer = sum(counts[i] for i in range(len(network.smaller))) if network.smaller else counts[0]
@@ -40,7 +40,7 @@ def layers(network: CompiledNetwork, runs: Sequence[int], taken: Taken) -> list[
 
 
 def variants(network: CompiledNetwork, taken: Taken) -> list[dict[str, Any]]:
-    """Candidate programs, with the number of times each was selected."""
+    """Return the candidate programs with the number of times each was selected."""
     out = []
     for stage, counts in zip(_coded(network), taken, strict=True):
         assert stage.code is not None

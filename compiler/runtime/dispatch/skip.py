@@ -1,4 +1,4 @@
-"""Skips the part of a network behind a tensor that has one value everywhere; stages compiled as one program."""
+"""Skipping of the work that depends on an all-zero tensor, and compilation of stages as single programs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from compiler.ir.tensor import Tensor
 from compiler.lowering.lower import LoweredNetwork
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import check_room
-from compiler.runtime.dispatch.variant_memory import align_up, rebased, together
+from compiler.runtime.dispatch.variant_memory import align_up, rebased, share_memory
 from compiler.runtime.stages import Stage
 from compiler.schedule.schedule import Schedule
 from cosim.semantics.command_fields import unpack_fields
@@ -78,22 +78,24 @@ def check_single(name: str, code: StageExecutable) -> None:
         )
 
 
-_REST = "fence load, matrix, fuse, store"
+_WAIT_FOR_ALL = "fence load, matrix, fuse, store"
 
 
-def probe(config: MlaConfig, tensor: Tensor, value: int, place: tuple[int, int], tag: int) -> Program:
-    """Program that counts in %fuse_zeros the elements of a tensor in DRAM that have a value.
+def probe(config: MlaConfig, tensor: Tensor, value: int, location: tuple[int, int], tag: int) -> Program:
+    """Return a program that counts in %fuse_zeros the elements of a tensor in DRAM that have a given value.
 
     It subtracts the value from each element and overwrites one scratchpad row with the differences.
 
     Parameters
     ----------
+    config : MlaConfig
+        Hardware configuration of the program.
     tensor : Tensor
-        Of int8 or uint8.
+        Tensor of type int8 or uint8.
     value : int
-        As its type has it.
-    place : (int, int)
-        Operand with an address in DRAM, and the bytes from there to the tensor.
+        Value to count, in the tensor's type.
+    location : (int, int)
+        Index of an operand with a DRAM address, and byte offset of the tensor from there.
     tag : int
         Counter tag of the program.
 
@@ -110,10 +112,10 @@ def probe(config: MlaConfig, tensor: Tensor, value: int, place: tuple[int, int],
             f"skip: {tensor.name!r} of {size:,} bytes does not fit the scratchpad of {config.sp_bytes:,}"
         )
     kind, dims = "i8" if tensor.dtype == "int8" else "u8", FUSE_DIMS.index("x")
-    operand, offset = place
+    operand, offset = location
     return assemble(
         f"""
-        {_REST}
+        {_WAIT_FOR_ALL}
         tag {tag}
         set load.dram, op{operand}, {offset}
         set load.len, {size}
@@ -136,12 +138,14 @@ def probe(config: MlaConfig, tensor: Tensor, value: int, place: tuple[int, int],
 def constants(
     config: MlaConfig, name: str, start: int, sizes: Sequence[tuple[int, int]], tag: int
 ) -> Program:
-    """A program that copies constants from the model's memory to DRAM.
+    """Return a program that copies constants from the model's memory to DRAM.
 
     Parameters
     ----------
+    config : MlaConfig
+        Hardware configuration of the program.
     name : str
-        Of the program.
+        Name of the program.
     start : int
         Offset of the consecutive constants in the model's memory in bytes.
     sizes : sequence of (int, int)
@@ -152,30 +156,30 @@ def constants(
     Raises
     ------
     InputError
-        The constants do not fit the scratchpad together.
+        The constants do not all fit the scratchpad.
     """
     total = sum(size for _, size in sizes)
     if total > config.sp_bytes:
         raise InputError(f"skip: {total:,} bytes of results do not fit the scratchpad of {config.sp_bytes:,}")
     lines = [
-        _REST,
+        _WAIT_FOR_ALL,
         f"tag {tag}",
         f"set load.dram, op0, {start}",
         f"set load.len, {total}",
         "issue load, signal(store:0)",
     ]
-    at, wait = 0, ", wait(load:0)"
+    offset, wait = 0, ", wait(load:0)"
     for operand, size in sizes:
-        lines += [f"set store.dram, op{operand}", f"set store.src, {at}", f"set store.len, {size}"]
+        lines += [f"set store.dram, op{operand}", f"set store.src, {offset}", f"set store.len, {size}"]
         lines.append(f"issue store{wait}")
-        at, wait = at + size, ""
+        offset, wait = offset + size, ""
     return assemble("\n".join([*lines, "halt"]), name)
 
 
-def at_once(config: MlaConfig, making: CommandStream, tensor: Tensor) -> bool:
+def writes_all_at_once(config: MlaConfig, stream: CommandStream, tensor: Tensor) -> bool:
     """Return True if the last FUSE command of a stage writes every element of its output tensor once."""
-    layers = [number for number, layer in enumerate(making.lowered.layers) if layer.y == tensor.name]
-    drains = [command for command in making.issued if command.unit == Unit.FUSE]
+    layers = [number for number, layer in enumerate(stream.lowered.layers) if layer.y == tensor.name]
+    drains = [command for command in stream.issued if command.unit == Unit.FUSE]
     if not drains or [c.layer for c in drains if c.layer in layers] != [drains[-1].layer]:
         return False
     c = unpack_fields(Unit.FUSE, list(drains[-1].values))
@@ -188,17 +192,17 @@ def at_once(config: MlaConfig, making: CommandStream, tensor: Tensor) -> bool:
 
 
 def with_skip(
-    network: CompiledNetwork, name: str, makings: Sequence[CommandStream], start: int = 0
+    network: CompiledNetwork, name: str, streams: Sequence[CommandStream], start: int = 0
 ) -> CompiledNetwork:
     """Add a short program to the stage that depends only on a tensor, for the case that the tensor is all zero.
 
     Parameters
     ----------
-    network : Network
+    network : CompiledNetwork
         Network whose stages are one program each; one stage has the tensor as its only input.
     name : str
-        The tensor, or the node that computes it. Zero is the tensor's zero point.
-    makings : sequence of CommandStream
+        Name of the tensor, or of the node that computes it. Zero is the tensor's zero point.
+    streams : sequence of CommandStream
         Command streams of the stages on the accelerator, in order.
     start : int
         Bytes at the start of the model's memory that belong to other code.
@@ -206,58 +210,60 @@ def with_skip(
     Raises
     ------
     InputError
-        There is no such stage, the tensor is not of bytes, or it or the constants do not fit the machine.
+        There is no such stage, the tensor is not int8 or uint8, or it or the constants do not fit the scratchpad.
     """
     assert network.graph is not None
     stages, name = list(network.stages), tensor_named(network.graph, name)
-    at = next(
+    index = next(
         (i for i, each in enumerate(stages) if each.code and [t.name for t in each.inputs] == [name]), None
     )
-    if at is None:
+    if index is None:
         raise InputError(f"skip: no stage on the accelerator depends on {name!r} alone")
-    stage = stages[at]
+    stage = stages[index]
     (tensor,) = stage.inputs
     if tensor.dtype not in ("int8", "uint8"):
         raise InputError(f"skip: {name!r} must be int8 or uint8, not {tensor.dtype}")
     zero = tensor.quantization.zero_point[0] if tensor.quantization else 0
-    results = _results(network, stage, np.full(tensor.shape, zero, tensor.dtype))
-    first = stages[at - 1] if at else None
-    others = [*stages[:at], *stages[at + 1 :]]
+    results = _results_of_zeros(network, stage, np.full(tensor.shape, zero, tensor.dtype))
+    first = stages[index - 1] if index else None
+    others = [*stages[:index], *stages[index + 1 :]]
     read = [t.name for t in (*network.outputs, *(t for each in others for t in each.inputs))]
     if first is not None and first.code and [t.name for t in first.outputs] == [name] and name not in read:
-        making = makings[sum(bool(each.code) for before in stages[: at - 1] for each in before.walk())]
-        seen = zero == np.iinfo(tensor.dtype).min and at_once(network.config, making, tensor)
-        stages[at - 1 : at + 1] = [_joined(network.config, first, stage, zero, results, start, seen=seen)]
+        stream = streams[sum(bool(each.code) for before in stages[: index - 1] for each in before.walk())]
+        seen = zero == np.iinfo(tensor.dtype).min and writes_all_at_once(network.config, stream, tensor)
+        stages[index - 1 : index + 1] = [
+            _merged(network.config, first, stage, zero, results, start, seen=seen)
+        ]
     else:
-        stages[at] = _alone(network.config, stage, zero, results, start)
+        stages[index] = _with_probe(network.config, stage, zero, results, start)
     check_room(network.config, stages)
     return replace(network, stages=tuple(stages))
 
 
-def _results(network: CompiledNetwork, stage: Stage, zeros: NDArray) -> NDArray[np.uint8]:
-    """Bytes of all outputs that the stage computes from zeros."""
+def _results_of_zeros(network: CompiledNetwork, stage: Stage, zeros: NDArray) -> NDArray[np.uint8]:
+    """Return the bytes of all outputs that the stage computes from zeros."""
     part = replace(network, inputs=stage.inputs, outputs=stage.outputs, stages=(stage,))
     made = part(zeros)
     arrays = [np.ascontiguousarray(made[tensor.name]) for tensor in stage.outputs]
     return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
 
 
-def _alone(config: MlaConfig, stage: Stage, zero: int, results: NDArray[np.uint8], start: int) -> Stage:
-    """Put a probe of the input before the stage."""
+def _with_probe(config: MlaConfig, stage: Stage, zero: int, results: NDArray[np.uint8], start: int) -> Stage:
+    """Insert a probe of the input before the stage."""
     code = stage.code
     assert code is not None
     (tensor,) = stage.inputs
-    memory = together([code], results, start)
-    same = {place: (place, 0) for place in code.places.values()}
+    memory = share_memory([code], results, start)
+    same = {operand: (operand, 0) for operand in code.places.values()}
     main = rebased(code.parts[0].program, memory.moved[0], same)
-    look = probe(config, tensor, zero, (code.places[tensor.name], 0), code.tags[0])
+    first = probe(config, tensor, zero, (code.places[tensor.name], 0), code.tags[0])
     end = replace(code.parts[0], program=main)
-    made = replace(code, parts=(ProgramPart(look, ()), end), image=memory.image, memory=memory.size)
+    made = replace(code, parts=(ProgramPart(first, ()), end), image=memory.image, memory=memory.size)
     guard = equal(Statistic.FUSE_ZEROS, tensor.elements)
     return replace(stage, code=_guarded(made, stage.outputs, guard, memory.more))
 
 
-def _joined(
+def _merged(
     config: MlaConfig,
     first: Stage,
     second: Stage,
@@ -269,23 +275,25 @@ def _joined(
 ) -> Stage:
     """Merge two stages with the tensor between them in the model's memory, and probe it in between.
 
-    The probe is omitted if the last FUSE command has `seen` the whole tensor: then its maximum decides.
+    The probe is omitted if the last FUSE command has `seen` the whole tensor: then its maximum is the criterion.
     """
     a, b = first.code, second.code
     assert a is not None and b is not None
     (tensor,) = second.inputs
-    memory = together([a, b], results, start)
+    memory = share_memory([a, b], results, start)
     middle = align_up(memory.size)
     places = {each.name: number for number, each in enumerate((*first.inputs, *second.outputs), 1)}
     programs = []
     for code, moved in zip((a, b), memory.moved, strict=True):
-        to = {at: (places[name], 0) for name, at in code.places.items() if name != tensor.name}
-        to[code.places[tensor.name]] = (0, middle)
-        programs.append(rebased(code.parts[0].program, moved, to))
+        moved_operands = {
+            index: (places[name], 0) for name, index in code.places.items() if name != tensor.name
+        }
+        moved_operands[code.places[tensor.name]] = (0, middle)
+        programs.append(rebased(code.parts[0].program, moved, moved_operands))
     begin, end = programs
     guard, looks = (
         equal(Statistic.FUSE_ZEROS, tensor.elements),
-        [ProgramPart(_look(config, tensor, zero, middle, b), ())],
+        [ProgramPart(_probe_of(config, tensor, zero, middle, b), ())],
     )
     if seen:
         guard, looks, begin = equal(Statistic.FUSE_MAX, zero), [], _until_drained(begin)
@@ -302,7 +310,7 @@ def _joined(
     )
 
 
-def _look(config: MlaConfig, tensor: Tensor, zero: int, middle: int, code: StageExecutable) -> Program:
+def _probe_of(config: MlaConfig, tensor: Tensor, zero: int, middle: int, code: StageExecutable) -> Program:
     return probe(config, tensor, zero, (0, middle), code.tags[0])
 
 

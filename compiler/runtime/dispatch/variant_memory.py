@@ -1,4 +1,4 @@
-"""Memory layout shared by several executables of one model, and programs rebased into it."""
+"""Memory layout shared by several executables of one model, and relocation of programs into it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,27 +14,29 @@ _ALIGN = 64
 
 
 @dataclass(frozen=True)
-class Moved:
+class Relocation:
     """Relocation of one variant's memory.
 
     Parameters
     ----------
     constants : int
         Size of the variant's constants in bytes.
-    fixed, passing : int
-        New offsets of the constants and of the work area.
+    constants_offset, work_offset : int
+        New offsets of the constants and of the work area in bytes.
     """
 
     constants: int
-    fixed: int
-    passing: int
+    constants_offset: int
+    work_offset: int
 
-    def to(self, address: int) -> int:
-        """New address of a byte."""
-        return address + (self.fixed if address < self.constants else self.passing - align_up(self.constants))
+    def relocate(self, address: int) -> int:
+        """Return the new address of a byte."""
+        if address < self.constants:
+            return address + self.constants_offset
+        return address + self.work_offset - align_up(self.constants)
 
 
-def rebased(program: Program, memory: Moved, moved: Mapping[int, tuple[int, int]]) -> Program:
+def rebased(program: Program, memory: Relocation, moved: Mapping[int, tuple[int, int]]) -> Program:
     """Relocate the addresses of a program.
 
     Parameters
@@ -44,18 +46,18 @@ def rebased(program: Program, memory: Moved, moved: Mapping[int, tuple[int, int]
     memory : Moved
         Relocation of the model's memory, operand 0.
     moved : dict
-        For each other operand, the operand that replaces it and the byte offset that is added.
+        For each other operand, the operand that replaces it and the byte offset to add.
     """
     return replace(program, words=tuple(_word(word, memory, moved) for word in program.words))
 
 
-def _word(word: int, memory: Moved, moved: Mapping[int, tuple[int, int]]) -> int:
+def _word(word: int, memory: Relocation, moved: Mapping[int, tuple[int, int]]) -> int:
     values = decode(word)
     op, index = MicroOp(values.pop("opcode")), values["b"] - OPERAND_BASE
     if op is not MicroOp.SET or not 0 <= index < MAX_OPERANDS:
         return word
     if index == 0:
-        return encode(op, **values | {"imm": memory.to(values["imm"])})
+        return encode(op, **values | {"imm": memory.relocate(values["imm"])})
     operand, offset = moved[index]
     return encode(op, **values | {"b": OPERAND_BASE + operand, "imm": values["imm"] + offset})
 
@@ -78,28 +80,33 @@ class VariantMemory:
 
     image: NDArray[np.uint8]
     size: int
-    moved: list[Moved]
+    moved: list[Relocation]
     more: int
 
 
-def together(
+def share_memory(
     codes: Sequence[StageExecutable], more: NDArray[np.uint8] | None = None, start: int = 0
 ) -> VariantMemory:
-    """Lay out variants of which one runs at a time, after `start` reserved bytes, with `more` constants."""
-    at, fixed = align_up(start), []
+    """Lay out variants that share a work area, of which one runs at a time.
+
+    The layout begins with `start` reserved bytes; `more` is the array of additional constants.
+    """
+    end, offsets = align_up(start), []
     for code in codes:
-        fixed.append(at)
-        at += align_up(code.image.size)
-    further, size = at, 0 if more is None else more.size
-    passing = at + align_up(size)
-    image = np.zeros(further + size, np.uint8)
-    for code, place in zip(codes, fixed, strict=True):
-        image[place : place + code.image.size] = code.image
+        offsets.append(end)
+        end += align_up(code.image.size)
+    size = 0 if more is None else more.size
+    work_offset = end + align_up(size)
+    image = np.zeros(end + size, np.uint8)
+    for code, offset in zip(codes, offsets, strict=True):
+        image[offset : offset + code.image.size] = code.image
     if more is not None:
-        image[further:] = more
-    moved = [Moved(code.image.size, place, passing) for code, place in zip(codes, fixed, strict=True)]
+        image[end:] = more
+    moved = [
+        Relocation(code.image.size, offset, work_offset) for code, offset in zip(codes, offsets, strict=True)
+    ]
     work = max(code.memory - align_up(code.image.size) for code in codes)
-    return VariantMemory(image, passing + work, moved, further)
+    return VariantMemory(image, work_offset + work, moved, end)
 
 
 def align_up(size: int) -> int:

@@ -1,1 +1,1 @@
-"""The `.mla` file format: writer, reader and field checks."""
+"""The `.mla` file format: writer, and reader with field checks."""

@@ -1,4 +1,4 @@
-"""Reads `.mla` files, which are untrusted: every field that a session needs is checked."""
+"""Reader of `.mla` files, which are untrusted: every field that a session needs is checked."""
 
 import json
 import zipfile
@@ -58,7 +58,7 @@ FORMAT, VERSION = "mla network", 4
 
 
 class PackageReader:
-    """Reads a network from an archive."""
+    """Reader of a network from a ZIP archive."""
 
     def __init__(self, archive: zipfile.ZipFile):
         self.archive = archive
@@ -99,14 +99,14 @@ class PackageReader:
         return HostNode(*texts, edge=typed(values["edge"], bool, "edge"))
 
     def _batch(self, value: Any) -> int:
-        """Batch size, which must divide the first dimension of every input and output."""
+        """Check the batch size, which must divide the first dimension of every input and output."""
         shapes = [each["shape"] for key in ("inputs", "outputs") for each in self.manifest[key]]
         if typed(value, int, "batch") < 1 or (value > 1 and any(not s or s[0] % value for s in shapes)):
             raise ValueError(f"a batch of {value} does not fit the inputs and outputs")
         return value
 
     def _smaller(self, values: list, batch: int) -> tuple[BatchVariant, ...]:
-        """Variants for smaller batches, in ascending order."""
+        """Read the variants for smaller batches, in ascending order."""
         made = tuple(
             BatchVariant(
                 typed(each["batch"], int, "batch"),
@@ -136,7 +136,7 @@ class PackageReader:
         return Tensor(name, shape, np.dtype(typed(values["dtype"], str, "dtype")).name, q, data)
 
     def _with_contents(self, folder: str, values: list) -> tuple[Tensor, ...]:
-        """Tensors, some of which are constants."""
+        """Read tensors, some of which are constants with contents."""
         return tuple(
             self._constant(f"{folder}{number}.bin", each) if each["constant"] else self._tensor(each)
             for number, each in enumerate(values)
@@ -150,7 +150,7 @@ class PackageReader:
     def _stages(
         self, folder: str, values: list, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> tuple[Stage, ...]:
-        """Stages of the network or of a subgraph; inputs of a stage must come from earlier ones."""
+        """Read the stages of the network or of a subgraph; inputs of a stage must come from earlier ones."""
         stages = tuple(self._stage(f"{folder}stage{i}", each) for i, each in enumerate(values))
         known = {tensor.name: tensor for tensor in inputs}
         for wanted, made in [*((stage.inputs, stage.outputs) for stage in stages), (outputs, ())]:
@@ -222,7 +222,7 @@ class PackageReader:
         return Stage(inputs, outputs, code=made, infos=infos, floor=floor, spared=spared)
 
     def _peak(self, values: dict | None) -> Peak | None:
-        """Peak use of the on-chip memories, which is optional in files."""
+        """Read the peak use of the on-chip memories, which is optional in files."""
         if values is None:
             return None
         sp, acc = (typed(values[key], int, f"peak of {key}") for key in ("sp", "acc"))
@@ -231,7 +231,7 @@ class PackageReader:
         return Peak(sp, acc)
 
     def _part(self, member: str, layers: list, guards: list) -> ProgramPart:
-        """A program with its guarded alternatives."""
+        """Read a program with its guarded alternatives."""
         instead = tuple(
             GuardedProgram(
                 Guard(Compare(typed(each["compare"], int, "compare")), each["selector"], each["value"]),

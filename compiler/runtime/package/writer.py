@@ -1,4 +1,7 @@
-"""Writer of compiled network files: uncompressed ZIP archives of a JSON manifest, programs, images and constants."""
+"""Reading and writing of compiled network files.
+
+A file is an uncompressed ZIP archive of a JSON manifest, programs, memory images and constants.
+"""
 
 import io
 import json
@@ -160,7 +163,7 @@ def _control(put: _Put, folder: str, control: Control) -> dict[str, Any]:
 
 
 def _with_contents(put: _Put, folder: str, tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Tensors, some of which are constants whose contents are written."""
+    """Describe tensors, and write the contents of those that are constants."""
     for number, tensor in enumerate(tensors):
         if tensor.data is not None:
             put(f"{folder}{number}.bin", _contents(tensor.data))

@@ -132,8 +132,8 @@ class EquivalenceChecker:
         record = CompilationTrace()
         plain = self._prepared.network(replace(network.schedule, programs={}), record)
         watches = [
-            CheckPlan(list(_watched(making, code.parts)), list(_parameters(making)))
-            for making, code in zip(record.makings, plain.codes, strict=True)
+            CheckPlan(list(_watched(stream, code.parts)), list(_parameters(stream)))
+            for stream, code in zip(record.streams, plain.codes, strict=True)
         ]
         for extreme in (False, True):
             inputs, seed = self._inputs(number, extreme), number if extreme else None
@@ -171,10 +171,10 @@ class EquivalenceChecker:
         return out
 
 
-def _watched(making: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[list[CheckedTensor]]:
+def _watched(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[list[CheckedTensor]]:
     """For each program the tensors that it completes and that others read; outputs are looked at by themselves."""
-    lowered = making.lowered
-    outside = {making.homes[name].ring for name in lowered.graph.outputs}
+    lowered = stream.lowered
+    outside = {stream.homes[name].ring for name in lowered.graph.outputs}
     last = [
         max((at for at, part in enumerate(parts) if number in part.layers), default=-1)
         for number in range(len(lowered.layers))
@@ -185,23 +185,23 @@ def _watched(making: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[
             read[name] = max(read.get(name, -1), last[number])
     for at in range(len(parts)):
         yield [
-            CheckedTensor(layer.y, making.homes[layer.y].ring.memory, _bytes_of(making, layer))
+            CheckedTensor(layer.y, stream.homes[layer.y].ring.memory, _bytes_of(stream, layer))
             for number, layer in enumerate(lowered.layers)
             if last[number] == at < read.get(lowered.root(layer.y), -1)
-            and not making.homes[layer.y].plane
-            and making.homes[layer.y].ring not in outside
+            and not stream.homes[layer.y].plane
+            and stream.homes[layer.y].ring not in outside
         ]
 
 
-def _parameters(making: CommandStream) -> Iterator[tuple[int, int]]:
+def _parameters(stream: CommandStream) -> Iterator[tuple[int, int]]:
     """Where biases and multipliers lie in the model's memory."""
     rings = {}
-    for command in making.commands:
+    for command in stream.commands:
         word, source = command.fields.get("word", 0), command.fields.get("dram")
         if command.unit != Unit.LOAD or not isinstance(word, int) or not isinstance(source, BufferRef):
             continue
         if LOAD_WORD.unpack(word)["space"] == Space.PARAM and source.ring.data is not None:
-            rings[source.ring] = (making.starts[source.ring], source.ring.total)
+            rings[source.ring] = (stream.starts[source.ring], source.ring.total)
     yield from rings.values()
 
 
@@ -210,13 +210,13 @@ def _reads(lowered: LoweredNetwork, layer: Layer) -> set[str]:
     return {lowered.root(name) for name in layer.shapes if name != layer.y}
 
 
-def _bytes_of(making: CommandStream, layer: Layer) -> NDArray[np.int64]:
+def _bytes_of(stream: CommandStream, layer: Layer) -> NDArray[np.int64]:
     """Where the bytes of a layer's result lie, from the start of the memory, or of the model's place in it."""
-    home = making.homes[layer.y]
+    home = stream.homes[layer.y]
     size = home.c * DTYPE_BYTES[layer.shapes[layer.y].dtype]
     rows, columns = np.arange(home.h) * home.row, np.arange(home.w) * home.pixel
     pixels = (rows[:, None] + columns).reshape(-1, 1) + np.arange(size)
-    return making.starts[home.ring] + home.offset + pixels.reshape(-1)
+    return stream.starts[home.ring] + home.offset + pixels.reshape(-1)
 
 
 def _seen(
@@ -248,6 +248,6 @@ def _seen(
                     TensorSnapshot(program, tensor.name, device.dram[start : start + tensor.bytes].copy())
                 )
 
-        session.look = look
+        session.on_program = look
         session.run(inputs)
     return out

@@ -119,7 +119,7 @@ class Measurer:
         places = [place for place, result in enumerate(found) if result is None]
         self.remembered += len(schedules) - len(places)
         if places and not self._opened:
-            self.say("opening the machine")
+            self.say("opening the simulated chip")
             self._workers.prepare()
             self._opened = True
         for place, result in self._workers.results([orders[place] for place in places]):

@@ -159,7 +159,7 @@ Whole = Callable[[Schedule], Schedule]
 
 def network_mutations(graph: Graph, first: Schedule, baseline: Measurement) -> list[Whole]:
     """What to try: small layers without tags of their own, additions carried by other layers."""
-    small = {name for name in first.layers if baseline.of(name).cycles < _SMALL}
+    small = {name for name in first.layers if baseline.layer_entry(name).cycles < _SMALL}
     moved = [partial(_carried_otherwise, graph, name) for name in carried(graph, first.fusions)[-_MOST:]]
     return [*moved, partial(_uncounted, small)] if small else list(moved)
 

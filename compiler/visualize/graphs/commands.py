@@ -55,7 +55,7 @@ class _Work:
 def commands_view(
     graph: Graph,
     parts: Sequence[GraphPart],
-    makings: Sequence[CommandStream],
+    streams: Sequence[CommandStream],
     config: MlaConfig,
     *,
     placed: Dram | None,
@@ -68,7 +68,7 @@ def commands_view(
         "slot": [config.param_slots, 1],
         "table": [config.table_slots, 1],
     }
-    _add(view, config, parts, iter(makings), "", count(), placed)
+    _add(view, config, parts, iter(streams), "", count(), placed)
     for kind, names in (("input", graph.inputs), ("output", graph.outputs)):
         for name in names:
             if (key := f"dram {name}") in view:
@@ -80,7 +80,7 @@ def _add(
     view: View,
     config: MlaConfig,
     parts: Sequence[GraphPart],
-    makings: Iterator[CommandStream],
+    streams: Iterator[CommandStream],
     scope: str,
     numbers: Iterator[int],
     placed: Dram | None,
@@ -89,7 +89,7 @@ def _add(
     for part in parts:
         if part.device:
             prefix = f"{number} " if (number := next(numbers)) else ""
-            _Part(view, config, next(makings), prefix, scope).add(placed)
+            _Part(view, config, next(streams), prefix, scope).add(placed)
             continue
         for node in part.graph:
             _host(view, part.graph, node, scope)
@@ -97,7 +97,7 @@ def _add(
                 inside = f"{scope}{node.name}.{called}/"
                 ends = [(name, True) for name in body.inputs] + [(name, False) for name in body.outputs]
                 _link(view, body, node.name, ends, inside)
-                _add(view, config, inner, makings, inside, numbers, placed)
+                _add(view, config, inner, streams, inside, numbers, placed)
 
 
 def _host(view: View, graph: Graph, node: Node, scope: str) -> None:
@@ -121,11 +121,11 @@ def _link(view: View, graph: Graph, node: str, ends: list[tuple[str, bool]], sco
 class _Part:
     """One stage on the accelerator."""
 
-    def __init__(self, view: View, config: MlaConfig, making: CommandStream, prefix: str, scope: str):
-        self.view, self.config, self.making, self.prefix, self.scope = view, config, making, prefix, scope
-        self.layers = making.lowered.layers
-        root = making.lowered.root
-        self.tensors = {home.ring: root(name) for name, home in making.homes.items()}
+    def __init__(self, view: View, config: MlaConfig, stream: CommandStream, prefix: str, scope: str):
+        self.view, self.config, self.stream, self.prefix, self.scope = view, config, stream, prefix, scope
+        self.layers = stream.lowered.layers
+        root = stream.lowered.root
+        self.tensors = {home.ring: root(name) for name, home in stream.homes.items()}
         self.rings: dict[str, list[CircularBuffer]] = {}
         self.users: dict[str, str] = {}  # the layer that each buffer is first used by
 
@@ -138,7 +138,7 @@ class _Part:
     def add(self, placed: Dram | None) -> None:
         """Add all nodes and edges of the stage."""
         works: dict[tuple[int, Unit, tuple[str, ...], str], _Work] = {}
-        for command, issued in zip(self.making.commands, self.making.issued, strict=True):
+        for command, issued in zip(self.stream.commands, self.stream.issued, strict=True):
             reads = tuple(dict.fromkeys(self.key(ref.ring) for ref in command.reads()))
             key = (command.layer, command.unit, reads, self.key(command.write().ring))
             self._count(works.setdefault(key, _Work()), command, issued)
@@ -204,7 +204,7 @@ class _Part:
         if ring.memory != BufferMemory.DRAM and times:
             tiles = [(each, tile) for each in rings for tile in range(each.depth) if (each, tile) in times]
             more = {
-                "starts": [self.making.starts[each] + tile * each.size for each, tile in tiles],
+                "starts": [self.stream.starts[each] + tile * each.size for each, tile in tiles],
                 "size": ring.size,
                 "first": [times[tile][0] for tile in tiles],
                 "last": [times[tile][1] for tile in tiles],
@@ -228,7 +228,7 @@ class _Part:
         if ring not in self.tensors:
             return ring.family or ring.name
         name = self.tensors[ring]
-        root = self.making.lowered.root
+        root = self.stream.lowered.root
         maker = next((layer.name for layer in self.layers if root(layer.y) == root(name)), "")
         return f"{maker}.y" if maker else name
 
@@ -237,7 +237,7 @@ class _Part:
         out: _Times = {}
         at = self.view.graph.get("cycles", 0)
         for command, (begin, end) in zip(
-            self.making.commands, timeline(self.config, self.making, dram), strict=True
+            self.stream.commands, timeline(self.config, self.stream, dram), strict=True
         ):
             for ref in command.refs():
                 tile = (ref.ring, ref.index % ref.ring.depth)

@@ -22,13 +22,13 @@ _NOTE = (
 
 
 def layers_view(
-    graph: Graph, parts: Sequence[GraphPart], makings: Sequence[CommandStream], config: MlaConfig
+    graph: Graph, parts: Sequence[GraphPart], streams: Sequence[CommandStream], config: MlaConfig
 ) -> View:
     """Return layers on the accelerator, nodes on the host, and the tensors between them."""
     view = start(graph.name, "layers", config, _NOTE)
     inputs: dict[str, str] = {}
     add_inputs(view, graph, inputs)
-    adder = _Adder(view, config, iter(makings))
+    adder = _Adder(view, config, iter(streams))
     made = {name: (key,) for name, key in inputs.items()}
     adder.add(parts, made, "", "")
     for name in graph.outputs:
@@ -47,7 +47,7 @@ class _Adder:
 
     view: View
     config: MlaConfig
-    makings: Iterator[CommandStream]
+    streams: Iterator[CommandStream]
 
     def add(self, parts: Sequence[GraphPart], made: _Made, scope: str, inside: str) -> None:
         """Add stages in order."""
@@ -55,7 +55,7 @@ class _Adder:
             where = "accelerator" if part.device else "host"
             group = f"{inside}stage {number}: {where}" if len(parts) > 1 or inside else ""
             if part.device:
-                self._device(next(self.makings).lowered, group, made, scope)
+                self._device(next(self.streams).lowered, group, made, scope)
                 continue
             for node in part.graph:
                 text = shape_of(part.graph.tensors[node.outputs[0]])

@@ -12,11 +12,11 @@ from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, over_
 from hw.config import MlaConfig
 
 
-def programs_view(network: CompiledNetwork, makings: Sequence[CommandStream], config: MlaConfig) -> View:
+def programs_view(network: CompiledNetwork, streams: Sequence[CommandStream], config: MlaConfig) -> View:
     """Return one node per program; edges are execution order and tensors."""
     note = "edges: tensors that one program makes and another reads, over the bus or on the chip; the order"
     view = start(network.name, "programs", config, note)
-    _Adder(view, config, iter(makings)).add(network.stages, "", "")
+    _Adder(view, config, iter(streams)).add(network.stages, "", "")
     return view
 
 
@@ -26,7 +26,7 @@ class _Adder:
 
     view: View
     config: MlaConfig
-    makings: Iterator[CommandStream]
+    streams: Iterator[CommandStream]
 
     def add(self, stages: Sequence[Stage], inside: str, before: str) -> str:
         """Add stages in order after a node; return the last node."""
@@ -82,15 +82,15 @@ class _Adder:
                 words=len(part.program.words),
                 layers=layers,
             )
-        _tensors(self.view, names, [part.layers for part in code.parts], next(self.makings), self.config)
+        _tensors(self.view, names, [part.layers for part in code.parts], next(self.streams), self.config)
         return names
 
 
 def _tensors(
-    view: View, names: list[str], layers: list[tuple[int, ...]], making: CommandStream, config: MlaConfig
+    view: View, names: list[str], layers: list[tuple[int, ...]], stream: CommandStream, config: MlaConfig
 ) -> None:
     """Add edges for the tensors between programs of a stage; those through DRAM have bus cycles and energy."""
-    lowered = making.lowered
+    lowered = stream.lowered
     program = {
         lowered.layers[layer].name: name for name, part in zip(names, layers, strict=True) for layer in part
     }
@@ -99,6 +99,6 @@ def _tensors(
             for maker in makers(lowered, name):
                 source, target = program.get(maker), program.get(layer.name)
                 if source and target and source != target:
-                    size, on_chip = lowered.graph.tensors[name].bytes, making.homes[name].on_chip
+                    size, on_chip = lowered.graph.tensors[name].bytes, stream.homes[name].on_chip
                     cost = Cost(size) if on_chip else over_bus(config, size)
                     add_edge(view, source, target, name, cost, on_chip=on_chip)

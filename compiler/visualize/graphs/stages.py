@@ -25,25 +25,25 @@ def _partitioned(record: CompilationTrace) -> View:
 
 
 def _layers(record: CompilationTrace) -> View:
-    return layers_view(record.graphs["quantized"], record.parts, record.makings, record.config)
+    return layers_view(record.graphs["quantized"], record.parts, record.streams, record.config)
 
 
 def _commands(*, placed: bool) -> Callable[[CompilationTrace], View]:
     def view(record: CompilationTrace) -> View:
         graph = record.graphs["quantized"]
         dram = record.dram if placed else None
-        return commands_view(graph, record.parts, record.makings, record.config, placed=dram)
+        return commands_view(graph, record.parts, record.streams, record.config, placed=dram)
 
     return view
 
 
 def _programs(record: CompilationTrace) -> View:
     assert record.network is not None
-    return programs_view(record.network, record.makings, record.config)
+    return programs_view(record.network, record.streams, record.config)
 
 
 def _timeline(record: CompilationTrace) -> View:
-    return timeline_view(record.graphs["quantized"].name, record.makings, record.config, record.dram)
+    return timeline_view(record.graphs["quantized"].name, record.streams, record.config, record.dram)
 
 
 #: Stages that do not need the model to compile.

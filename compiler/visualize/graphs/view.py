@@ -120,11 +120,11 @@ _NOTE = (
 _ANSWER = 10
 
 
-def waits(making: CommandStream) -> list[list[int]]:
+def waits(stream: CommandStream) -> list[list[int]]:
     """Return for each command the commands it waits for; the i-th wait of a pair takes the i-th signal."""
     given: dict[tuple[int, int], deque[int]] = {}
     out = []
-    for number, issued in enumerate(making.issued):
+    for number, issued in enumerate(stream.issued):
         taken = [
             given[producer, issued.unit].popleft() for producer in Unit if issued.wait >> (producer << 2) & 1
         ]
@@ -135,13 +135,13 @@ def waits(making: CommandStream) -> list[list[int]]:
     return out
 
 
-def timeline(config: MlaConfig, making: CommandStream, dram: Dram) -> list[tuple[int, int]]:
+def timeline(config: MlaConfig, stream: CommandStream, dram: Dram) -> list[tuple[int, int]]:
     """Return the first cycle of each command and the cycle after its last, when dependent commands may start."""
     free: dict[Unit, int] = dict.fromkeys(Unit, 0)
     queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
     out: list[tuple[int, int]] = []
     issued = loaded = 0
-    for command, needed in zip(making.commands, waits(making), strict=True):
+    for command, needed in zip(stream.commands, waits(stream), strict=True):
         queue = queues[command.unit]
         if len(queue) == config.queue_depth:
             issued = max(issued, queue[0])  # a place is free when the oldest one has begun
@@ -165,14 +165,14 @@ def _taken(config: MlaConfig, command: Command, dram: Dram) -> int:
     return taken + (_ANSWER if command.unit == Unit.STORE else 0)
 
 
-def timeline_view(name: str, makings: Sequence[CommandStream], config: MlaConfig, dram: Dram) -> View:
+def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig, dram: Dram) -> View:
     """Return a view with commands as nodes, with begin and end; accelerator stages run one after another."""
     view, at = start(name, "timeline", config, _NOTE), 0
-    for stage, making in enumerate(makings):
-        prefix, layers = f"{stage} " if len(makings) > 1 else "", making.lowered.layers
-        times = timeline(config, making, dram)
+    for stage, stream in enumerate(streams):
+        prefix, layers = f"{stage} " if len(streams) > 1 else "", stream.lowered.layers
+        times = timeline(config, stream, dram)
         last: dict[Unit, int] = {}
-        for number, (command, needed) in enumerate(zip(making.commands, waits(making), strict=True)):
+        for number, (command, needed) in enumerate(zip(stream.commands, waits(stream), strict=True)):
             begin, end = times[number]
             add_node(
                 view,
@@ -186,7 +186,7 @@ def timeline_view(name: str, makings: Sequence[CommandStream], config: MlaConfig
             )
             behind = [last[command.unit]] if command.unit in last else []
             for before in dict.fromkeys([*behind, *needed]):
-                what = "order" if making.commands[before].unit == command.unit else "semaphore"
+                what = "order" if stream.commands[before].unit == command.unit else "semaphore"
                 spent = Cost(0, times[before][1] - times[before][0])
                 add_edge(view, f"{prefix}{before}", f"{prefix}{number}", what, spent)
             last[command.unit] = number

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.llm.assembly.lexicon import STOP
-from compiler.llm.assembly.program_request import ROOM, ProgramGrammar, program_grammar
+from compiler.llm.assembly.program_request import MAX_PROGRAM_TOKENS, ProgramGrammar, program_grammar
 from compiler.llm.assembly.tokenizer import program_of, words_of
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
@@ -71,7 +71,7 @@ def written(grammar: ProgramGrammar, choose: Choose) -> list[str]:
     words: list[str] = []
     while may := grammar.after(words):
         words.append(choose(may))
-        assert len(words) <= ROOM
+        assert len(words) <= MAX_PROGRAM_TOKENS
     assert words[-1] == STOP
     return words
 

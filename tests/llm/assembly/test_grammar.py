@@ -50,7 +50,7 @@ def fits(value: int, spans: tuple[tuple[int, int], ...]) -> bool:
 def test_numbers_lie_in_their_spans(pairs: list[tuple[int, int]], value: int) -> None:
     spans = tuple((min(pair), max(pair)) for pair in pairs)
     number = Number(spans)
-    taken = all(number.take(word) for word in number_words(value))
+    taken = all(number.accept(word) for word in number_words(value))
     assert taken == fits(value, spans)
     assert number.value == (value if taken else number.value)
 
@@ -62,8 +62,8 @@ def test_every_beginning_of_a_number_leads_into_its_span(pair: tuple[int, int], 
     least = shortest(spans)
     while number.value is None:
         choice = random.choice(list(number.choices()))
-        words.append(choice.what if isinstance(choice.what, str) else str(random.randint(*choice.what)))
-        assert number.take(words[-1])
+        words.append(choice.option if isinstance(choice.option, str) else str(random.randint(*choice.option)))
+        assert number.accept(words[-1])
     assert fits(number.value, spans) and words == number_words(number.value)
     assert least is not None and least <= len(words)
 

@@ -144,7 +144,7 @@ def test_how_it_looks() -> None:
         ("add r1 r2 0 stop", "word 3: '0' begins no instruction"),
         ("add r1 r0 stop", "word 3: 'stop' cannot be part of 'add' here"),
         ("add r1 x2 0", "word 3: '0' cannot be part of 'add' here"),
-        ("loop 3 end", "word 2: 'end' must not stand at once behind its loop"),
+        ("loop 3 end", "word 2: 'end' must not directly follow the start of its loop"),
         ("loop 3 halt stop", "word 3: 'stop' must not come before the end of a loop"),
         ("halt end", "word 1: 'end' has no loop to end"),
         ("bogus", "word 0: 'bogus' begins no instruction"),
@@ -156,7 +156,9 @@ def test_no_program(words: str, reason: str) -> None:
 
 
 def test_no_instruction_is_named() -> None:
-    with pytest.raises(ValueError, match="instruction 1: 0x0000000000000005 is none"):
+    with pytest.raises(
+        ValueError, match="instruction 1: 0x0000000000000005 cannot be written as assembly text"
+    ):
         words_of(Program("program", (encode(MicroOp.HALT), 5)))
     with pytest.raises(ValueError, match="at least one instruction"):
         words_of(Program("program", ()))

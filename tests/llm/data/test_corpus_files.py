@@ -102,7 +102,7 @@ def test_edits_that_are_none(place: int, value: object, says: str) -> None:
     data = _walk().as_json()
     data["edited"][place] = value
     with pytest.raises(ValueError, match=says):
-        Trajectory.of(data)
+        Trajectory.from_json(data)
 
 
 def test_edits_that_lead_to_a_variant() -> None:

@@ -10,12 +10,12 @@ from compiler.llm.assembly.tokenizer import program_of, words_of
 from compiler.llm.data.example import Example
 from compiler.llm.data.examples import examples
 from compiler.llm.data.held_out import MACHINES
-from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep, unusual
-from compiler.llm.tokens.program_edits import edits_of
+from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep, non_default
+from compiler.llm.tokens.program_edits import decode_edits
 from compiler.llm.tokens.program_summary import outline_words
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from compiler.llm.training.dataset import TokenizedExample, batches, shown
+from compiler.llm.training.dataset import TokenizedExample, batches, tokenize
 from compiler.pipeline import ModelCompiler
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.edits.edit import applied, draw_edits
@@ -48,7 +48,7 @@ def walk() -> Trajectory:
             assert found
             commands.append(found[1])
     step = TrajectoryStep(-1, -1, {}, 100, {0: 100}, {0: [100] + [0] * (len(CAUSES) - 1)})
-    return Trajectory("usual", 1, POINT, [unusual(layer)], [step], EditWalk(0, program.name, variants))
+    return Trajectory("usual", 1, POINT, [non_default(layer)], [step], EditWalk(0, program.name, variants))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> No
         now = sum(each.subject.where.values())
         assert list(each.outline) == wanted[CYCLES.index(now)][0]
         if each.ask is Ask.EDITS and each.subject.where["useful"] == CYCLES[0]:
-            made = applied(config, start.commands, edits_of(each.answer))
+            made = applied(config, start.commands, decode_edits(each.answer))
             target = CYCLES.index(round(each.ratio * CYCLES[0]))
             assert [c.values for c in made] == [c.values for c in wanted[target][1]]
         if each.ask is Ask.PROGRAM:
@@ -136,4 +136,4 @@ def test_kinds_are_shown_three_to_three_to_two(found: list[Example]) -> None:
     assert sum(seen.values()) == 3200
     for (_, number), share in zip(sorted((n, n) for n in seen), (3, 3, 2), strict=True):
         assert abs(seen[number] / 3200 - share / 8) < 0.04
-    assert {shown(each, best=True).ask for each in found} == {Ask.EDITS, Ask.PROGRAM}
+    assert {tokenize(each, best=True).ask for each in found} == {Ask.EDITS, Ask.PROGRAM}

@@ -71,5 +71,5 @@ def test_a_likelihood_is_that_of_the_words() -> None:
 
 
 def test_a_question_that_is_too_long() -> None:
-    with pytest.raises(ValueError, match="cannot read 3"):
+    with pytest.raises(ValueError, match=r"a prompt must have 1\.\.\d+ tokens, not 3"):
         draw(_model(context=2), LANGUAGE, QUESTION, None, 1, np.random.default_rng(0))

@@ -14,7 +14,7 @@ from email.utils import format_datetime
 import pytest
 
 from compiler.llm.endpoint.client import EndpointClient, LimitError
-from compiler.llm.endpoint.http import MOST_BYTES
+from compiler.llm.endpoint.http import MAX_BYTES
 from compiler.llm.endpoint.settings import Endpoint, Patience, Prices, SpendingLimits
 from hw.errors import InputError, MlaError, WorkError
 from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
@@ -84,7 +84,7 @@ def test_the_key_goes_to_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> No
         (Reply(200, b"[" * 100_000), WorkError, "no chat completion"),
         (Reply(200, b'{"choices": [{"message": "hi"}]}'), WorkError, "no chat completion"),
         (Reply(200, b"9" * 5000), WorkError, "no chat completion"),
-        (Reply(200, b"x" * (MOST_BYTES + 1)), WorkError, "longer than 4,194,304 bytes"),
+        (Reply(200, b"x" * (MAX_BYTES + 1)), WorkError, "longer than 4,194,304 bytes"),
         (Reply(200, headers={"X": "y" * 200_000}), WorkError, "something else than HTTP"),
         (Reply(401, reason=KEY), InputError, r"\(401\)"),
         (Reply(200, headers={"Content-Encoding": "gzip"}, body=b"x"), WorkError, "no chat completion"),

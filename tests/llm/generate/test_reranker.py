@@ -48,7 +48,7 @@ def others(task: GeneratorTask, name: str) -> list[LayerSchedule]:
 
 def test_what_there_is_promises_nothing(task: GeneratorTask) -> None:
     for name, now in task.schedule.layers.items():
-        (promise,) = CostReranker().promises(task, name, [now])
+        (promise,) = CostReranker().predict(task, name, [now])
         assert promise.gain == pytest.approx(0, abs=1e-3)
 
 
@@ -62,7 +62,7 @@ def test_what_was_measured_is_known(measurer: Measurer, task: GeneratorTask) -> 
         (result,) = measurer.measure([candidate.schedule])
         assert isinstance(result, Measurement)
         ranking.learn(task, name, schedule, result.cycles)
-        (promise,) = ranking.promises(task, name, [schedule])
+        (promise,) = ranking.predict(task, name, [schedule])
         saved = task.measured.cycles - result.cycles
         assert promise.gain * task.measured.cycles == pytest.approx(saved, abs=1 + 0.01 * abs(saved))
 
@@ -86,12 +86,12 @@ def test_the_likeliest_is_first_without_predictions(task: GeneratorTask) -> None
 def test_the_most_promising_is_first(task: GeneratorTask) -> None:
     ranking = CostReranker()
     schedules, pool = drawn(task, ranking)
-    promises = ranking.promises(task, pool.request.about, schedules)
-    gains = dict(zip(schedules, (each.gain for each in promises), strict=True))
+    predict = ranking.predict(task, pool.request.about, schedules)
+    gains = dict(zip(schedules, (each.gain for each in predict), strict=True))
     pool.fill(1)
     first = [gains[pool.request.meaning(words)] for words in pool.best(2)]
     assert first == sorted(gains.values(), reverse=True)[:2]
-    assert not list(pool.best(least=max(gains.values()) + 0.01))
+    assert not list(pool.best(minimum=max(gains.values()) + 0.01))
     rest = [gains[pool.request.meaning(words)] for words in pool.best()]
     assert rest == sorted(gains.values(), reverse=True)[2:]
 

@@ -114,7 +114,7 @@ def test_cycles_that_count_for_another_layer(measurer: Measurer, task: Generator
     ):
         result = tried(measurer, task, SECOND, edit)
         assert isinstance(result, Rejected) and result.stage == "compile"
-        assert "must count for the same layers" in result.reason, result
+        assert "must be counted for the same layers" in result.reason, result
 
 
 def test_counters_are_out_of_reach(measurer: Measurer, task: GeneratorTask) -> None:

@@ -45,10 +45,10 @@ def test_scores(model: Gpt, chip: ChipGpt, seed: int) -> None:
 
 
 def test_continuations_have_keys_and_values_of_their_own(model: Gpt, chip: ChipGpt) -> None:
-    state = chip.read([3, 1, 4, 1]).spread(3)
+    state = chip.read([3, 1, 4, 1]).fork(3)
     ways = np.array([[5, 9], [2, 6], [5, 3]])
     state.push(ways)
-    state.keep([2, 1])
+    state.select([2, 1])
     state.push(np.array([[7], [8]]))
     for scores, way in zip(state.scores, ([5, 3, 7], [2, 6, 8]), strict=True):
         assert np.array_equal(scores, chip_scores(chip, [3, 1, 4, 1, *way]))
@@ -69,5 +69,5 @@ def test_answers_are_drawn_from_it(model: Gpt, chip: ChipGpt) -> None:
 
 @pytest.mark.parametrize("count", [0, PLACES + 1])
 def test_texts_that_do_not_fit(chip: ChipGpt, count: int) -> None:
-    with pytest.raises(ValueError, match=f"a model of {PLACES} places cannot read {count} words"):
+    with pytest.raises(ValueError, match=rf"a prompt must have 1\.\.{PLACES} tokens, not {count}"):
         chip.read([1] * count)

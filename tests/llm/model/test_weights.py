@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
-from compiler.llm.model.weights import grown, load, save
+from compiler.llm.model.weights import load, load_extended, save
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from hw.errors import InputError, WorkError
 
@@ -45,7 +45,7 @@ def test_a_model_that_knows_fewer_words_is_gone_on_from(model: Gpt, tmp_path: Pa
     _changed(tmp_path / "a", {"language": json.dumps(known)})
     with pytest.raises(InputError, match="--from"):
         load(tmp_path / "a")
-    made = grown(tmp_path / "a")
+    made = load_extended(tmp_path / "a")
     assert made.shape == SHAPE
     for number, word in enumerate(LANGUAGE.words):
         row = made.weights["words"][number]
@@ -71,14 +71,14 @@ def _changed(path: Path, header: dict | None = None, tensors: dict | None = None
     [
         ({"format": "x"}, {}, "no language model"),
         ({"version": "99"}, {}, "no language model of version 1"),
-        ({"language": json.dumps([*LANGUAGE.words[1:], "a"])}, {}, "another language"),
-        ({"language": json.dumps(["a"])}, {}, "go together"),
-        ({"language": json.dumps([1])}, {}, "which language"),
+        ({"language": json.dumps([*LANGUAGE.words[1:], "a"])}, {}, "another vocabulary"),
+        ({"language": json.dumps(["a"])}, {}, "dimensions are inconsistent"),
+        ({"language": json.dumps([1])}, {}, "vocabulary is missing or invalid"),
         ({"language": "{"}, {}, "cannot be read as a language model"),
-        ({"shape": json.dumps({"words": 4})}, {}, "sizes"),
-        ({"shape": json.dumps(vars(SHAPE) | {"layers": 10**9})}, {}, "sizes"),
-        ({"shape": json.dumps(vars(SHAPE) | {"heads": 3})}, {}, "go together"),
-        ({"shape": json.dumps(vars(SHAPE) | {"width": "16"})}, {}, "sizes"),
+        ({"shape": json.dumps({"words": 4})}, {}, "dimensions are not"),
+        ({"shape": json.dumps(vars(SHAPE) | {"layers": 10**9})}, {}, "dimensions are not"),
+        ({"shape": json.dumps(vars(SHAPE) | {"heads": 3})}, {}, "dimensions are inconsistent"),
+        ({"shape": json.dumps(vars(SHAPE) | {"width": "16"})}, {}, "dimensions are not"),
         ({}, {"norm": np.zeros(5, np.float32)}, "'norm'"),
         ({}, {"norm": np.full(16, np.nan, np.float32)}, "not finite"),
         ({}, {"words.factor": np.zeros((3, 1), np.float32)}, "'words'"),

@@ -8,8 +8,16 @@ import pytest
 
 from compiler.codegen.semaphores import Issued
 from compiler.llm.decode.sampler import EditsGrammar
-from compiler.llm.tokens.integer_tokens import number_words, take_number
-from compiler.llm.tokens.program_edits import MOST, MOVE, SPLIT, edits_of, edits_words, nearer, plain
+from compiler.llm.tokens.integer_tokens import decode_number, number_words
+from compiler.llm.tokens.program_edits import (
+    MAX_EDITS,
+    MOVE,
+    SPLIT,
+    canonical,
+    decode_edits,
+    encode_edits,
+    index_from_nearer_end,
+)
 from compiler.llm.tokens.program_summary import LAYER, MORE, OUTLINE, TIMES, outline_words
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import LANGUAGE
@@ -45,11 +53,11 @@ def numbers(commands: list[Issued]) -> list[tuple]:
 def random_edits(config: MlaConfig, commands: list[Issued], rng: random.Random) -> list[Edit]:
     """Edits in the form that the model says them."""
     out: list[Edit] = []
-    for _ in range(rng.randint(1, MOST)):
+    for _ in range(rng.randint(1, MAX_EDITS)):
         found = draw_edits(config, commands, rng)
         if found is None:
             break
-        edit = plain(found[0], commands, config.n)
+        edit = canonical(found[0], commands, config.n)
         assert numbers(applied(config, commands, [edit])) == numbers(found[1]), (found[0], edit)
         out.append(edit)
         commands = found[1]
@@ -62,8 +70,8 @@ def test_edits_round_trip_and_keep_to_the_grammar(rng: random.Random) -> None:
         commands = list(piece.unrolled.commands)
         for _ in range(5):
             edits = random_edits(made.config, commands, rng)
-            words = edits_words(edits)
-            assert edits_of(words) == tuple(edits)
+            words = encode_edits(edits)
+            assert decode_edits(words) == tuple(edits)
             LANGUAGE.encode(words)
             grammar = EditsGrammar(made.config, commands)
             for at, word in enumerate(words if edits else ()):
@@ -80,15 +88,15 @@ def test_the_grammar_never_offers_what_is_refused(rng: random.Random) -> None:
             words: list[str] = []
             while choices := grammar.after(words):
                 words.append(rng.choice([word for word in choices if word != END] or [END]))
-            edits = edits_of(words)
-            assert len(edits) == MOST
+            edits = decode_edits(words)
+            assert len(edits) == MAX_EDITS
             applied(made.config, piece.unrolled.commands, edits)
 
 
 def every_edit(count: int) -> Iterator[Edit]:
     """All that a program of so many commands could have said of it."""
     for at in range(count):
-        place = nearer(at, count)
+        place = index_from_nearer_end(at, count)
         yield from (Move(place, steps) for steps in range(-16, 17))
         for run in range(1, 9):
             for dim in range(MOST_DIMS):
@@ -102,7 +110,7 @@ def test_the_grammar_offers_all_that_is_allowed(name: str) -> None:
     commands = piece.unrolled.commands[:12]
     grammar = EditsGrammar(made.config, commands)
     for edit in every_edit(len(commands)):
-        words = edits_words([edit])
+        words = encode_edits([edit])
         offered = all(word in grammar.after(words[:at]) for at, word in enumerate(words))
         assert offered == _allowed(made, commands, edit), edit
 
@@ -113,7 +121,7 @@ def _allowed(made: EditablePrograms, commands: tuple[Issued, ...], edit: Edit) -
         applied(made.config, commands, [edit])
     except EditError:
         return False
-    return plain(edit, commands, made.config.n) == edit
+    return canonical(edit, commands, made.config.n) == edit
 
 
 def test_edits_that_change_nothing_and_those_that_were_tried_do_not_end() -> None:
@@ -124,11 +132,11 @@ def test_edits_that_change_nothing_and_those_that_were_tried_do_not_end() -> Non
     steps = next(
         [Move(at, 1), Move(at + 1, -1)]
         for at in range(3)
-        if all(word in grammar.after(edits_words([Move(at, 1)])[:-1][:2]) for word in ("1",))
+        if all(word in grammar.after(encode_edits([Move(at, 1)])[:-1][:2]) for word in ("1",))
     )
-    assert grammar.ends(edits_words(steps[:1])) and not grammar.ends(edits_words(steps))
+    assert grammar.ends(encode_edits(steps[:1])) and not grammar.ends(encode_edits(steps))
     tried.add(tuple(steps[:1]))
-    assert not grammar.ends(edits_words(steps[:1]))
+    assert not grammar.ends(encode_edits(steps[:1]))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +151,7 @@ def test_edits_that_change_nothing_and_those_that_were_tried_do_not_end() -> Non
 )
 def test_no_edits(words: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        edits_of(words)
+        decode_edits(words)
 
 
 # The outline.
@@ -155,18 +163,18 @@ def told(words: list[str]) -> tuple[int, list[tuple[str, ...]], int]:
     """How many commands there are, those that are told of, one by one, and how many are not."""
     rest = iter(words)
     assert next(rest) == OUTLINE
-    count, each, left = take_number(rest), [], 0
+    count, each, left = decode_number(rest), [], 0
     words = list(rest)
     while words:
         if words[0] == MORE:
             more = iter(words[1:])
-            left = take_number(more)
+            left = decode_number(more)
             words = list(more)
             continue
         times = period = 1
         if words[0] == TIMES:
             more = iter(words[1:])
-            times, period = take_number(more), take_number(more)
+            times, period = decode_number(more), decode_number(more)
             words = list(more)
         group = []
         for _ in range(period):

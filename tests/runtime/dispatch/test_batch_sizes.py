@@ -118,10 +118,10 @@ def test_a_node_that_is_the_host_s_for_some_sizes_alone() -> None:
 def test_how_many_go_together() -> None:
     """Weights that are loaded once make an empty place cheap; products of nothing take as long as others."""
     weights = compile(model("ad01_int8"), "n16", batches=(1, 2, 4, 8))
-    assert [weights.together(waiting) for waiting in (1, 2, 3, 5, 8, 30)] == [1, 2, 3, 5, 8, 8]
+    assert [weights.best_batch(waiting) for waiting in (1, 2, 3, 5, 8, 30)] == [1, 2, 3, 5, 8, 8]
     array = compile(model("kws_ref_model"), "n16", batches=(1, 2, 4))
-    assert [array.together(waiting) for waiting in (1, 2, 3, 4, 5)] == [1, 2, 2, 4, 4]
-    assert [compile(model("ad01_int8"), "n16", batch=3).together(waiting) for waiting in (1, 2, 7)] == [
+    assert [array.best_batch(waiting) for waiting in (1, 2, 3, 4, 5)] == [1, 2, 2, 4, 4]
+    assert [compile(model("ad01_int8"), "n16", batch=3).best_batch(waiting) for waiting in (1, 2, 7)] == [
         1,
         2,
         3,
@@ -134,7 +134,7 @@ def test_there_is_room_for_those_that_run_back_to_back() -> None:
     x = draft.input((1, 40, 40, 8))
     graph = draft.graph.finish([draft.node("mul", [x, draft.constant((8,))], x.shape, scale=30.0).name])
     network, samples = compile(graph, "n4", batches=(1, 2, 4)), [draft.random_inputs() for _ in range(3)]
-    assert (network.together(3), back_to_back(network, 3), back_to_back(network, 99)) == (2, 2, 4)
+    assert (network.best_batch(3), back_to_back(network, 3), back_to_back(network, 99)) == (2, 2, 4)
     with RtlDevice(network.config, dram_bytes(network, 2)) as device:
         run = run_samples(device, network, samples, _quiet)
     assert run.groups == [2, 1] and run.steady
