@@ -1,7 +1,6 @@
 """`mla bench`: what the command line adds to the suites, which are tested with the library."""
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -13,11 +12,8 @@ from hw.config import MlaConfig
 
 def test_help_names_the_suites(mla):
     *others, last = SUITES
-    assert re.search(
-        rf"^  SUITE +suite to measure: {', '.join(others)} or {last}$",
-        mla("bench", "--help").out,
-        re.MULTILINE,
-    )
+    text = " ".join(mla("bench", "--help").out.split())  # argparse wraps lines
+    assert f" SUITE suite to measure: {', '.join(others)} or {last} " in text
 
 
 @pytest.mark.parametrize(
