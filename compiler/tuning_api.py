@@ -25,7 +25,7 @@ from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.tuning.generators.library import Given
+    from compiler.tuning.generators.library import GeneratorSpec
 
 #: The method if neither a method nor a generator is named.
 DEFAULT_METHOD = "coordinate"
@@ -39,7 +39,7 @@ def tune(
     *,
     trials: int,
     method: str | type[SearchMethod] | None = None,
-    generator: "Given | Sequence[Given] | None" = None,
+    generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
     goal: str | Objective = Objective.LATENCY,
     seed: int = 0,
     forbid: Sequence[str] = (),
@@ -48,9 +48,9 @@ def tune(
     database: TuningDatabase | str | Path | None = None,
     devices: int | None = 1,
     cluster: str | None = None,
-    author: Generator | None = None,
+    language_model: Generator | None = None,
     on_trial: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
-    say: Callable[[str], None] = _log.info,
+    log: Callable[[str], None] = _log.info,
 ) -> TuningResult:
     """Search for a schedule of a model that is better than the compiler's own, by measuring on the simulated chip.
 
@@ -83,11 +83,11 @@ def tune(
         Simulators that run at the same time; None: one for each core.
     cluster : str or None
         Address of a Dask scheduler whose workers measure; None: this machine does.
-    author : Generator or None
+    language_model : Generator or None
         The language model of the method "llm"; None: the one that comes with the compiler.
     on_trial : callable
         Called after each trial with its number, the trial, and the best one so far.
-    say : callable
+    log : callable
         Gets lines about progress; logged if left out.
 
     Returns
@@ -117,8 +117,8 @@ def tune(
     constraints = Constraints(frozenset(checks.texts("forbid", forbid)))
     method = method or (DEFAULT_METHOD if generator is None else GENERATORS_METHOD)
     check_generators(method, generator)
-    if method == LLM and author is None:
-        author = _language_model(say)
+    if method == LLM and language_model is None:
+        language_model = _language_model(log)
     source = model if isinstance(model, ModelSource) else ModelSource(model)
     options = options or CompileOptions(rounding=source.rounding, seed=seed)
     workers = None
@@ -134,16 +134,16 @@ def tune(
             options,
             devices,
             seed,
-            say,
+            log,
             workers,
             stream=goal == Objective.THROUGHPUT,
         ) as measurer,
     ):
-        recall = None
+        session = None
         if opened is not None:
             name = method if isinstance(method, str) else method.__qualname__
-            recall = DatabaseSession(opened, measurer.prepared, measurer.conditions, str(goal), name, seed)
-            measurer.memory = recall
+            session = DatabaseSession(opened, measurer.prepared, measurer.conditions, str(goal), name, seed)
+            measurer.cache = session
         return search_schedules(
             measurer,
             method,
@@ -153,19 +153,19 @@ def tune(
             constraints,
             seconds,
             on_trial,
-            recall,
-            author,
+            session,
+            language_model,
             generator,
         )
 
 
-def _language_model(say: Callable[[str], None]) -> Generator:
+def _language_model(log: Callable[[str], None]) -> Generator:
     """The language model that comes with the compiler."""
     from compiler.llm.generate.choice import language_model
 
-    author = language_model(None, say)
-    author.check()
-    return author
+    language_model = language_model(None, log)
+    language_model.check()
+    return language_model
 
 
 def _opened(database: TuningDatabase | str | Path | None) -> AbstractContextManager[TuningDatabase | None]:

@@ -33,7 +33,7 @@ class Annealing(compiler.SearchMethod):
             name = self.rng.choice(list(self.spaces))
             layer = self.spaces[name].change(self.rng, schedule.layers[name])
             changed = replace(schedule, layers=schedule.layers | {name: layer})
-            if self.fresh(changed):  # neither proposed before nor forbidden
+            if self.register(changed):  # neither proposed before nor forbidden
                 return changed
         return self.first  # nothing new was found
 

@@ -53,7 +53,7 @@ def _times(
     now = dict(prepared.network().schedule.layers)
     for name, space in spaces_of(conditions.config, [stage], conditions.dram).items():
         for tiling in space.tilings[:_TILINGS]:
-            schedules = now | {name: space.beside(tiling.schedule, now[name])}
+            schedules = now | {name: space.with_context(tiling.schedule, now[name])}
             found = []
             for _ in range(_TIMES):
                 maker = RowMaker(stage, conditions)

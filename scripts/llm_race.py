@@ -209,9 +209,9 @@ def run(job: Job, file: Path, model: Path) -> None:
     with Clocked(job.point.graph(), machine.conditions, machine.options) as measurer:
         measurer.baseline()  # opens the machine
         measured = file.with_suffix("") / f"{job.draw}.{job.number}.jsonl"
-        memory = measurer.memory = FileMemory(measurer.prepared, machine.conditions, measured)
+        cache = measurer.cache = FileMemory(measurer.prepared, machine.conditions, measured)
         for search in job.searches:
-            row = _searched(measurer, memory, search, _model(model))
+            row = _searched(measurer, cache, search, _model(model))
             Lines(file).add({"key": key(job.number, job.draw, search, model), **_about(job), **row})
     print(f"{job.number}: {keys_of(job.point)[0]}: {monotonic() - began:.0f} s", flush=True)
 
@@ -220,18 +220,20 @@ def _about(job: Job) -> dict[str, Any]:
     return {"number": job.number, "layer": keys_of(job.point)[0], "point": job.point.as_json()}
 
 
-def _searched(measurer: Clocked, memory: FileMemory, search: Search, model: Gpt) -> dict[str, Any]:
+def _searched(measurer: Clocked, cache: FileMemory, search: Search, model: Gpt) -> dict[str, Any]:
     """Return the curve of a search with times: of the method alone, and in total as if no measurement were cached."""
-    memory.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
+    cache.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
     own: list[float] = []
     every: list[float] = []
 
     def hear(_number: int, _trial: Trial, _best: Trial) -> None:
         own.append(monotonic() - began - measurer.inside)
-        every.append(own[-1] + memory.seconds)
+        every.append(own[-1] + cache.seconds)
 
     author = LmGenerator(model) if search.method == LLM else None
-    found = tune(measurer, search.method, search.trials, seed=search.seed, author=author, hear=hear)
+    found = tune(
+        measurer, search.method, search.trials, seed=search.seed, language_model=author, on_trial=hear
+    )
     return {
         "method": search.method,
         "trials": search.trials,

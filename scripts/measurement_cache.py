@@ -44,7 +44,7 @@ class FileMemory:
             self._known[data["key"]] = read_result(data["result"]), data.get("seconds", 0.0)
         self._since = monotonic()
 
-    def known(self, schedule: Schedule) -> Result | None:
+    def lookup(self, schedule: Schedule) -> Result | None:
         """Return the cached result of a schedule, or None."""
         key = self.key(schedule)
         result, seconds = (None, 0.0) if key is None else self._known.get(key, (None, 0.0))
@@ -52,7 +52,7 @@ class FileMemory:
         self._since = monotonic()
         return result
 
-    def keep(self, schedule: Schedule, result: Result) -> None:
+    def put(self, schedule: Schedule, result: Result) -> None:
         """Cache a result with its time, measured since the previous request or result."""
         seconds = monotonic() - self._since
         self.seconds += seconds

@@ -52,7 +52,7 @@ def main() -> int:
     conditions, rows = HardwareProfile(load_target("n16")), []
     for name in args.layers:
         with Measurer(LAYERS[name].graph(), conditions, CompileOptions(rounding="reference")) as measurer:
-            measurer.memory = FileMemory(measurer.prepared, conditions, args.file)
+            measurer.cache = FileMemory(measurer.prepared, conditions, args.file)
             rows.append(_row(name, measurer, args))
             print(_shown(rows[-1]), flush=True)
             if args.random:
@@ -70,7 +70,8 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
     )
     ((layer, space),) = spaces.items()
     tilings = [
-        with_layer(first, layer, space.beside(each.schedule, first.layers[layer])) for each in space.tilings
+        with_layer(first, layer, space.with_context(each.schedule, first.layers[layer]))
+        for each in space.tilings
     ]
     every = [
         r.cycles for r in measurer.measure([first, *tilings]) if isinstance(r, Measurement) and r.believable

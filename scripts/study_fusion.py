@@ -62,7 +62,7 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
     """Return the predicted and measured cycles of all variants of a chain."""
     conditions = HardwareProfile(load_target("n16"))
     with Measurer(point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
-        measurer.memory = FileMemory(measurer.prepared, conditions, file)
+        measurer.cache = FileMemory(measurer.prepared, conditions, file)
         engine = FusionEngine(measurer.prepared, conditions, find_model(conditions))
         first = measurer.first.schedule
         options = engine.options(first, engine.sites(first))
@@ -89,7 +89,7 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
 
 def _cycles(measurer: Measurer, engine: FusionEngine, schedule: Schedule) -> dict[str, Any]:
     (result,) = measurer.measure([schedule])
-    forecast = engine.forecaster.of(schedule)
+    forecast = engine.cost_model.predict(schedule)
     cycles = None if isinstance(result, Rejected) or not result.believable else result.cycles
     return {"predicted": forecast.cycles, "error": forecast.error, "measured": cycles}
 

@@ -216,9 +216,9 @@ def look(job: Job) -> None:
     conditions, began = HardwareProfile(load_target("n16")), monotonic()
     with Measurer(job.point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
         file = job.folder / "measured" / f"{job.name.replace(' ', '_').replace('/', 'by')}.jsonl"
-        memory = measurer.memory = FileMemory(measurer.prepared, conditions, file)
+        cache = measurer.cache = FileMemory(measurer.prepared, conditions, file)
         baseline = measurer.baseline()
-        schedules, asked = schedules_of(measurer, memory, job.trials, job.seed)
+        schedules, asked = schedules_of(measurer, cache, job.trials, job.seed)
         told = monotonic()
         found = _summary(schedules[0]) | {"asked": asked, "measured": len(schedules), "seconds": told - began}
         print(
@@ -264,7 +264,7 @@ def _summary(trial: Trial) -> dict[str, Any]:
     return {"cycles": trial.result.cycles, "where": where, "schedule": stored(trial.schedule)}
 
 
-def schedules_of(measurer: Measurer, memory: FileMemory, trials: int, seed: int) -> tuple[list[Trial], int]:
+def schedules_of(measurer: Measurer, cache: FileMemory, trials: int, seed: int) -> tuple[list[Trial], int]:
     """Return trials of schedules with distinct programs, best first, and the number of requested measurements.
 
     There are fewer only if a round of all methods finds no more; then at least as many were requested.
@@ -281,7 +281,7 @@ def schedules_of(measurer: Measurer, memory: FileMemory, trials: int, seed: int)
             asked += len(tuned.trials)
             for trial in [first, *tuned.trials]:
                 if trial.cost is not None and len(found) < trials:
-                    found.setdefault(memory.key(trial.schedule), trial)
+                    found.setdefault(cache.key(trial.schedule), trial)
         if len(found) in (before, trials) and (len(found) == trials or asked >= trials):
             break
     return sorted(found.values(), key=lambda trial: trial.cost or 0.0), asked
@@ -306,7 +306,7 @@ class Quoted(LmGenerator):
         now = task.schedule.to_json()
         self.said.setdefault(now, None)
         for candidate in super().propose(task):
-            self.said.setdefault(candidate.schedule.to_json(), (now, candidate.why))
+            self.said.setdefault(candidate.schedule.to_json(), (now, candidate.description))
             yield candidate
 
     def answers(self, schedule: Schedule) -> list[str]:
@@ -335,7 +335,7 @@ def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement
         else GeneratorSearch(measurer, Objective.LATENCY, baseline, seed, generators=[generator])
     )
     searcher.best = start
-    searcher.fresh(start.schedule)  # it is known
+    searcher.register(start.schedule)  # it is known
     return searcher
 
 
@@ -374,7 +374,7 @@ def _go_on(measurer: Measurer, searcher: SearchMethod, count: int, results: Coun
         if not schedule.programs:
             return
         (result,) = measurer.measure([schedule])
-        searcher.tell(schedule, result)
+        searcher.record(schedule, result)
         results["measured"] += 1
         results["rejected"] += not isinstance(result, Measurement)
         results["inexact"] += isinstance(result, Measurement) and not result.exact

@@ -89,7 +89,10 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
-        "--file", type=Path, default=Path("build/study_tuning_gain.jsonl"), help="file of measurements, which are not repeated"
+        "--file",
+        type=Path,
+        default=Path("build/study_tuning_gain.jsonl"),
+        help="file of measurements, which are not repeated",
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -115,7 +118,7 @@ def _row(
     source = ModelSource(model_file(network) if network in PUBLISHED else model_path(network))
     place = conditions()[condition]
     with Measurer(source.graph, place, CompileOptions(rounding=source.rounding)) as measurer:
-        measurer.memory = FileMemory(measurer.prepared, place, args.file)
+        measurer.cache = FileMemory(measurer.prepared, place, args.file)
         runs = [tune(measurer, args.method, args.trials, seed=seed) for seed in range(args.seeds)]
         over = measurer.measure([usual])[0] if usual is not None and condition != USUAL_NAME else None
     best = min(runs, key=lambda run: run.best.cost or 0)

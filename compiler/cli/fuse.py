@@ -106,7 +106,7 @@ def _document(
     by_site: dict[FusionOpportunity, list[FusionOption]] = {}
     for option in options:
         by_site.setdefault(option.site, []).append(option)
-    forecast = engine.forecaster.of(now)
+    forecast = engine.cost_model.predict(now)
     return {
         "predicted_cycles": round(forecast.cycles),
         "measured_cycles": measured.get(now.to_json()),

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
     from compiler.tuning.search.constraints import Constraints
-    from compiler.tuning.search.tuner import why_not
+    from compiler.tuning.search.tuner import rejection_reason
     from compiler.tuning_api import tune
     from compiler.util.progress import progress, say
     from hw.config import load_target
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     ):
 
         def on_trial(number: int, trial: Any, best: Any) -> None:
-            what = why_not(trial) or f"{trial.cost:,.0f}"
+            what = rejection_reason(trial) or f"{trial.cost:,.0f}"
             say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
             task.advance(number - task.done)
 
@@ -114,9 +114,9 @@ def run(args: argparse.Namespace) -> int:
             database=database,
             devices=args.devices,
             cluster=args.cluster,
-            author=author,
+            language_model=author,
             on_trial=on_trial,
-            say=say,
+            log=say,
         )
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
@@ -139,11 +139,11 @@ def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDat
 
 def _document(args: argparse.Namespace, tuned: "TuningResult") -> dict[str, Any]:
     from compiler.profile.measurement import Measurement
-    from compiler.tuning.search.tuner import why_not
+    from compiler.tuning.search.tuner import rejection_reason
 
     best = tuned.best.result
     assert isinstance(best, Measurement)
-    reasons = [why for trial in tuned.trials if (why := why_not(trial))]
+    reasons = [why for trial in tuned.trials if (why := rejection_reason(trial))]
     return {
         "method": args.method,
         "generators": args.generator,
@@ -160,8 +160,8 @@ def _document(args: argparse.Namespace, tuned: "TuningResult") -> dict[str, Any]
         "predictor": tuned.predictor.as_json() if tuned.predictor else None,
         "exact": best.exact,
         "rejected": len(reasons),
-        "cache_hits": tuned.remembered,
-        "neighbour_schedules": tuned.starts,
+        "cache_hits": tuned.cached_count,
+        "neighbour_schedules": tuned.transferred_count,
     }
 
 

@@ -18,7 +18,7 @@ from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.method import SearchMethod
 from compiler.tuning.search.methods import LLM
-from compiler.tuning.search.tuner import keep_best, method_of, starts_of
+from compiler.tuning.search.tuner import initial_schedules, make_method, store_best
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.program_cache import ProgramCache
 from compiler.tuning_db.session import DatabaseSession
@@ -130,21 +130,21 @@ class SearchWorker:
             stream=job.goal is Objective.THROUGHPUT,
         )
         first = measurer.first.schedule
-        self._session = measurer.memory = self._open_session(measurer)
+        self._session = measurer.cache = self._open_session(measurer)
         self._number = 0
         if dram not in self._known:
             self._known.append(dram)
         baseline = measurer.baseline()
-        self._method = method_of(
+        self._method = make_method(
             job.method,
             measurer,
             job.goal,
             baseline,
             job.seed,
-            author=self._author,
+            language_model=self._author,
             generator=job.generators or None,
         )
-        keep_best(self._session, self._method)
+        store_best(self._session, self._method)
         out = [SearchFinding("first", dram, first, baseline, 0)]
         if served != first:
             out.insert(0, SearchFinding("served", dram, served, self._try(served), 0))
@@ -153,15 +153,15 @@ class SearchWorker:
         best = None if self._session is None else self._session.best()
         if best is not None and isinstance(best.schedule, Schedule) and best.schedule not in (first, served):
             out.append(SearchFinding("known", dram, best.schedule, self._try(best.schedule), 0))
-        self._starts = starts_of(self._session, self._method)
+        self._starts = initial_schedules(self._session, self._method)
         return out
 
     def _try(self, schedule: Schedule) -> Result:
         """Measure a schedule and report it to the method, and to the database if it is the best."""
         assert self.measurer is not None and self._method is not None
         (result,) = self.measurer.measure([schedule])
-        if self._method.tell(schedule, result) is self._method.best:
-            keep_best(self._session, self._method)
+        if self._method.record(schedule, result) is self._method.best:
+            store_best(self._session, self._method)
         return result
 
     def adapt(self, changed: Changed) -> list[SearchFinding]:

@@ -84,7 +84,7 @@ class DatabaseSession:
         if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
             database.put_profile(Profile(conditions=conditions))
 
-    def known(self, schedule: Schedule) -> Result | None:
+    def lookup(self, schedule: Schedule) -> Result | None:
         """What measuring a schedule gave before; None: it must be measured."""
         result = self.database.measured(self.key, schedule)
         if isinstance(result, Measurement):
@@ -93,13 +93,13 @@ class DatabaseSession:
                 return None
         return result
 
-    def keep(self, schedule: Schedule, result: Result) -> None:
+    def put(self, schedule: Schedule, result: Result) -> None:
         """Remember a measurement; it is on the disk when this returns."""
         self.database.add_measurement(
             TrialEntry(key=self.key, schedule=schedule, result=result, seed=self.seed, method=self.method)
         )
 
-    def starts(self, first: Schedule, limit: int) -> list[Schedule]:
+    def transfer_candidates(self, first: Schedule, limit: int) -> list[Schedule]:
         """Schedules that were good under other conditions, the nearest first, to be measured before use.
 
         Those of these conditions are not among them: the same search makes the same trials again, from memory.
@@ -130,7 +130,7 @@ class DatabaseSession:
         """The best program; None if there is none."""
         return self.programs.best(self.best_key)
 
-    def offer(
+    def put_best(
         self,
         schedule: Schedule,
         result: Measurement,

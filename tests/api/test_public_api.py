@@ -119,11 +119,11 @@ def test_tune(tmp_path):
         seed=1,
         on_trial=lambda number, _trial, best: heard.append(number),
     )
-    assert heard == [1, 2, 3] and len(found.trials) == 3 and found.remembered == 0
+    assert heard == [1, 2, 3] and len(found.trials) == 3 and found.cached_count == 0
     network = compiler.compile(MODEL, "n4", schedule=found.best.schedule)
     assert network.schedule == found.best.schedule
     again = compiler.tune(MODEL, "n4", trials=3, method="random", database=tmp_path / "x.db", seed=1)
-    assert again.remembered == 3
+    assert again.cached_count == 3
     options = compiler.CompileOptions(rounding="onnxruntime", batch=2)
     assert compiler.tune(MODEL, "n4", trials=1, options=options).baseline.cycles > found.baseline.cycles
 

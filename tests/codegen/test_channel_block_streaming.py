@@ -17,7 +17,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import Schedule
 from compiler.scheduler.initial import tiling_contexts
-from compiler.tuning.fusion.channel_streaming import apply, pairs_of
+from compiler.tuning.fusion.channel_streaming import apply, streaming_pairs
 from compiler.tuning.measure.measurer import Measurer
 from cosim.golden import GoldenDevice
 from hw.config import load_target
@@ -70,7 +70,7 @@ def test_outputs_are_those_of_the_host(shape: tuple, target: str) -> None:
     prepared = ModelCompiler(draft.graph, config, OPTIONS)
     first = prepared.network().schedule
     (lowered,) = prepared.lowered(first.fusions)
-    pairs = pairs_of(lowered, tiling_contexts(config, lowered))
+    pairs = streaming_pairs(lowered, tiling_contexts(config, lowered))
     assert list(pairs) == [0]
     candidates = pairs[0].candidates()
     inputs = draft.random_inputs()
@@ -136,7 +136,7 @@ def test_what_is_handed_over_does_not_cross_the_bus() -> None:
     with Measurer(draft.graph, HardwareProfile(config, dram), OPTIONS) as measurer:
         first = measurer.first.schedule
         (lowered,) = measurer.prepared.lowered(first.fusions)
-        (fusible,) = pairs_of(lowered, tiling_contexts(config, lowered, dram)).values()
+        (fusible,) = streaming_pairs(lowered, tiling_contexts(config, lowered, dram)).values()
         apart = measurer.baseline()
         tried = measurer.measure([apply(first, fusible, fused) for fused in fusible.candidates()[:4]])
         together = [each for each in tried if isinstance(each, Measurement)]

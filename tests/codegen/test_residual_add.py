@@ -10,7 +10,7 @@ from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.session import Session, dram_bytes
-from compiler.tuning.fusion.channel_streaming import carried, with_other_carrier
+from compiler.tuning.fusion.channel_streaming import movable_additions, move_addition
 from compiler.tuning.measure.measurer import Measurer
 from cosim.golden import GoldenDevice
 from hw.config import load_target
@@ -48,8 +48,8 @@ def answers(graph: Graph, fusions: tuple[tuple[str, ...], ...], inputs: dict[str
 def test_either_convolution_carries_the_sum(seed: int) -> None:
     draft = forked(seed)
     prepared = ModelCompiler(draft.graph, load_target("n8"), OPTIONS)
-    (addition,) = carried(prepared.graph, prepared.fusions)
-    other = with_other_carrier(prepared.graph, prepared.fusions, addition)
+    (addition,) = movable_additions(prepared.graph, prepared.fusions)
+    other = move_addition(prepared.graph, prepared.fusions, addition)
     mine, its = (
         next(names[0] for names in fusions if addition in names) for fusions in (prepared.fusions, other)
     )
@@ -59,7 +59,7 @@ def test_either_convolution_carries_the_sum(seed: int) -> None:
     assert order.index(its) > order.index(mine)
     inputs = draft.random_inputs()
     assert np.array_equal(answers(draft.graph, prepared.fusions, inputs), answers(draft.graph, other, inputs))
-    back = with_other_carrier(prepared.graph, other, addition)
+    back = move_addition(prepared.graph, other, addition)
     assert set(back) == set(prepared.fusions)
 
 
@@ -67,9 +67,9 @@ def test_nothing_else_is_carried() -> None:
     draft = forked(0)
     prepared = ModelCompiler(draft.graph, load_target("n8"), OPTIONS)
     assert (
-        len(carried(prepared.graph, prepared.fusions)) == 1
+        len(movable_additions(prepared.graph, prepared.fusions)) == 1
     )  # the input of the second sum is no convolution's
-    assert with_other_carrier(prepared.graph, prepared.fusions, "nobody") == prepared.fusions
+    assert move_addition(prepared.graph, prepared.fusions, "nobody") == prepared.fusions
 
 
 def test_layers_count_with_the_one_before() -> None:

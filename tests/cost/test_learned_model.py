@@ -60,7 +60,7 @@ def test_points_lie_at_the_machine_s_steps() -> None:
         op.kind for _ in range(200) for op in next(chains(16, rng)).ops
     } == set(KINDS)
     point = drawn[0]
-    assert CalibrationNetwork.of(json.loads(json.dumps(point.as_json()))) == point
+    assert CalibrationNetwork.from_json(json.loads(json.dumps(point.as_json()))) == point
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 16, 17, 40])
@@ -397,7 +397,7 @@ def test_a_calibration_goes_on_from_what_was_measured(
     monkeypatch.setattr("compiler.tuning.calibration.collect.monotonic", lambda: next(clock) / 100)
     said: list[str] = []
     path = tmp_path / "points.jsonl"
-    first = calibrate(N4, 2.0, CalibrationJournal(path, N4.key, 0), spaces_of, say=said.append)
+    first = calibrate(N4, 2.0, CalibrationJournal(path, N4.key, 0), spaces_of, log=said.append)
     assert first.fresh == len(asked) == first.samples and any("learning" in text for text in said)
     lines_ = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines_[:-3]))

@@ -41,7 +41,7 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
         assert found["starts"] == sorted(found["starts"]) and row["schedules"]["cycles"] == found["starts"][0]
         assert each["gain"] == pytest.approx(100 * (1 - found["cycles"] / row["schedules"]["cycles"]))
         with Measurer(
-            CalibrationNetwork.of(row["point"]).graph(),
+            CalibrationNetwork.from_json(row["point"]).graph(),
             HardwareProfile(load_target("n16")),
             CompileOptions(rounding="reference"),
         ) as measurer:

@@ -37,7 +37,7 @@ class Model:
         self.prepared = ModelCompiler(graph, config, OPTIONS)
         self.first = self.prepared.network()
         reference = GoldenModelReference(self.first, seed=11)
-        self.questions: list[GoldenIO] = [reference.question(number) for number in range(questions)]
+        self.questions: list[GoldenIO] = [reference.golden_io(number) for number in range(questions)]
 
     def with_layers(self, **fields: object) -> CompiledNetwork:
         """The network with these fields of every layer's schedule."""
@@ -68,7 +68,7 @@ class Model:
 
     def right(self, result: RequestResult) -> bool:
         """Whether its outputs are what they must be."""
-        return self.questions[result.index % len(self.questions)].answered_by(result.outputs)
+        return self.questions[result.index % len(self.questions)].matches(result.outputs)
 
 
 def damaged(network: CompiledNetwork) -> CompiledNetwork:

@@ -55,7 +55,7 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
             recall = DatabaseSession(
                 database, model.prepared, HardwareProfile(N4, dram), Objective.THROUGHPUT
             )
-            recall.keep(made.schedule, result)
+            recall.put(made.schedule, result)
             database.put_best(
                 Entry(
                     key=recall.best_key,

@@ -28,7 +28,7 @@ class Good(Base):
         print("proposing")
         for layer, space in self.spaces.items():
             schedule = with_layer(self.first, layer, space.change(self.rng, self.first.layers[layer]))
-            if self.fresh(schedule):
+            if self.register(schedule):
                 return schedule
         return self.first
     def learn(self, trial):
@@ -118,10 +118,10 @@ class Fails(Quiet):
         raise ValueError("oh")
         yield
 
-class FailsToHear(Quiet):
+class FailsToObserve(Quiet):
     def propose(self, task):
         yield Candidate(task.schedule, "mine", "the same")
-    def tell(self, candidate, result):
+    def observe(self, candidate, result):
         raise ValueError("oh")
 
 class Endless(Quiet):

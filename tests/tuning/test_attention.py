@@ -40,7 +40,7 @@ def first_of(measurer: Measurer) -> tuple[Schedule, Measurement]:
     return schedule, result
 
 
-def test_layers_have_one_name(attending: Measurer):
+def test_layer_names_are_consistent(attending: Measurer):
     network = attending.first
     names = [layer.name for layer in network.layers]
     assert any(layer.nodes[0] != layer.name for layer in network.layers), "no layer begins with a transpose"
@@ -60,7 +60,7 @@ def test_attention_is_tuned(attending: Measurer, method: str):
     assert isinstance(found.best.result, Measurement) and found.best.result.believable
 
 
-def test_a_measurement_by_other_names_is_made_anew(attending: Measurer, tmp_path):
+def test_measurement_with_old_layer_names_is_repeated(attending: Measurer, tmp_path):
     """As earlier versions named layers: by their first nodes."""
     schedule, result = first_of(attending)
     with TuningDatabase(tmp_path / "some.db", secret=b"s" * 32) as database:
@@ -72,6 +72,6 @@ def test_a_measurement_by_other_names_is_made_anew(attending: Measurer, tmp_path
         database.add_measurement(
             TrialEntry(key=recall.key, schedule=schedule, result=replace(result, layers=layers))
         )
-        assert recall.known(schedule) is None
-        recall.keep(schedule, result)
-        assert recall.known(schedule) == result
+        assert recall.lookup(schedule) is None
+        recall.put(schedule, result)
+        assert recall.lookup(schedule) == result

@@ -9,7 +9,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
-from compiler.tuning.fusion.channel_streaming import by_blocks, pooled_pairs
+from compiler.tuning.fusion.channel_streaming import channel_block_tilings, pooled_pairs
 from compiler.tuning.measure.equivalence import GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.layer_space import LayerSpace, spaces_of
@@ -60,24 +60,26 @@ def spaces(measurer: Measurer) -> dict[str, LayerSpace]:
     return spaces_of(conditions.config, stages, conditions.dram)
 
 
-def test_answers_vary(measurer: Measurer) -> None:
-    (out,) = GoldenModelReference(measurer.first).question(0).outputs.values()
+def test_outputs_are_not_constant(measurer: Measurer) -> None:
+    (out,) = GoldenModelReference(measurer.first).golden_io(0).outputs.values()
     assert len(np.unique(out)) > 6
 
 
-def test_by_blocks_is_right_and_no_slower(measurer: Measurer, spaces: dict[str, LayerSpace]) -> None:
+def test_channel_blocks_are_exact_and_no_slower(measurer: Measurer, spaces: dict[str, LayerSpace]) -> None:
     first = measurer.baseline()
     name = list(spaces)[1]
-    ways = by_blocks(spaces[name])
+    ways = channel_block_tilings(spaces[name])
     assert {way.schedule.depth for way in ways} >= {2, 3, 4}
     now = measurer.first.schedule
-    schedules = [with_layer(now, name, spaces[name].beside(way.schedule, now.layers[name])) for way in ways]
+    schedules = [
+        with_layer(now, name, spaces[name].with_context(way.schedule, now.layers[name])) for way in ways
+    ]
     found = [each for each in measurer.measure(schedules) if isinstance(each, Measurement)]
     assert len(found) == len(ways) and all(each.believable for each in found)
     assert min(each.cycles for each in found) <= first.cycles
 
 
-def test_the_pool_takes_turns_with_the_convolution(measurer: Measurer, spaces: dict[str, LayerSpace]) -> None:
+def test_pool_interleaves_with_the_convolution(measurer: Measurer, spaces: dict[str, LayerSpace]) -> None:
     first = measurer.baseline()
     (lowered,) = measurer.prepared.lowered(measurer.first.schedule.fusions)
     ((number, pair),) = pooled_pairs(lowered, list(spaces.values())).items()
@@ -92,6 +94,6 @@ def test_the_pool_takes_turns_with_the_convolution(measurer: Measurer, spaces: d
     assert min(each.cycles for each in found) < first.cycles
 
 
-def test_others_have_no_such_ways(spaces: dict[str, LayerSpace]) -> None:
+def test_other_layers_have_no_channel_blocks(spaces: dict[str, LayerSpace]) -> None:
     pool = list(spaces)[2]
-    assert by_blocks(spaces[pool]) == []
+    assert channel_block_tilings(spaces[pool]) == []

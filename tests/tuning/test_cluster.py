@@ -1,4 +1,4 @@
-"""Measurements by the workers of a Dask cluster, some of which die."""
+"""Measurements by workers of a Dask cluster, including workers that die."""
 
 import logging
 import os
@@ -46,13 +46,13 @@ def subject(measurer: Measurer) -> MeasureSubject:
 
 
 def simulators(local: LocalCluster) -> int:
-    """Processes that the workers have."""
+    """Return the number of child processes of the workers."""
     with Client(local.scheduler_address) as client:
         counts: Any = client.run(lambda: len(psutil.Process().children()))
     return sum(counts.values())
 
 
-def test_workers_measure_what_this_machine_does(
+def test_cluster_results_equal_local_results(
     local: LocalCluster, subject: MeasureSubject, measurer: Measurer
 ) -> None:
     schedules = various(measurer, 6)
@@ -60,14 +60,14 @@ def test_workers_measure_what_this_machine_does(
         assert cluster.count == 2
         found = dict(cluster.results(orders(schedules)))
         assert 1 <= simulators(local) <= 2  # a worker that starts late may find nothing left to do
-    assert [found[place] for place in range(6)] == measurer.measure(schedules)
+    assert [found[index] for index in range(6)] == measurer.measure(schedules)
     deadline = time.monotonic() + 30
-    while simulators(local):  # they end with the search
+    while simulators(local):  # simulators end with the search
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def test_what_a_killed_worker_was_at_is_done_elsewhere(
+def test_order_of_a_killed_worker_is_repeated_by_another(
     local: LocalCluster, subject: MeasureSubject, measurer: Measurer
 ) -> None:
     schedules = various(measurer, 8)
@@ -81,36 +81,36 @@ def test_what_a_killed_worker_was_at_is_done_elsewhere(
         found = dict([next(results)])
         os.kill(next(iter(pids.values())), signal.SIGKILL)
         found |= dict(results)
-    assert [found[place] for place in range(8)] == measurer.measure(schedules)
+    assert [found[index] for index in range(8)] == measurer.measure(schedules)
 
 
-def test_a_worker_of_other_sources_is_refused(
+def test_worker_with_different_sources_is_refused(
     local: LocalCluster, subject: MeasureSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with DaskCluster(subject, local.scheduler_address) as cluster:
         monkeypatch.setattr(module, "version", lambda: "of another day")
-        with pytest.raises(InputError, match=r"workers of tcp://.* have other sources of this program"):
+        with pytest.raises(InputError, match=r"workers of tcp://.* have different sources of this program"):
             DaskCluster(subject, local.scheduler_address)
         order = MeasureOrder(0, subject.first.schedule, None)
-        with pytest.raises(WorkError, match="a worker that has joined the cluster has other sources"):
+        with pytest.raises(WorkError, match="a worker that joined the cluster has different sources"):
             list(cluster.results([order]))
 
 
-def test_bad_addresses_are_told(subject: MeasureSubject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ANSWER_S", 1)
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
-        with pytest.raises(WorkError, match=f"the scheduler of the cluster {address} does not answer"):
+def test_bad_addresses_are_reported(subject: MeasureSubject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RESPONSE_TIMEOUT_S", 1)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(WorkError, match=f"the scheduler of the cluster {address} does not respond"):
             DaskCluster(subject, address)
     for address in ("", "luck://here", "tcp://here:there"):
-        with pytest.raises(InputError, match="an address is like tcp://HOST:8786"):
+        with pytest.raises(InputError, match="an address must have the form tcp://HOST:8786"):
             DaskCluster(subject, address)
 
 
 @pytest.fixture
 def empty() -> Iterator[str]:
-    """Address of a scheduler by itself, a process of its own."""
+    """Address of a scheduler without workers, in its own process."""
     command = (sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0")
     with subprocess.Popen(
         [*command, "--no-dashboard"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -120,15 +120,15 @@ def empty() -> Iterator[str]:
         process.kill()
 
 
-def test_a_cluster_without_workers(
+def test_cluster_without_workers_is_reported(
     empty: str, subject: MeasureSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_ANSWER_S", 2)
+    monkeypatch.setattr(module, "_RESPONSE_TIMEOUT_S", 2)
     with pytest.raises(WorkError, match="has no workers"):
         DaskCluster(subject, empty)
 
 
-def test_the_command_line(local: LocalCluster, graph: Graph) -> None:
+def test_cluster_option_of_the_command_line(local: LocalCluster, graph: Graph) -> None:
     command = [
         sys.executable,
         "-m",

@@ -32,26 +32,26 @@ def test_every_field_of_a_schedule_belongs_to_one_transformation() -> None:
     assert sorted(names) == sorted(item.name for item in fields(LayerSchedule))
 
 
-def test_what_is_broken_is_named() -> None:
+def test_violated_constraint_is_named() -> None:
     first = Schedule((("a", "b"),), {"a": LayerSchedule()})
-    assert Constraints().broken(Schedule(), first) is None
+    assert Constraints().violation(Schedule(), first) is None
     everything = Constraints(frozenset(TRANSFORMATIONS))
-    assert everything.broken(first, first) is None
-    assert everything.broken(Schedule((), first.layers), first) == "chain"
+    assert everything.violation(first, first) is None
+    assert everything.violation(Schedule((), first.layers), first) == "chain"
     text = {"a": ProgramText("", "")}
-    assert everything.broken(replace(first, programs=text), first) == "micro-program"
+    assert everything.violation(replace(first, programs=text), first) == "micro-program"
     for name, value in (("rows", 3), ("interleave", True), ("prefetch", 9), ("fold_kernel_width", True)):
         other = replace(first, layers={"a": replace(LayerSchedule(), **{name: value})})
-        broken = everything.broken(other, first)
-        assert broken is not None and name in TRANSFORMATIONS[broken]
+        violation = everything.violation(other, first)
+        assert violation is not None and name in TRANSFORMATIONS[violation]
     with pytest.raises(InputError, match=r"a transformation is one of tiling, order, .* not 'luck'"):
         Constraints(frozenset({"luck"}))
 
 
-def test_spaces_keep_what_must_not_change() -> None:
+def test_spaces_preserve_frozen_fields() -> None:
     prepared = ModelCompiler(GRAPH, N16, CompileOptions(rounding="reference"))
     first = prepared.network().schedule
-    kept = Constraints(frozenset({"tiling", "buffers", "on_chip"})).kept
+    kept = Constraints(frozenset({"tiling", "buffers", "on_chip"})).frozen_fields
     seed = 11
     print(f"seed {seed}")
     rng, changed = random.Random(seed), set()
@@ -67,20 +67,20 @@ def test_spaces_keep_what_must_not_change() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_obeys(measurer: Measurer, method: str) -> None:
+def test_every_method_respects_constraints(measurer: Measurer, method: str) -> None:
     constraints = Constraints(frozenset({"tiling", "program", "turns", "micro-program", "chain"}))
     found = tune(measurer, method, 6, seed=3, constraints=constraints)
     first = measurer.first.schedule
-    assert all(constraints.broken(trial.schedule, first) is None for trial in found.trials)
+    assert all(constraints.violation(trial.schedule, first) is None for trial in found.trials)
 
 
-def test_time_is_a_limit_too(measurer: Measurer) -> None:
+def test_search_stops_at_time_limit(measurer: Measurer) -> None:
     found = tune(measurer, "random", 5, seed=3, seconds=1e-9)
     assert not found.trials and found.curve == [(0, float(found.baseline.cycles))]
 
 
 @pytest.mark.parametrize(("sp", "acc"), [(65536, None), (100_000, 20_000), (40_000, 8192)])
-def test_limits_of_memories(sp: int, acc: int | None) -> None:
+def test_memory_limits_are_respected(sp: int, acc: int | None) -> None:
     inputs = {"x1": np.random.default_rng(1).integers(-128, 128, (1, 12, 12, 32)).astype(np.int8)}
     expected = ModelCompiler(GRAPH, N16, CompileOptions(rounding="reference")).network()
     record = CompilationTrace()
@@ -98,7 +98,7 @@ def test_limits_of_memories(sp: int, acc: int | None) -> None:
     assert all(np.array_equal(found[name], right[name]) for name in right)
 
 
-def test_limits_that_cannot_be() -> None:
+def test_invalid_memory_limits_are_refused() -> None:
     with pytest.raises(InputError, match="the limit of the scratchpad must be at least 512 bytes, not 511"):
         MemoryLimits(sp_bytes=511).within(N16)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Edits of micro-programs: what is split or moved does the same, in the same order where that matters."""
+"""Edits of micro-programs: split and moved commands compute the same results."""
 
 import os
 import random
@@ -18,8 +18,8 @@ from compiler.tuning.calibration.calibration_networks import (
     chains,
     singles,
 )
-from compiler.tuning.edits.edit import Edit, EditError, Move, Split, applied, dims_of, freedom
-from compiler.tuning.edits.editable_programs import edited, taken_apart
+from compiler.tuning.edits.edit import Edit, EditError, Move, Split, apply_edits, dims_of, move_range
+from compiler.tuning.edits.editable_programs import apply_program_edits, unroll_all
 from compiler.tuning.measure.equivalence import EquivalenceChecker
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Constraints
@@ -33,7 +33,7 @@ from hw.isa.program import Program
 
 @pytest.fixture
 def seed() -> int:
-    """One of its own each time, unless MLA_SEED says which."""
+    """Random seed of this run, or MLA_SEED."""
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return seed
@@ -66,7 +66,7 @@ def own_programs(network: CompiledNetwork) -> list[Program]:
 
 
 def with_programs(made: ModelCompiler, network: CompiledNetwork, programs: list[Program]) -> CompiledNetwork:
-    """The network with other programs, as texts."""
+    """Return the network with programs replaced by texts."""
     texts = {
         old.name: ProgramText(digest_of(old), program_text(new))
         for old, new in zip(own_programs(network), programs, strict=True)
@@ -75,23 +75,23 @@ def with_programs(made: ModelCompiler, network: CompiledNetwork, programs: list[
 
 
 def drawn(rng: random.Random, config: MlaConfig, commands: list) -> Edit:
-    """An edit that the commands allow."""
+    """Return a random edit that the commands allow."""
     while True:
         at = rng.randrange(-len(commands), len(commands))
         if rng.random() < 0.7:
             edit: Edit = Split(at, rng.randint(1, 6), rng.randrange(3), rng.randint(1, 7))
         else:
-            steps = [step for step in freedom(config, commands, at % len(commands)) if step]
+            steps = [step for step in move_range(config, commands, at % len(commands)) if step]
             edit = Move(at, rng.choice(steps or [1]))
         try:
-            applied(config, commands, [edit])
+            apply_edits(config, commands, [edit])
         except EditError:
             continue
         return edit
 
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
-def test_programs_taken_apart_are_the_same_put_together(target: str, seed: int) -> None:
+def test_unrolled_programs_regenerate_identically(target: str, seed: int) -> None:
     rng, found = random.Random(seed), 0
     for points in (list(POINTS.values()), singles(16, rng), chains(16, rng)):
         for point, _ in zip(points, range(12), strict=False):
@@ -100,39 +100,39 @@ def test_programs_taken_apart_are_the_same_put_together(target: str, seed: int) 
             except InputError:  # no operator for this machine
                 continue
             programs = own_programs(network)
-            known = taken_apart(programs)
+            known = unroll_all(programs)
             assert known is not None
-            made = edited(network.config, known, {})
+            made = apply_program_edits(network.config, known, {})
             assert [each.words for each in made] == [each.words for each in programs]
             found += 1
     assert found >= 20
 
 
 @pytest.mark.parametrize("name", POINTS)
-def test_edited_programs_do_the_same(name: str, seed: int) -> None:
+def test_edited_programs_are_equivalent(name: str, seed: int) -> None:
     rng = random.Random(f"{seed} {name}")
     made = prepared(POINTS[name])
     network = made.network()
     sameness = EquivalenceChecker(made)
-    known = taken_apart(own_programs(network))
+    known = unroll_all(own_programs(network))
     assert known is not None
     for number in range(3):
         edits: dict[str, list[Edit]] = {}
         for each in known:
             mine = edits[each.name] = []
             for _ in range(rng.randint(1, 6)):
-                mine.append(drawn(rng, network.config, applied(network.config, each.commands, mine)))
-        changed = with_programs(made, network, edited(network.config, known, edits))
-        assert sameness.difference(changed, number) is None, edits
+                mine.append(drawn(rng, network.config, apply_edits(network.config, each.commands, mine)))
+        changed = with_programs(made, network, apply_program_edits(network.config, known, edits))
+        assert sameness.first_difference(changed, number) is None, edits
 
 
 def test_every_dimension_can_be_split(seed: int) -> None:
-    """Each command along each of its dimensions, in the middle and at both ends."""
+    """Split each command along each of its dimensions, in the middle and at both ends."""
     seen: set[tuple[Unit, str]] = set()
     for name, point in POINTS.items():
         made = prepared(point)
         network = made.network()
-        known = taken_apart(own_programs(network))
+        known = unroll_all(own_programs(network))
         assert known is not None
         ways: dict[tuple[Unit, str], tuple[str, int, int]] = {}
         for program in known:
@@ -144,9 +144,12 @@ def test_every_dimension_can_be_split(seed: int) -> None:
                 continue
             seen.add(key)
             for eighths in (1, 4, 7):
-                changed = edited(network.config, known, {program: [Split(at, 1, number, eighths)]})
+                changed = apply_program_edits(
+                    network.config, known, {program: [Split(at, 1, number, eighths)]}
+                )
                 assert (
-                    EquivalenceChecker(made).difference(with_programs(made, network, changed), 0) is None
+                    EquivalenceChecker(made).first_difference(with_programs(made, network, changed), 0)
+                    is None
                 ), (
                     name,
                     key,
@@ -166,28 +169,28 @@ def test_every_dimension_can_be_split(seed: int) -> None:
     }, seen
 
 
-def test_what_is_no_edit_is_refused() -> None:
+def test_invalid_edits_are_refused() -> None:
     made = prepared(POINTS["chain"])
     config = made.config
-    known = taken_apart(own_programs(made.network()))
+    known = unroll_all(own_programs(made.network()))
     assert known is not None
     commands = known[0].commands
     count = len(commands)
     for edit, words in (
-        (Split(count), f"there are {count} commands, none at {count}"),
-        (Move(-count - 1, 1), f"there are {count} commands, none at {-count - 1}"),
-        (Split(0, 9), "none that can be made"),
-        (Split(0, 1, 3), "none that can be made"),
-        (Split(0, 1, 0, 8), "none that can be made"),
+        (Split(count), f"index {count} is out of range for {count} commands"),
+        (Move(-count - 1, 1), f"index {-count - 1} is out of range for {count} commands"),
+        (Split(0, 9), "invalid edit"),
+        (Split(0, 1, 3), "invalid edit"),
+        (Split(0, 1, 0, 8), "invalid edit"),
         (Move(0, 0), "the command at 0 cannot move by 0"),
         (Move(0, 99), "the command at 0 cannot move by 99"),
     ):
         with pytest.raises(EditError, match=words):
-            applied(config, commands, [edit])
+            apply_edits(config, commands, [edit])
     matrix = next(at for at, command in enumerate(commands) if command.unit == Unit.MATRIX)
     drain = next(at for at, command in enumerate(commands) if command.unit == Unit.FUSE)
-    with pytest.raises(EditError, match="cannot move"):  # what it adds up would be drained before
-        applied(config, commands, [Move(matrix, drain - matrix)])
+    with pytest.raises(EditError, match="cannot move"):  # its sums would be drained before they are computed
+        apply_edits(config, commands, [Move(matrix, drain - matrix)])
 
 
 @pytest.mark.parametrize(
@@ -200,25 +203,25 @@ def test_what_is_no_edit_is_refused() -> None:
         "clear load",
     ],
 )
-def test_programs_that_do_something_else_are_left_alone(line: str) -> None:
+def test_unsupported_programs_are_not_unrolled(line: str) -> None:
     plain = "set store.dram, op0\nissue store\nhalt"
-    assert taken_apart([assemble(plain, "plain")]) is not None
-    assert taken_apart([assemble(plain.replace("issue", f"{line}\nissue"), "other")]) is None
-    assert taken_apart([assemble("set store.len, 16\nissue store\nhalt", "absolute")]) is None
+    assert unroll_all([assemble(plain, "plain")]) is not None
+    assert unroll_all([assemble(plain.replace("issue", f"{line}\nissue"), "other")]) is None
+    assert unroll_all([assemble("set store.len, 16\nissue store\nhalt", "absolute")]) is None
 
 
-def test_fences_between_commands_are_told_but_not_kept() -> None:
-    """Semaphores that are made anew order what must be."""
+def test_inner_fences_are_reported_and_dropped() -> None:
+    """The regenerated semaphores order commands that depend on each other."""
     plain = "set store.dram, op0\nissue store\nissue store\nhalt"
     fenced = plain.replace("issue store\nissue", "issue store\nfence load\nissue")
-    (one,), (other,) = (taken_apart([assemble(text, "plain")]) or [] for text in (plain, fenced))
+    (one,), (other,) = (unroll_all([assemble(text, "plain")]) or [] for text in (plain, fenced))
     assert (one.fenced, other.fenced) == (False, True)
     assert [each.values for each in one.commands] == [each.values for each in other.commands]
 
 
 @pytest.mark.parametrize("name", ["add", "chain"])
-def test_search_goes_on_with_edits(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.tuning.search.program_edit_search._PATIENCE", 2)
+def test_search_continues_with_edits(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.tuning.search.program_edit_search._DEFAULT_PATIENCE", 2)
     place, options = HardwareProfile(load_target("n4")), CompileOptions(rounding="reference")
     with Measurer(POINTS[name].graph(5), place, options, devices=1) as measurer:
         found = tune(measurer, "edits", 24, seed=seed)

@@ -1,4 +1,4 @@
-"""Programs given as text against those they stand for, in networks of several stages and with loops."""
+"""Equivalence check of program texts, in networks of several stages and with loops."""
 
 from dataclasses import replace
 
@@ -28,14 +28,14 @@ def prepared(request, tmp_path) -> ModelCompiler:
     return ModelCompiler(read_onnx(path), load_target("n4"), CompileOptions(rounding="onnxruntime"))
 
 
-def test_every_stage_is_looked_at(prepared: ModelCompiler) -> None:
+def test_every_stage_is_checked(prepared: ModelCompiler) -> None:
     first = prepared.network()
     own = [program for code in first.codes for program in code.programs]
     assert len(list(first.walk())) > 1
 
     def difference(changed: dict[str, str]) -> str | None:
         texts = {p.name: ProgramText(digest_of(p), changed.get(p.name, program_text(p))) for p in own}
-        return EquivalenceChecker(prepared).difference(
+        return EquivalenceChecker(prepared).first_difference(
             prepared.network(replace(first.schedule, programs=texts)), 1
         )
 
@@ -44,4 +44,4 @@ def test_every_stage_is_looked_at(prepared: ModelCompiler) -> None:
     assert clipped
     for program in clipped:
         text = program_text(program).replace("set fuse.clip_hi, 127 ", "set fuse.clip_hi, -100 ")
-        assert "leaves other bytes in tensor" in (difference({program.name: text}) or "")
+        assert "writes wrong values to tensor" in (difference({program.name: text}) or "")

@@ -63,7 +63,7 @@ def site(
     return [each for each in found if all(getattr(each, k) == v for k, v in values.items())][number]
 
 
-def test_sites_say_what_is_so_and_why_other_things_cannot_be() -> None:
+def test_opportunities_state_status_and_refusal_reason() -> None:
     engine, schedule = engine_of(CHAINS["planes"])
     sites = engine.sites(schedule)
     assert {each.kind for each in sites} == {
@@ -87,7 +87,7 @@ def test_sites_say_what_is_so_and_why_other_things_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_options_are_right_whatever_they_gain(name: str) -> None:
+def test_options_are_exact(name: str) -> None:
     engine, schedule = engine_of(CHAINS[name])
     options = engine.options(schedule, engine.sites(schedule))
     expected = outputs(engine.prepared, schedule)
@@ -107,7 +107,7 @@ def test_options_are_right_whatever_they_gain(name: str) -> None:
     assert all(option.forecast.cycles > 0 and option.forecast.error >= 0 for option in options)
 
 
-def test_chains_are_split_and_joined_again() -> None:
+def test_chains_are_split_and_merged() -> None:
     engine, schedule = engine_of(CHAINS["chain"])
     sites = engine.sites(schedule)
     splits = engine.options(schedule, [site(sites, FusionKind.CHAIN, done=True)])
@@ -129,7 +129,7 @@ def test_chains_are_split_and_joined_again() -> None:
         (("max_pool2d", "conv2d"), "max_pool2d takes no other operators along"),
     ],
 )
-def test_chains_that_cannot_be_are_refused(names: tuple[str, ...], words: str) -> None:
+def test_invalid_chains_are_refused(names: tuple[str, ...], words: str) -> None:
     """Before, whatever came behind what an operator could take along was left out without a word."""
     ops = (
         CalibrationOp("conv", 32, 3),
@@ -146,35 +146,35 @@ def test_chains_that_cannot_be_are_refused(names: tuple[str, ...], words: str) -
         engine.prepared.network(replace(schedule, fusions=(tuple(nodes[op] for op in names),)))
 
 
-def test_a_forecast_is_the_sum_of_its_layers() -> None:
+def test_network_prediction_is_the_sum_of_its_layers() -> None:
     engine, schedule = engine_of(CHAINS["planes"])
-    layers = engine.forecaster.layers(schedule)
-    whole = engine.forecaster.of(schedule)
+    layers = engine.cost_model.predict_layers(schedule)
+    whole = engine.cost_model.predict(schedule)
     assert whole.cycles == pytest.approx(sum(each.cycles for each in layers.values()))
     assert 0 < whole.error < sum(each.error for each in layers.values())
-    again = NetworkCostModel(engine.prepared, N16, find_model(N16)).of(schedule)  # nothing kept from before
+    again = NetworkCostModel(engine.prepared, N16, find_model(N16)).predict(schedule)  # without cached stages
     assert again == whole
     option = next(
         o for o in engine.options(schedule, engine.sites(schedule)) if o.site.kind is FusionKind.PLANES
     )
-    handed = engine.forecaster.layers(option.schedule)
+    handed = engine.cost_model.predict_layers(option.schedule)
     first, second = option.site.layers
     assert handed[second].cycles == 0 < handed[first].cycles
 
 
-def test_what_gains_too_little_is_not_chosen() -> None:
+def test_small_gains_are_not_chosen() -> None:
     engine, schedule = engine_of(CHAINS["pool"])
     options = engine.options(schedule, engine.sites(schedule))
-    now = engine.forecaster.of(schedule).cycles
+    now = engine.cost_model.predict(schedule).cycles
     little, much = (replace(options[0], gain=part * now) for part in (0.004, 0.006))
     assert engine.choose(schedule, []) == engine.choose(schedule, [little]) == schedule
     assert engine.choose(schedule, [little, much]) == much.schedule
 
 
-def test_promising_options_go_together_if_they_touch_nothing_alike() -> None:
+def test_disjoint_options_are_combined() -> None:
     engine, schedule = engine_of(CHAINS["residual"])
     options = [replace(option, gain=1.0) for option in engine.options(schedule, engine.sites(schedule))]
-    whole = engine.together(schedule, [o for o in options if o.site.kind is not FusionKind.CHAIN])
-    assert engine.together(schedule, [replace(options[0], gain=-1.0)]) is None
+    whole = engine.combine(schedule, [o for o in options if o.site.kind is not FusionKind.CHAIN])
+    assert engine.combine(schedule, [replace(options[0], gain=-1.0)]) is None
     if whole is not None:
         assert whole.fusions == schedule.fusions and whole.layers != schedule.layers

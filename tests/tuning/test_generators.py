@@ -19,7 +19,7 @@ from compiler.tuning.generators.schedule_generators import TilingGenerator
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import UNCONSTRAINED, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
-from compiler.tuning.search.tuner import why_not
+from compiler.tuning.search.tuner import rejection_reason
 from compiler.tuning_db.json_codec import read_schedule, schedule_values
 from hw.config import load_target
 from hw.errors import InputError
@@ -51,7 +51,7 @@ def tried(measurer: Measurer, candidate: Candidate) -> Result:
     return result
 
 
-def test_a_task_says_what_there_is(task: GeneratorTask) -> None:
+def test_task_describes_the_network(task: GeneratorTask) -> None:
     _, second = task.layers
     assert sum(task.where.values()) == task.measured.cycles and task.bound in ("compute", "bus", "dispatch")
     one = replace(task, layers=(second,))
@@ -60,7 +60,7 @@ def test_a_task_says_what_there_is(task: GeneratorTask) -> None:
     assert all(text.startswith(f".name {name}\n") for name, text in task.programs.items())
 
 
-def test_the_same_text_is_the_same_program(measurer: Measurer, task: GeneratorTask) -> None:
+def test_unchanged_text_gives_the_same_program(measurer: Measurer, task: GeneratorTask) -> None:
     candidate = task.with_texts(task.programs, "test", "nothing")
     network = measurer.prepared.network(candidate.schedule)
     assert [code.programs for code in network.codes] == [code.programs for code in measurer.first.codes]
@@ -75,7 +75,7 @@ def edited(task: GeneratorTask, old: str, new: str, count: int = 1) -> Candidate
     return task.with_texts({name: task.programs[name].replace(old, new, count)}, "test", "edited")
 
 
-def test_bad_programs_are_refused_with_the_reason(measurer: Measurer, task: GeneratorTask) -> None:
+def test_bad_programs_are_rejected_with_a_reason(measurer: Measurer, task: GeneratorTask) -> None:
     for old, new, stage, words in (
         ("halt", "stop", "compile", "'stop' is not an instruction"),
         ("issue matrix", "issue matrix, wait(store:3)\n    issue matrix", "validate", "deadlock"),
@@ -87,13 +87,13 @@ def test_bad_programs_are_refused_with_the_reason(measurer: Measurer, task: Gene
         assert words in result.reason and "program" in result.reason
 
 
-def test_wrong_results_are_not_used(measurer: Measurer, task: GeneratorTask) -> None:
+def test_wrong_results_are_rejected(measurer: Measurer, task: GeneratorTask) -> None:
     """Other limits of the results are harmless, and wrong."""
     result = tried(measurer, edited(task, "set fuse.clip_hi, 127", "set fuse.clip_hi, 5"))
     assert isinstance(result, Measurement) and not result.exact and not result.believable
 
 
-def test_texts_stand_for_one_program_only(measurer: Measurer, task: GeneratorTask) -> None:
+def test_text_replaces_one_specific_program(measurer: Measurer, task: GeneratorTask) -> None:
     name, text = next(iter(task.programs.items()))
     prepared, schedule = measurer.prepared, task.schedule
     stale = replace(schedule, programs={name: ProgramText("0" * 64, text)})
@@ -116,22 +116,22 @@ def test_texts_stand_for_one_program_only(measurer: Measurer, task: GeneratorTas
         ({"a": {"replaces": "", "text": " " * (1 << 22)}}, "at most 2,097,152 characters"),
     ],
 )
-def test_damaged_texts(programs: object, words: str) -> None:
+def test_damaged_texts_are_refused(programs: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Schedule.from_json(json.dumps({"schema_version": 1, "programs": programs}))
 
 
-def test_polish_keeps_results(measurer: Measurer, task: GeneratorTask) -> None:
+def test_polish_preserves_results(measurer: Measurer, task: GeneratorTask) -> None:
     polish, count = PeepholeGenerator(), 0
     for candidate in polish.propose(task):
         result = tried(measurer, candidate)
-        polish.tell(candidate, result)
-        assert not isinstance(result, Measurement) or result.believable, candidate.why
+        polish.observe(candidate, result)
+        assert not isinstance(result, Measurement) or result.believable, candidate.description
         count += isinstance(result, Measurement)
     assert count >= 2
 
 
-def test_polish_leaves_out_what_the_validator_refused(task: GeneratorTask) -> None:
+def test_polish_drops_programs_the_validator_refused(task: GeneratorTask) -> None:
     apart = {
         name: replace(layer, same_program_as_previous=False) for name, layer in task.schedule.layers.items()
     }
@@ -139,7 +139,7 @@ def test_polish_leaves_out_what_the_validator_refused(task: GeneratorTask) -> No
     found = polish.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
     candidate = next(each for each in found if len(each.schedule.programs) > 1)
     bad = next(iter(candidate.schedule.programs))
-    polish.tell(candidate, Rejected("validate", f"call 0, program {bad!r}, instruction 3: deadlock: why"))
+    polish.observe(candidate, Rejected("validate", f"call 0, program {bad!r}, instruction 3: deadlock: why"))
     again = next(found)
     assert set(again.schedule.programs) == set(candidate.schedule.programs) - {bad}
 
@@ -158,18 +158,18 @@ class Scripted(Generator):
         for text in self.texts:
             yield task.with_texts({name: text or task.programs[name]}, self.name, "scripted")
 
-    def tell(self, candidate: Candidate, result: Result) -> None:
+    def observe(self, candidate: Candidate, result: Result) -> None:
         self.heard.append((candidate, result))
 
 
-def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Measurement) -> None:
+def test_generators_alternate_and_observe_results(measurer: Measurer, baseline: Measurement) -> None:
     one, two = Scripted("nonsense", ""), Scripted()
     method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [one, two])
     for _ in range(4):
         schedule = method.propose()
         (result,) = measurer.measure([schedule])
-        trial = method.tell(schedule, result)
-        assert (why_not(trial) is None) == (trial.cost is not None)
+        trial = method.record(schedule, result)
+        assert (rejection_reason(trial) is None) == (trial.cost is not None)
     # Neither text took a trial: one does not assemble, the other is the program there is.
     (_, told), *_ = one.heard
     assert isinstance(told, Rejected) and told.stage == "compile" and "line 1" in told.reason
@@ -180,7 +180,7 @@ def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Mea
     assert method.best.cost is not None and method.best.cost <= baseline.cycles
 
 
-def test_who_ran_out_of_patience_is_asked_again(measurer: Measurer, baseline: Measurement) -> None:
+def test_generator_is_asked_again_after_its_turn(measurer: Measurer, baseline: Measurement) -> None:
     """Forty things to say, and time for twelve in each of three turns: the others follow when it is asked anew."""
     generator = Limits(40)
     method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [generator])
@@ -188,7 +188,7 @@ def test_who_ran_out_of_patience_is_asked_again(measurer: Measurer, baseline: Me
     for _ in range(41):
         schedule = method.propose()
         said.append(schedule.to_json())
-        method.tell(schedule, Rejected("time", "it takes too long"))
+        method.record(schedule, Rejected("time", "it takes too long"))
     assert len(set(said)) == 41
     assert [bool(Schedule.from_json(text).programs) for text in said] == [True] * 40 + [False]
 
@@ -206,7 +206,7 @@ class Limits(Generator):
             yield edited(task, "set fuse.clip_hi, 127", f"set fuse.clip_hi, {number}")
 
 
-def test_predictions_of_tilings_are_kept(
+def test_predictions_of_tilings_are_recorded(
     measurer: Measurer, task: GeneratorTask, baseline: Measurement
 ) -> None:
     proposed = list(TilingGenerator().propose(task))
@@ -214,7 +214,7 @@ def test_predictions_of_tilings_are_kept(
     assert [each.predicted for each in proposed] == sorted(each.predicted or 0 for each in proposed)
     method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [TilingGenerator()])
     schedule = method.propose()
-    method.tell(schedule, measurer.measure([schedule])[0])
+    method.record(schedule, measurer.measure([schedule])[0])
     assert method.predictor.count == min(len(proposed), 1)
 
 

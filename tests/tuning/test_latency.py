@@ -1,4 +1,4 @@
-"""Schedules measured on the RTL: cycles, outputs, and what is refused."""
+"""Measurement of schedules on the RTL: cycles, outputs and rejections."""
 
 from dataclasses import replace
 
@@ -20,12 +20,12 @@ from tests.support.graphs import Draft
 from tests.support.small_network import OPTIONS
 
 
-def test_cycles_are_those_of_a_session(measurer: Measurer) -> None:
+def test_cycles_equal_those_of_a_session(measurer: Measurer) -> None:
     found = measurer.baseline()
-    question = GoldenModelReference(measurer.first).question(0)
+    golden = GoldenModelReference(measurer.first).golden_io(0)
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
-        _, cycles = Session(device, measurer.first).measure(question.inputs)
-    assert abs(found.cycles - cycles) <= 2  # where the doorbell falls among the memory's cycles
+        _, cycles = Session(device, measurer.first).measure(golden.inputs)
+    assert abs(found.cycles - cycles) <= 2  # the doorbell is not aligned with the cycles of the memory model
     assert found.exact and found.believable
     assert sum(layer.cycles for layer in found.layers) == found.cycles
     for layer in found.layers:
@@ -40,10 +40,13 @@ def test_the_same_schedule_takes_the_same_cycles(measurer: Measurer) -> None:
     assert isinstance(first, Measurement) and isinstance(second, Measurement)
     assert first.cycles == second.cycles
     reference = GoldenModelReference(measurer.first)
-    questions = [reference.question(number) for number in range(measurer.asked - 2, measurer.asked)]
+    references = [
+        reference.golden_io(number)
+        for number in range(measurer.measurement_count - 2, measurer.measurement_count)
+    ]
     assert any(
-        not np.array_equal(questions[0].inputs[name], questions[1].inputs[name])
-        for name in questions[0].inputs
+        not np.array_equal(references[0].inputs[name], references[1].inputs[name])
+        for name in references[0].inputs
     )
 
 
@@ -53,35 +56,33 @@ def test_slow_memory_takes_longer(graph: Graph) -> None:
     for dram in (DramTiming(), DramTiming(latency=400, bytes_per_cycle=1.0)):
         with Measurer(graph, HardwareProfile(config, dram), OPTIONS) as measurer:
             taken.append(measurer.baseline().cycles)
-    assert (
-        taken[1] >= taken[0] + 2 * 300
-    )  # the first weights and the last results, or more, come that much later
+    assert taken[1] >= taken[0] + 2 * 300  # at least the first weights and the last results are delayed
 
 
-def test_what_is_not_legal_is_rejected_with_a_reason(measurer: Measurer) -> None:
+def test_illegal_schedules_are_rejected_with_a_reason(measurer: Measurer) -> None:
     first = measurer.first.schedule
     name = measurer.first.layers[0].name
-    nobody = replace(first, fusions=(("nobody", "else"),))
+    missing = replace(first, fusions=(("nobody", "else"),))
     unknown = replace(first, layers={name: first.layers[name]})
-    results = measurer.measure([nobody, unknown])
+    results = measurer.measure([missing, unknown])
     assert all(isinstance(result, Rejected) and result.stage == "compile" for result in results), results
     assert "there is no such node" in str(results[0]) and "no schedule for layer" in str(results[1])
 
 
-def test_wrong_outputs_are_seen(measurer: Measurer) -> None:
-    question = GoldenModelReference(measurer.first).question(1)
-    wrong = GoldenIO(question.inputs, {name: array ^ 1 for name, array in question.outputs.items()})
+def test_wrong_outputs_are_detected(measurer: Measurer) -> None:
+    golden = GoldenModelReference(measurer.first).golden_io(1)
+    wrong = GoldenIO(golden.inputs, {name: array ^ 1 for name, array in golden.outputs.items()})
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
         result = measure_network(device, measurer.first, wrong, 4.0)
     assert isinstance(result, Measurement) and not result.exact and not result.believable
 
 
-def test_fewer_cycles_than_the_work_takes_are_not_believed(measurer: Measurer) -> None:
+def test_fewer_cycles_than_the_lower_bound_are_not_believed(measurer: Measurer) -> None:
     found = measurer.baseline()
     assert not replace(found, cycles=found.floor - 1).believable
 
 
-def test_a_model_without_work_for_the_machine() -> None:
+def test_model_without_accelerator_operators_is_refused() -> None:
     draft = Draft(np.random.default_rng(1))
     x = draft.input((2, 3))
     graph = draft.graph.finish([x.name])
@@ -89,7 +90,7 @@ def test_a_model_without_work_for_the_machine() -> None:
         Measurer(graph, HardwareProfile(load_target("n4")), OPTIONS)
 
 
-def test_conditions_have_names_of_their_own() -> None:
+def test_conditions_have_distinct_keys() -> None:
     n4, n8 = load_target("n4"), load_target("n8")
     each = [
         HardwareProfile(n4),
@@ -100,4 +101,4 @@ def test_conditions_have_names_of_their_own() -> None:
     assert len({conditions.key for conditions in each}) == len(each)
     assert (
         HardwareProfile(n4).key == HardwareProfile(n4, DramTiming(bytes_per_cycle=4.0)).key
-    )  # a row a cycle, said or not
+    )  # one row per cycle, the default

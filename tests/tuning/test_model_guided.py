@@ -31,7 +31,7 @@ def stage_of(*ops: CalibrationOp):
     return prepared, stage
 
 
-def test_layers_of_fuse_alone_count_with_the_next_one() -> None:
+def test_fuse_only_layers_are_grouped_with_the_next() -> None:
     _, stage = stage_of(
         CalibrationOp("conv", 8, 3),
         CalibrationOp("max_pool", 0, 2, 2),
@@ -45,7 +45,7 @@ def test_layers_of_fuse_alone_count_with_the_next_one() -> None:
     assert list(apportion(stage.layers, cycles, expected).values()) == [100, 30, 60, 40]
 
 
-def test_measurements_correct_predictions_of_what_is_alike() -> None:
+def test_measurements_correct_similar_predictions() -> None:
     prepared, stage = stage_of(CalibrationOp("conv", 24, 3))
     (name,) = (layer.name for layer in stage.layers)
     now = dict(prepared.network().schedule.layers)
@@ -91,29 +91,29 @@ def measured(measurer: Measurer, schedule: Schedule, layers: list[int]) -> Measu
     return Measurement(sum(layers), entries, 1.0, 1, True, 1)
 
 
-def test_what_helped_is_kept_and_what_did_not_is_not(measurer: Measurer) -> None:
+def test_only_helpful_changes_are_adopted(measurer: Measurer) -> None:
     baseline = measured(measurer, measurer.first.schedule, [1000, 800])
     method = ModelGuidedSearch(measurer, Objective.LATENCY, baseline, 1)
     first = dict(method.layers)
     worse = method.propose()
     (changed,) = [name for name in first if worse.layers[name] != first[name]]
-    method.tell(worse, measured(measurer, worse, [1100, 800]))
+    method.record(worse, measured(measurer, worse, [1100, 800]))
     assert method.layers == first and method.best.schedule == measurer.first.schedule
     better = method.propose()
     assert better != worse and better.layers != first
-    method.tell(better, measured(measurer, better, [900, 790]))
+    method.record(better, measured(measurer, better, [900, 790]))
     assert method.layers == better.layers and method.best.schedule == better
     assert sum(method.cycles.values()) == pytest.approx(1690)
     assert method.predictor.count == 2 and changed in first
 
 
-def test_energy_keeps_only_what_is_better_as_a_whole(measurer: Measurer) -> None:
+def test_energy_search_adopts_whole_schedules_only(measurer: Measurer) -> None:
     method = ModelGuidedSearch(
         measurer, Objective.ENERGY, measured(measurer, measurer.first.schedule, [1000, 800]), 1
     )
     first = dict(method.layers)
     trial = method.propose()
-    method.tell(trial, measured(measurer, trial, [10, 10]))  # fewer cycles for the same energy
+    method.record(trial, measured(measurer, trial, [10, 10]))  # fewer cycles for the same energy
     assert method.layers == first
 
 
@@ -124,7 +124,7 @@ def test_predictions_are_reported(measurer: Measurer) -> None:
     assert OPTIONS.rounding == "reference"
 
 
-def test_a_schedule_from_elsewhere_is_gone_on_from_if_it_is_better(measurer: Measurer) -> None:
+def test_better_external_schedule_is_adopted(measurer: Measurer) -> None:
     method = ModelGuidedSearch(
         measurer, Objective.LATENCY, measured(measurer, measurer.first.schedule, [1000, 800]), 1
     )
@@ -136,6 +136,6 @@ def test_a_schedule_from_elsewhere_is_gone_on_from_if_it_is_better(measurer: Mea
     )
     for cycles, layers in ((1900, first.layers), (1700, other.layers)):
         entry = LayerCycles(tuple(names), cycles, {})
-        method.tell(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))
+        method.record(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))
         assert method.layers == dict(layers)
     assert sum(method.cycles.values()) == pytest.approx(1700)

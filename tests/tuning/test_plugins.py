@@ -1,4 +1,4 @@
-"""Search methods and generators of the user's own, in Python: classes, instances, and everything wrong."""
+"""User-defined search methods and generators: classes, instances, and error messages."""
 
 import importlib
 import re
@@ -39,7 +39,7 @@ def texts(found: Any) -> list[str]:
     return [trial.schedule.to_json() for trial in found.trials]
 
 
-def test_a_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> None:
+def test_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> None:
     instance = RandomSearch(measurer, Objective.LATENCY, measurer.baseline(), 4, UNCONSTRAINED)
     ways: list[str | type[SearchMethod] | SearchMethod] = [
         "random",
@@ -56,22 +56,22 @@ def test_a_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> N
 
 def test_instances_of_another_search_are_refused(measurer: Measurer, graph: Any, made: Any) -> None:
     method = made.Good(measurer, Objective.LATENCY, measurer.baseline(), 4)
-    with pytest.raises(InputError, match="was made for the goal"):
+    with pytest.raises(InputError, match="was created for the goal"):
         tune(measurer, method, 1, Objective.ENERGY)
-    with pytest.raises(InputError, match="was made for the constraints"):
+    with pytest.raises(InputError, match="was created for the constraints"):
         tune(measurer, method, 1, constraints=Constraints(frozenset({"tag"})))
-    with pytest.raises(InputError, match="generators are for a method that is named"):
+    with pytest.raises(InputError, match="generators must be passed to the constructor of a method"):
         tune(measurer, method, 1, generator="polish")
     with Measurer(graph, measurer.conditions, measurer.prepared.options, devices=1) as other:
         method = made.Good(other, Objective.LATENCY, measurer.baseline(), 4)
-        with pytest.raises(InputError, match="was made for another measurer"):
+        with pytest.raises(InputError, match="was created for another measurer"):
             tune(measurer, method, 1)
 
 
 def test_generators_as_names_classes_and_instances(measurer: Measurer, made: Any) -> None:
     name = f"{made.__name__}:Sub"
-    ways = (name, made.Sub, made.Sub(), [name], (made.Quiet(), made.Sub))
-    found = [tune(measurer, "generators", 2, generator=way) for way in ways]
+    specs = (name, made.Sub, made.Sub(), [name], (made.Quiet(), made.Sub))
+    found = [tune(measurer, "generators", 2, generator=spec) for spec in specs]
     assert all(texts(each) == texts(found[0]) for each in found)
     first, proposed = measurer.first.schedule.layers, found[0].trials[0].schedule.layers
     (changed,) = (layer for layer in first if proposed[layer] != first[layer])
@@ -79,10 +79,10 @@ def test_generators_as_names_classes_and_instances(measurer: Measurer, made: Any
     assert tune(measurer, GeneratorSearch, 1, generator=PeepholeGenerator).trials
 
 
-def test_generators_are_for_methods_that_ask_them(measurer: Measurer) -> None:
+def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
     for method in ("random", RandomSearch):
         with pytest.raises(
-            InputError, match="generators are for a method that asks them, such as generators, not for"
+            InputError, match="generators need a method that uses them, such as generators, not"
         ):
             tune(measurer, method, 1, generator="polish")
     with pytest.raises(
@@ -95,21 +95,21 @@ def test_generators_are_for_methods_that_ask_them(measurer: Measurer) -> None:
         tune(measurer, "x", 1)
 
 
-def test_a_generator_hears_of_each_candidate(measurer: Measurer, made: Any) -> None:
-    """What is refused ends a generator that repeats itself: two hundred candidates for each task."""
-    told: list[Any] = []
+def test_generator_observes_each_candidate(measurer: Measurer, made: Any) -> None:
+    """A task of a generator that repeats itself ends after 200 candidates."""
+    results: list[Any] = []
 
     class Endless(made.Endless):
-        def tell(self, candidate: Any, result: Any) -> None:
-            told.append(result)
+        def observe(self, candidate: Any, result: Any) -> None:
+            results.append(result)
 
     found = tune(measurer, "generators", 1, generator=Endless)
     assert (
         len(found.trials) == 1 and found.best.cost == found.baseline.cycles
     ) or found.best is found.trials[0]
     layers = len(found.baseline.layers)
-    assert len(told) == 200 * (1 + layers)
-    assert all(isinstance(each, Rejected) and each.stage == "search" for each in told)
+    assert len(results) == 200 * (1 + layers)
+    assert all(isinstance(each, Rejected) and each.stage == "search" for each in results)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_generator_hears_of_each_candidate(measurer: Measurer, made: Any) -> N
         ),
         ("Lists", "{module}:Lists: propose must return a Schedule of the types that Schedule documents: "),
         ("Deaf", "{module}:Deaf: learn failed: KeyError: 'trial'"),
-        ("Predicts", "{module}:Predicts: predictor must be Errors or None, not 'good'"),
+        ("Predicts", "{module}:Predicts: predictor must be PredictionErrors or None, not 'good'"),
         ("Exits", "{module}:Exits: propose failed: SystemExit: 7"),
         ("Refuses", "{module}:Refuses: propose "),
     ],
@@ -162,7 +162,7 @@ def test_bad_methods(measurer: Measurer, module: str, name: str, text: str) -> N
             "{module}:PredictsText: predicted must be a number of cycles or None, not '3 cycles'",
         ),
         ("Fails", "{module}:Fails: propose failed: ValueError: oh ({module}.py, line "),
-        ("FailsToHear", "{module}:FailsToHear: tell failed: ValueError: oh"),
+        ("FailsToObserve", "{module}:FailsToObserve: observe failed: ValueError: oh"),
     ],
 )
 def test_bad_generators(measurer: Measurer, module: str, name: str, text: str) -> None:

@@ -7,16 +7,16 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.methods import METHODS
-from compiler.tuning.search.tuner import tune, why_not
+from compiler.tuning.search.tuner import rejection_reason, tune
 
 TRIALS = 8
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_budget_seeds_and_best(measurer: Measurer, method: str) -> None:
-    before = measurer.asked
+def test_search_budget_seed_and_best_trial(measurer: Measurer, method: str) -> None:
+    before = measurer.measurement_count
     found = tune(measurer, method, TRIALS, seed=5)
-    assert measurer.asked == before + TRIALS + 1 and len(found.trials) == TRIALS
+    assert measurer.measurement_count == before + TRIALS + 1 and len(found.trials) == TRIALS
     costs = [trial.cost for trial in found.trials if trial.cost is not None]
     assert found.best.cost == min([*costs, float(found.baseline.cycles)])
     assert isinstance(found.best.result, Measurement) and found.best.result.believable
@@ -28,7 +28,7 @@ def test_budget_seeds_and_best(measurer: Measurer, method: str) -> None:
     assert Schedule.from_json(texts[0]) == found.trials[0].schedule
 
 
-def test_energy_is_another_goal(measurer: Measurer) -> None:
+def test_energy_goal_selects_by_energy(measurer: Measurer) -> None:
     found = tune(measurer, "random", 4, Objective.ENERGY, seed=2)
     assert isinstance(found.best.result, Measurement)
     assert found.best.cost == found.best.result.energy_uj <= found.baseline.energy_uj
@@ -37,6 +37,6 @@ def test_energy_is_another_goal(measurer: Measurer) -> None:
 def test_every_trial_without_cost_has_a_reason(measurer: Measurer) -> None:
     found = tune(measurer, "random", 12, seed=9)
     for trial in found.trials:
-        why = why_not(trial)
+        why = rejection_reason(trial)
         assert (why is None) == (trial.cost is not None)
         assert not isinstance(trial.result, Rejected) or trial.result.reason in str(why)

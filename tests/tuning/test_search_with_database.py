@@ -66,29 +66,31 @@ def search(
 ) -> TuningResult:
     """A search that remembers."""
     recall = DatabaseSession(database, measurer.prepared, measurer.conditions, goal, method, seed)
-    measurer.memory = recall
+    measurer.cache = recall
     try:
-        return tune(measurer, method, trials, goal, seed, recall=recall)
+        return tune(measurer, method, trials, goal, seed, session=recall)
     finally:
-        measurer.memory = None
+        measurer.cache = None
 
 
-def test_the_same_search_needs_no_machine(database: TuningDatabase, measurer: Measurer, graph: Graph) -> None:
+def test_repeated_search_needs_no_simulator(
+    database: TuningDatabase, measurer: Measurer, graph: Graph
+) -> None:
     first = search(database, measurer)
-    assert first.remembered == 0 and len(first.trials) == TRIALS
+    assert first.cached_count == 0 and len(first.trials) == TRIALS
     with Measurer(graph, N4, OPTIONS, workers=Nobody) as other:
         again = search(database, other)
-        assert other.asked == TRIALS + 1  # charged for all
-    assert again.remembered == TRIALS and again.trials == first.trials and again.curve == first.curve
+        assert other.measurement_count == TRIALS + 1  # charged for all
+    assert again.cached_count == TRIALS and again.trials == first.trials and again.curve == first.curve
     longer = search(database, measurer, trials=TRIALS + 2)
-    assert longer.remembered == TRIALS and longer.trials[:TRIALS] == first.trials
+    assert longer.cached_count == TRIALS and longer.trials[:TRIALS] == first.trials
 
 
 def test_methods_seeds_and_goals_share_measurements(database: TuningDatabase, measurer: Measurer) -> None:
     for method in METHODS:
         search(database, measurer, method, seed=3, trials=4)
     for method in METHODS:
-        assert search(database, measurer, method, seed=3, trials=4).remembered == 4
+        assert search(database, measurer, method, seed=3, trials=4).cached_count == 4
     recall = DatabaseSession(database, measurer.prepared, N4, Objective.LATENCY)
     entry, other = (
         recall.best(),
@@ -103,7 +105,7 @@ def test_methods_seeds_and_goals_share_measurements(database: TuningDatabase, me
     ]
 
 
-def test_a_new_memory_starts_from_its_nearest_neighbour(
+def test_new_dram_timing_starts_from_nearest_neighbour(
     database: TuningDatabase, graph: Graph, measurer: Measurer
 ) -> None:
     search(database, measurer)
@@ -112,7 +114,7 @@ def test_a_new_memory_starts_from_its_nearest_neighbour(
     with Measurer(graph, HardwareProfile(N4.config, DramTiming(latency=120)), OPTIONS) as other:
         for method in METHODS:
             found = search(database, other, method, trials=4)
-            assert found.starts == 1
+            assert found.transferred_count == 1
             assert isinstance(found.trials[0].result, Measurement)  # measured before anything is made of it
             assert found.best.cost is not None and found.trials[0].cost is not None
             assert found.best.cost <= found.trials[0].cost
@@ -120,7 +122,9 @@ def test_a_new_memory_starts_from_its_nearest_neighbour(
             assert len(set(texts)) == len(texts)
 
 
-def test_what_others_claim_is_measured(path: Path, graph: Graph, measurer: Measurer, tmp_path: Path) -> None:
+def test_imported_entries_are_measured_again(
+    path: Path, graph: Graph, measurer: Measurer, tmp_path: Path
+) -> None:
     """Entries of somebody else: the measurements are none here, the schedules are tried if they fit."""
     first = measurer.first.schedule
     name = next(iter(first.layers))
@@ -137,20 +141,22 @@ def test_what_others_claim_is_measured(path: Path, graph: Graph, measurer: Measu
     with TuningDatabase(tmp_path / "mine.db", secret=SECRET) as mine:
         assert mine.import_(tmp_path / "theirs.jsonl") > 0
         found = search(mine, measurer)
-        assert found.remembered == 0 and found.starts == 1 and found.trials[0].schedule == tempting
+        assert (
+            found.cached_count == 0 and found.transferred_count == 1 and found.trials[0].schedule == tempting
+        )
         assert found.baseline.cycles > 1 and found.best.cost is not None and found.best.cost > 1
 
 
-def test_another_database_knows_nothing(tmp_path: Path, measurer: Measurer) -> None:
+def test_databases_are_independent(tmp_path: Path, measurer: Measurer) -> None:
     with TuningDatabase(tmp_path / "empty.db", secret=SECRET) as empty:
         recall = DatabaseSession(empty, measurer.prepared, N4, Objective.LATENCY)
-        assert recall.best() is None and recall.starts(measurer.first.schedule, 4) == []
+        assert recall.best() is None and recall.transfer_candidates(measurer.first.schedule, 4) == []
         assert len(empty.profiles()) == 1
         DatabaseSession(empty, measurer.prepared, N4, Objective.LATENCY)
         assert len(empty.profiles()) == 1
 
 
-def test_models_options_and_conditions_have_keys_of_their_own(database: TuningDatabase, graph: Graph) -> None:
+def test_models_options_and_conditions_have_distinct_keys(database: TuningDatabase, graph: Graph) -> None:
     made = []
     for rounding in ("reference", "xnnpack"):
         for batch in (1, 2):
@@ -186,7 +192,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_what_an_interrupted_search_measured_is_there(tmp_path: Path, how: int) -> None:
+def test_interrupted_search_keeps_its_measurements(tmp_path: Path, how: int) -> None:
     script, kept = tmp_path / "search.py", tmp_path / "kept.db"
     script.write_text(_SEARCH)
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Schedules measured as they serve: requests back to back."""
+"""Measurement of schedules with back-to-back requests."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,16 +25,16 @@ RATE = 4.0
 
 @pytest.fixture(scope="module")
 def device(measurer: Measurer) -> Iterator[RtlDevice]:
-    """With room for the small network."""
+    """RTL device with enough DRAM for the small network."""
     with RtlDevice(measurer.conditions.config, 4 * stream_bytes(measurer.first)) as made:
         yield made
 
 
-def test_cycles_are_those_of_serving(measurer: Measurer, device: RtlDevice) -> None:
-    question = GoldenModelReference(measurer.first).question(0)
-    found = measure_stream(device, measurer.first, question, RATE)
+def test_cycles_equal_those_of_serving(measurer: Measurer, device: RtlDevice) -> None:
+    golden = GoldenModelReference(measurer.first).golden_io(0)
+    found = measure_stream(device, measurer.first, golden, RATE)
     device.reset()
-    served = list(islice(Server(device, measurer.first).serve(repeat(question.inputs)), 6))
+    served = list(islice(Server(device, measurer.first).serve(repeat(golden.inputs)), 6))
     assert isinstance(found, Measurement) and found.exact and found.believable
     assert all(abs(found.cycles - result.cycles) <= 2 for result in served[1:])
     assert sum(layer.cycles for layer in found.layers) == found.cycles
@@ -49,42 +49,42 @@ def test_cycles_are_those_of_serving(measurer: Measurer, device: RtlDevice) -> N
     assert found.energy_uj == pytest.approx(cold.energy_uj, rel=0.05)
 
 
-def test_a_reset_in_the_midst_of_traffic_leaves_nothing_behind(measurer: Measurer, device: RtlDevice) -> None:
-    question = GoldenModelReference(measurer.first).question(0)
-    found = measure_stream(device, measurer.first, question, RATE)
+def test_reset_during_traffic_leaves_no_state(measurer: Measurer, device: RtlDevice) -> None:
+    golden = GoldenModelReference(measurer.first).golden_io(0)
+    found = measure_stream(device, measurer.first, golden, RATE)
     for cycles in range(150, 1500, 190):
         device.reset()
-        Server(device, measurer.first).submit(question.inputs)
+        Server(device, measurer.first).submit(golden.inputs)
         device.run_cycles(cycles)
-        assert measure_stream(device, measurer.first, question, RATE) == found
+        assert measure_stream(device, measurer.first, golden, RATE) == found
 
 
-def test_wrong_outputs_are_seen(measurer: Measurer, device: RtlDevice) -> None:
-    question = GoldenModelReference(measurer.first).question(1)
-    wrong = GoldenIO(question.inputs, {name: array ^ 1 for name, array in question.outputs.items()})
+def test_wrong_outputs_are_detected(measurer: Measurer, device: RtlDevice) -> None:
+    golden = GoldenModelReference(measurer.first).golden_io(1)
+    wrong = GoldenIO(golden.inputs, {name: array ^ 1 for name, array in golden.outputs.items()})
     result = measure_stream(device, measurer.first, wrong, RATE)
     assert isinstance(result, Measurement) and not result.exact and not result.believable
 
 
-def test_what_is_too_slow_is_given_up(measurer: Measurer, device: RtlDevice) -> None:
-    question = GoldenModelReference(measurer.first).question(0)
+def test_slow_networks_are_rejected(measurer: Measurer, device: RtlDevice) -> None:
+    golden = GoldenModelReference(measurer.first).golden_io(0)
     for limit in (100, 4000):  # before the first request is done, and after it
-        result = measure_stream(device, measurer.first, question, RATE, limit)
+        result = measure_stream(device, measurer.first, golden, RATE, limit)
         assert isinstance(result, Rejected) and result.stage == "time", (limit, result)
-    assert isinstance(measure_stream(device, measurer.first, question, RATE), Measurement)
+    assert isinstance(measure_stream(device, measurer.first, golden, RATE), Measurement)
 
 
-def test_what_does_not_fit_is_rejected(measurer: Measurer) -> None:
+def test_network_that_does_not_fit_is_rejected(measurer: Measurer) -> None:
     (stage,) = measurer.first.stages
     assert stage.code is not None
     code = replace(stage.code, memory=1 << 24, image=np.zeros(1 << 20, np.uint8))
     large = replace(measurer.first, stages=(replace(stage, code=code),))
     with RtlDevice(measurer.conditions.config, 1 << 16) as small:
-        result = measure_stream(small, large, GoldenModelReference(measurer.first).question(0), RATE)
+        result = measure_stream(small, large, GoldenModelReference(measurer.first).golden_io(0), RATE)
     assert isinstance(result, Rejected) and result.stage == "compile" and "no room" in result.reason
 
 
-def test_a_measurer_of_streams(graph: Graph) -> None:
+def test_measurer_of_streams(graph: Graph) -> None:
     conditions = HardwareProfile(load_target("n4"), DramTiming(latency=200))
     with Measurer(graph, conditions, OPTIONS, stream=True) as measurer:
         baseline = measurer.baseline()

@@ -1,4 +1,4 @@
-"""Measurements by several processes, some of which die."""
+"""Measurements by a process pool, including processes that die."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from tests.support.small_network import HERE, OPTIONS
 
 
 def various(measurer: Measurer, count: int) -> list[Schedule]:
-    """Different schedules of a network; the last one is none."""
+    """Different schedules of a network; the last one is invalid."""
     first = measurer.first.schedule
     names = list(first.layers)
     out = [
@@ -35,7 +35,7 @@ def various(measurer: Measurer, count: int) -> list[Schedule]:
 
 
 @pytest.fixture(scope="module")
-def crew(measurer: Measurer) -> Iterator[WorkerPool]:
+def pool(measurer: Measurer) -> Iterator[WorkerPool]:
     subject = MeasureSubject(measurer.prepared, measurer.first, measurer.conditions, 0)
     with WorkerPool(subject, 2) as made:
         yield made
@@ -45,54 +45,56 @@ def orders(schedules: list[Schedule]) -> list[MeasureOrder]:
     return [MeasureOrder(number, schedule, None) for number, schedule in enumerate(schedules)]
 
 
-def test_processes_measure_what_this_one_does(measurer: Measurer, crew: WorkerPool) -> None:
+def test_pool_results_equal_local_results(measurer: Measurer, pool: WorkerPool) -> None:
     schedules = various(measurer, 6)
-    found = dict(crew.results(orders(schedules)))
-    assert [found[place] for place in range(6)] == measurer.measure(schedules)
+    found = dict(pool.results(orders(schedules)))
+    assert [found[index] for index in range(6)] == measurer.measure(schedules)
     assert isinstance(found[0], Measurement) and isinstance(found[5], Rejected)
 
 
-@pytest.mark.parametrize("when", ["idle", "at work"])
-def test_what_a_killed_process_was_at_is_done_again(measurer: Measurer, crew: WorkerPool, when: str) -> None:
+@pytest.mark.parametrize("when", ["idle", "busy"])
+def test_order_of_a_killed_process_is_repeated(measurer: Measurer, pool: WorkerPool, when: str) -> None:
     schedules = various(measurer, 6)
-    expected = dict(crew.results(orders(schedules)))
-    pids = [worker.process.pid or 0 for worker in crew._workers]
+    expected = dict(pool.results(orders(schedules)))
+    pids = [worker.process.pid or 0 for worker in pool._workers]
     if when == "idle":
         os.kill(pids[0], signal.SIGKILL)
-    results = crew.results(orders(schedules))
+    results = pool.results(orders(schedules))
     found = dict([next(results)])
-    if when == "at work":
-        (busy, *_) = [worker.process for worker in crew._workers if worker.place is not None]
-        busy.kill()
+    if when == "busy":
+        (active, *_) = [worker.process for worker in pool._workers if worker.index is not None]
+        active.kill()
     found |= dict(results)
     assert found == expected
-    assert [worker.process.pid for worker in crew._workers] != pids and len(crew._workers) == 2
+    assert [worker.process.pid for worker in pool._workers] != pids and len(pool._workers) == 2
 
 
-def test_an_order_that_every_process_dies_of_is_given_up(
-    measurer: Measurer, crew: WorkerPool, monkeypatch: pytest.MonkeyPatch
+def test_order_that_kills_every_process_fails(
+    measurer: Measurer, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Dead(worker_pool._Worker):
-        def send(self, place: int, order: MeasureOrder) -> None:
-            super().send(place, order)
+        def send(self, index: int, order: MeasureOrder) -> None:
+            super().send(index, order)
             self.process.kill()
 
-    crew.close()
+    pool.close()
     monkeypatch.setattr(worker_pool, "_Worker", Dead)
     with pytest.raises(WorkError, match="3 processes that measured the same schedule have died"):
-        list(crew.results(orders(various(measurer, 2))))
-    assert all(worker.place is None for worker in crew._workers), "some are still at what was given up"
-    crew.close()  # those that started in place of dead ones would be killed as well
+        list(pool.results(orders(various(measurer, 2))))
+    assert all(worker.index is None for worker in pool._workers), (
+        "some workers are still busy with the failed order"
+    )
+    pool.close()  # replacements of dead processes would be killed as well
 
 
 def test_a_killed_simulator_is_replaced(measurer: Measurer) -> None:
-    bench = MeasureRunner(MeasureSubject(measurer.prepared, measurer.first, measurer.conditions, 0))
+    runner = MeasureRunner(MeasureSubject(measurer.prepared, measurer.first, measurer.conditions, 0))
     order = MeasureOrder(0, measurer.first.schedule, None)
-    before = bench.measure(order)
-    assert bench._device is not None
-    os.kill(bench._device.pid, signal.SIGKILL)
-    assert bench.measure(order) == before
-    bench.close()
+    before = runner.measure(order)
+    assert runner._device is not None
+    os.kill(runner._device.pid, signal.SIGKILL)
+    assert runner.measure(order) == before
+    runner.close()
 
 
 _ENDLESS = """
@@ -110,7 +112,7 @@ if __name__ == "__main__":
 """
 
 
-def test_nothing_is_left_of_a_killed_search(tmp_path: Path) -> None:
+def test_killed_search_leaves_no_processes(tmp_path: Path) -> None:
     script = tmp_path / "endless.py"
     script.write_text(_ENDLESS)
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=HERE) as process:
@@ -124,6 +126,6 @@ def test_nothing_is_left_of_a_killed_search(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_devices_are_counted(graph: Graph) -> None:
+def test_device_count_must_be_positive(graph: Graph) -> None:
     with pytest.raises(InputError, match="devices must be at least 1, not 0"):
         Measurer(graph, HardwareProfile(load_target("n4")), OPTIONS, devices=0)

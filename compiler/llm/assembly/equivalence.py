@@ -11,7 +11,7 @@ from compiler.llm.assembly.completion import FENCE, HALT, Counts, semaphore_inde
 from compiler.llm.assembly.decoder_state import GrammarState
 from compiler.llm.assembly.lexicon import SIGNALS, STOP, WAITS
 from compiler.llm.assembly.tokenizer import words_of
-from compiler.tuning.edits.edit import MOST_DIMS, dims_of, ordered, reach_of, split
+from compiler.tuning.edits.edit import MAX_DIMS, dims_of, footprint_of, must_precede, split
 from hw.config import MlaConfig
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, defaults, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
@@ -91,7 +91,7 @@ class PendingCommands:
         free = [
             at
             for at, command in enumerate(self.commands[:_LOOKAHEAD_COMMANDS])
-            if not any(ordered(self.config, before, command) for before in self.commands[:at])
+            if not any(must_precede(self.config, before, command) for before in self.commands[:at])
         ]
         for at in free:
             yield NextCommand(self.commands[at], self._with(at, ()), at == 0)
@@ -152,7 +152,7 @@ class PendingCommands:
 def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
     """Return whether a command must wait for an earlier one; in the same unit only read-after-write conflicts count."""
     own = first.unit == second.unit
-    each = [reach_of(config, command) for command in (first, second)]
+    each = [footprint_of(config, command) for command in (first, second)]
     return any(
         (a.write and not b.write if own else a.write or b.write) and a.meets(b)
         for a in each[0]
@@ -162,7 +162,7 @@ def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
 
 def _splits(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued]]:
     """Yield pairs of commands that are equivalent to one command."""
-    for dim in dims_of(command, config.n)[:MOST_DIMS]:
+    for dim in dims_of(command, config.n)[:MAX_DIMS]:
         for eighths in range(1, 8):
             try:
                 first, second = split(command, dim, eighths)

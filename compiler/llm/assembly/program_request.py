@@ -17,7 +17,7 @@ from compiler.runtime.program_text import program_text
 from compiler.runtime.stages import Stage
 from compiler.runtime.validation import stage_calls
 from compiler.tuning.edits.editable_programs import EditableProgram
-from compiler.tuning.edits.unroll import Unrolled, unrolled
+from compiler.tuning.edits.unroll import UnrolledProgram, unroll
 from compiler.tuning.generators.generator import Candidate
 from compiler.validate.errors import ValidationError
 from hw.isa.program import Program
@@ -88,7 +88,7 @@ class ProgramGrammar:
         Instruction sequences to exclude; may be extended between answers.
     """
 
-    def __init__(self, grammar: AssemblyGrammar, original: Unrolled, tried: set[Hashable]):
+    def __init__(self, grammar: AssemblyGrammar, original: UnrolledProgram, tried: set[Hashable]):
         assert grammar.endings and grammar.limits.config
         self.grammar, self.tried = grammar, tried
         self._work = EquivalenceAutomaton.initial(grammar.limits.config, original.commands)
@@ -147,7 +147,7 @@ def _in_place(
     """Return the grammar of replacements of a program of a stage."""
     assert stage.code
     program = stage.code.parts[index].program
-    original, plain = unrolled(program), straight_line(program)
+    original, plain = unroll(program), straight_line(program)
     if original is None:
         return None
     calls = stage_calls(network, stage, stage.code)

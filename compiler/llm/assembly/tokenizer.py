@@ -21,7 +21,7 @@ from compiler.llm.assembly.lexicon import (
 from compiler.llm.assembly.operands import Rules, Values
 from compiler.llm.assembly.parser import NullListener, ProgramParser, word_of
 from compiler.llm.tokens.integer_tokens import number_words
-from compiler.tuning.edits.unroll import unrolled
+from compiler.tuning.edits.unroll import unroll
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, decode
 from hw.isa.program import Program
@@ -32,7 +32,7 @@ _TAGS = range(64)
 
 def straight_line(program: Program) -> Program | None:
     """Return an equivalent program with unrolled loops; None if a program does more than issue commands."""
-    found = unrolled(program)
+    found = unroll(program)
     if found is None or found.fenced:
         return None
     return emit(program.name, found.commands, _TAGS, alone=found.alone)

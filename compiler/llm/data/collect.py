@@ -10,8 +10,8 @@ from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, ch
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
-from compiler.tuning.calibration.collect import point_of
-from compiler.tuning.edits.edit import Edit, EditError, applied, draw_edits
+from compiler.tuning.calibration.collect import draw_network
+from compiler.tuning.edits.edit import Edit, EditError, apply_edits, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from compiler.tuning.search.layer_space import LayerSpace, spaces_of
 from compiler.tuning.search.method import with_layer
@@ -87,7 +87,7 @@ class _Editing:
 
     def _next(self, edits: tuple[Edit, ...]) -> tuple[Edit, Measurement] | None:
         """Measure one more edit."""
-        commands = applied(self.editable.config, self.piece.unrolled.commands, edits)
+        commands = apply_edits(self.editable.config, self.piece.unrolled.commands, edits)
         for _ in range(_MAX_ATTEMPTS):
             found = draw_edits(self.editable.config, commands, self.rng)
             if found is None:
@@ -142,7 +142,7 @@ def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory
         A simulator process died.
     """
     rng = random.Random(f"{seed} {machine} {index}")
-    point = point_of(MACHINES[machine].conditions.config.n, rng)
+    point = draw_network(MACHINES[machine].conditions.config.n, rng)
     if is_held_out(point):
         return None
     try:

@@ -22,7 +22,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.scheduler.initial import tiling_contexts
-from compiler.tuning.edits.edit import Edit, applied
+from compiler.tuning.edits.edit import Edit, apply_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
@@ -202,7 +202,7 @@ class _Variants:
         out: list[list[Issued]] = []
         for each in self.edited.variants:
             before = out[each.base] if each.edit else list(self.compiled)
-            out.append(applied(self.editable.config, before, [each.edit] if each.edit else []))
+            out.append(apply_edits(self.editable.config, before, [each.edit] if each.edit else []))
         return out
 
     @cached_property

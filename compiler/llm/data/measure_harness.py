@@ -84,7 +84,7 @@ class MeasureHarness:
         if not whole or dram_bytes(self.first) > _DRAM_BYTES:
             raise InputError(f"{point.family}: it does not run on the accelerator as a single stage")
         self.names = [layer.name for layer in self.stages[0].layers]
-        self._question = GoldenModelReference(self.first).question(0)
+        self._question = GoldenModelReference(self.first).golden_io(0)
 
     def measure(self, network: CompiledNetwork) -> Measurement | None:
         """Measure a compiled network; None if its outputs are wrong or it takes too long."""

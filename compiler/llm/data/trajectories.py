@@ -179,7 +179,7 @@ class Trajectory:
             walk = Trajectory(
                 str(data["machine"]),
                 int(data["index"]),
-                CalibrationNetwork.of(data["point"]),
+                CalibrationNetwork.from_json(data["point"]),
                 list(data["first"]),
                 steps,
                 edited,

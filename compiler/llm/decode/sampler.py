@@ -15,15 +15,15 @@ from compiler.llm.tokens.program_edits import MAX_EDITS, MOVE, SPLIT, edit_of, i
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import Vocabulary
 from compiler.tuning.edits.edit import (
-    MOST_DIMS,
-    MOST_RUN,
+    MAX_DIMS,
+    MAX_RUN,
     Dim,
     Edit,
-    applied,
+    apply_edits,
     dims_of,
-    freedom,
-    ordered,
-    place_of,
+    move_range,
+    must_precede,
+    resolve_index,
     split,
 )
 from hw.config import MlaConfig
@@ -263,14 +263,14 @@ class _Known:
     def parts(self, command: Issued) -> list[int]:
         """Return, per dimension, a bit mask of the eighths at which a command can be split."""
         if command not in self._parts:
-            dims = dims_of(command, self.config.n)[:MOST_DIMS]
+            dims = dims_of(command, self.config.n)[:MAX_DIMS]
             self._parts[command] = [_eighths(command, dim) for dim in dims]
         return self._parts[command]
 
     def ordered(self, first: Issued, second: Issued) -> bool:
         """Return whether the first command must be issued before the second."""
         if (first, second) not in self._ordered:
-            self._ordered[first, second] = ordered(self.config, first, second)
+            self._ordered[first, second] = must_precede(self.config, first, second)
         return self._ordered[first, second]
 
 
@@ -299,7 +299,7 @@ class _State:
 
     def after(self, edit: Edit) -> "_State":
         """Return the state after one more edit."""
-        return _State(self.known, applied(self.known.config, self.commands, [edit]))
+        return _State(self.known, apply_edits(self.known.config, self.commands, [edit]))
 
     def toward(self, head: str, numbers: tuple[int, ...], part: Sequence[str]) -> tuple[str, ...]:
         """Return the tokens that continue the partially written next number of an edit."""
@@ -318,11 +318,11 @@ class _State:
         if not numbers:
             places = self._splits() if head == SPLIT else self._moves()
             return (index_from_nearer_end(at, count) for at in places)
-        at = place_of(numbers[0], count)
+        at = resolve_index(numbers[0], count)
         if head == MOVE:
-            return (step for step in freedom(self.known.config, self.commands, at) if step)
+            return (step for step in move_range(self.known.config, self.commands, at) if step)
         if len(numbers) == 1:
-            return (run for run in range(1, min(MOST_RUN, count - at) + 1) if any(self._dims(at, run)))
+            return (run for run in range(1, min(MAX_RUN, count - at) + 1) if any(self._dims(at, run)))
         dims = self._dims(at, numbers[1])
         if len(numbers) == 2:
             return (number for number, eighths in enumerate(dims) if eighths)
@@ -330,12 +330,12 @@ class _State:
 
     def _splits(self) -> Iterator[int]:
         """Yield the positions where a splittable run may start: those whose first command can be split."""
-        distance, may = MOST_RUN, False
+        distance, may = MAX_RUN, False
         found = []
         for at in range(len(self.commands) - 1, -1, -1):
             parts = self.known.parts(self.commands[at])
             distance, may = (0, any(parts)) if parts else (distance + 1, may)
-            if may and distance < MOST_RUN:
+            if may and distance < MAX_RUN:
                 found.append(at)
         return reversed(found)
 

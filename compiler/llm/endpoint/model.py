@@ -142,7 +142,7 @@ class EndpointModel(LanguageModelGenerator):
                 "\n".join([*map(self._verdict, answer.candidates), *answer.complaints, _NEXT_TEXT]),
             )
 
-    def tell(self, candidate: Candidate, result: Result) -> None:
+    def observe(self, candidate: Candidate, result: Result) -> None:
         """Store the result for the next message; measured schedules become examples."""
         text = candidate.schedule.to_json()
         task = self._pending.pop(text, None)
@@ -159,7 +159,7 @@ class EndpointModel(LanguageModelGenerator):
 
     def _verdict(self, candidate: Candidate) -> str:
         """Describe the result of a candidate as text, as far as it is known."""
-        return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.why}: {_PENDING_TEXT}")
+        return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.description}: {_PENDING_TEXT}")
 
     def document(self) -> dict[str, Any]:
         """Return usage, results and cost as a JSON object."""

@@ -245,7 +245,7 @@ _STAGES = {
 
 def verdict(task: GeneratorTask, candidate: Candidate, result: Result) -> str:
     """Describe the result of a candidate and the reason."""
-    return f"{candidate.why}: {_outcome(task, result)}"
+    return f"{candidate.description}: {_outcome(task, result)}"
 
 
 def _outcome(task: GeneratorTask, result: Result) -> str:
@@ -340,7 +340,7 @@ def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) 
 
 def _variants(task: GeneratorTask) -> Iterator[tuple[AnswerGrammar, str, dict[str, str]]]:
     """Yield combinations of answer grammar, instruction set page and programs, most complete first."""
-    kept = task.constraints.kept
+    kept = task.constraints.frozen_fields
     if "micro-program" not in task.constraints.forbidden:
         programs = {name: short_text(text) for name, text in task.programs.items()}
         for page in (whole_page(), cut_page(programs.values())):

@@ -113,7 +113,7 @@ def race(
         curves[method] = []
         for seed in range(seeds):
             author = LmGenerator(model, temperature) if method == LLM else None
-            found = tune(measurer, method, count, seed=seed, author=author)
+            found = tune(measurer, method, count, seed=seed, language_model=author)
             curves[method].append(expand_curve(found.curve, count))
             if author is not None:
                 for kind, tally in author.tallies.items():

@@ -120,7 +120,7 @@ class LmGenerator(LanguageModelGenerator):
             else:
                 yield self._record(kind, task, candidate)
 
-    def tell(self, candidate: Candidate, result: Result) -> None:
+    def observe(self, candidate: Candidate, result: Result) -> None:
         """Update the bandit, and store the reason of a rejection for the next request."""
         text = candidate.schedule.to_json()
         kind, task = self._pending.pop(text, (None, None))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from compiler.codegen.semaphores import Issued
 from compiler.llm.tokens.integer_tokens import decode_number, number_words
 from compiler.llm.tokens.schedule_delta import END
-from compiler.tuning.edits.edit import MOST_DIMS, Edit, Move, Split, dims_of, place_of
+from compiler.tuning.edits.edit import MAX_DIMS, Edit, Move, Split, dims_of, resolve_index
 
 SPLIT, MOVE = "split at", "move at"
 #: Edit tokens; the end token is shared with other answers.
@@ -49,7 +49,7 @@ def edit_of(head: str, numbers: Sequence[int]) -> Edit:
 
 def index_from_nearer_end(at: int, count: int) -> int:
     """Return an index relative to the nearer end."""
-    at = place_of(at, count)
+    at = resolve_index(at, count)
     return at if at < count / 2 else at - count
 
 
@@ -67,11 +67,11 @@ def canonical(edit: Edit, commands: Sequence[Issued], n: int) -> Edit:
     n : int
         Array size (number of lanes).
     """
-    at = place_of(edit.at, len(commands))
+    at = resolve_index(edit.at, len(commands))
     if isinstance(edit, Move):
         return replace(edit, at=index_from_nearer_end(at, len(commands)))
     run = commands[at : at + edit.run]
-    dims = max(len(dims_of(command, n)[:MOST_DIMS]) for command in run)
+    dims = max(len(dims_of(command, n)[:MAX_DIMS]) for command in run)
     return Split(index_from_nearer_end(at, len(commands)), len(run), min(edit.dim, dims - 1), edit.eighths)
 
 

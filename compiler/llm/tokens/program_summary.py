@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.semaphores import Issued
 from compiler.llm.tokens.integer_tokens import number_words
-from compiler.tuning.edits.edit import MOST_DIMS, dims_of, get
+from compiler.tuning.edits.edit import MAX_DIMS, dims_of, get
 from hw.isa.enums import Unit
 
 OUTLINE, TIMES, MORE = "outline", "times", "more"
@@ -64,7 +64,7 @@ def _each(commands: Sequence[Issued], n: int) -> list[_Words]:
     for command in commands:
         key = command.unit, command.values
         if key not in known:
-            sizes = (-(-get(command, dim.count) // dim.grain) for dim in dims_of(command, n)[:MOST_DIMS])
+            sizes = (-(-get(command, dim.count) // dim.grain) for dim in dims_of(command, n)[:MAX_DIMS])
             known[key] = (_UNITS[command.unit], *(word for size in sizes for word in number_words(size)))
         out.append((LAYER, *known[key]) if command.layer != tag else known[key])
         tag = command.layer

@@ -74,7 +74,7 @@ def calibrate(
     spaces: Spaces,
     seed: int = 0,
     devices: int | None = 1,
-    say: Callable[[str], None] = lambda _text: None,
+    log: Callable[[str], None] = lambda _text: None,
 ) -> Calibration:
     """Measure for so long, with what the journal has already, and learn.
 
@@ -83,12 +83,12 @@ def calibrate(
     WorkError
         Too few points could be measured, a simulator died, or a disk is full.
     """
-    fresh = CalibrationCollector(conditions, journal, seed, spaces, say).run(seconds, devices)
+    fresh = CalibrationCollector(conditions, journal, seed, spaces, log).run(seconds, devices)
     if len({sample.index for sample in journal.samples}) < _LEAST_POINTS:
         raise WorkError(
             f"fewer than {_LEAST_POINTS} networks could be measured in {seconds:g} s: give it more time"
         )
-    say(f"learning from {len(journal.samples)} measurements")
+    log(f"learning from {len(journal.samples)} measurements")
     return learn(conditions, journal.samples, fresh, seed)
 
 

@@ -153,7 +153,7 @@ class CalibrationNetwork:
         return stored(self)
 
     @staticmethod
-    def of(data: dict[str, Any]) -> "CalibrationNetwork":
+    def from_json(data: dict[str, Any]) -> "CalibrationNetwork":
         """From what `as_json` gives."""
         h, w, c = data["shape"]
         return CalibrationNetwork((h, w, c), tuple(restored(CalibrationOp, each) for each in data["ops"]))

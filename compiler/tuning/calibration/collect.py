@@ -137,7 +137,7 @@ class CalibrationJournal:
                 return
             schedules = {name: restored(LayerSchedule, fields) for name, fields in data["schedules"].items()}
             layers = {str(name): int(cycles) for name, cycles in data["layers"].items()}
-            point = CalibrationNetwork.of(data["point"])
+            point = CalibrationNetwork.from_json(data["point"])
             self.samples.append(
                 CalibrationSample(int(data["index"]), int(data["number"]), point, schedules, layers)
             )
@@ -200,7 +200,7 @@ class CalibrationCollector:
         Of the points.
     spaces : callable
         Gives the schedules to draw from.
-    say : callable
+    log : callable
         Hears of progress.
     """
 
@@ -210,10 +210,10 @@ class CalibrationCollector:
         journal: CalibrationJournal,
         seed: int,
         spaces: Spaces,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ):
         self.conditions, self.journal, self.seed = conditions, journal, seed
-        self.spaces, self.say = spaces, say
+        self.spaces, self.log = spaces, log
         self._lock, self._told = Lock(), 0.0
         self._have = {(sample.index, sample.number) for sample in journal.samples}
 
@@ -226,7 +226,7 @@ class CalibrationCollector:
             A simulator died, or the journal cannot be written.
         """
         before = len(self.journal.samples)
-        self.say("opening the simulated chip")
+        self.log("opening the machine")
         with DevicePool(self._open, devices) as pool, progress("measuring", seconds=seconds):
             end = monotonic() + seconds
             index = 0
@@ -242,12 +242,12 @@ class CalibrationCollector:
     def _point(self, device: "RtlDevice", index: int, end: float) -> None:
         """Measure what is left of a point, while there is time."""
         rng = random.Random(f"{self.seed} {index}")
-        point = point_of(self.conditions.config.n, rng)
+        point = draw_network(self.conditions.config.n, rng)
         with self._lock:
             left = max(end - monotonic(), 0.0)
             if monotonic() - self._told > _SAY:
                 self._told = monotonic()
-                self.say(
+                self.log(
                     f"{len(self.journal.samples)} measurements, {left:.0f} s left; point {index}: {point.family}"
                 )
         try:
@@ -266,11 +266,11 @@ class CalibrationCollector:
         self, device: "RtlDevice", tries: "_Tries", index: int, number: int, network: CompiledNetwork
     ) -> None:
         config, rate = self.conditions.config, self.conditions.rate
-        found = measure_network(device, network, tries.reference.question(0), bus_rate(config, rate), _LIMIT)
+        found = measure_network(device, network, tries.reference.golden_io(0), bus_rate(config, rate), _LIMIT)
         if not isinstance(found, Measurement):
             return
         if not found.exact:
-            self.say(f"point {index}, schedule {number} ({tries.point.family}): wrong outputs; left out")
+            self.log(f"point {index}, schedule {number} ({tries.point.family}): wrong outputs; left out")
             return
         layers = {entry.names[0]: entry.cycles for entry in found.layers if len(entry.names) == 1}
         if len(layers) == len(found.layers):
@@ -292,7 +292,7 @@ class CalibrationCollector:
         )
 
 
-def point_of(n: int, rng: random.Random) -> CalibrationNetwork:
+def draw_network(n: int, rng: random.Random) -> CalibrationNetwork:
     """The next point: most are single operators."""
     return next(chains(n, rng) if rng.random() < CHAINS else singles(n, rng))
 

@@ -1,4 +1,4 @@
-"""Edits of a program's sequence of commands, given or drawn at random."""
+"""Edits of the command sequence of a program, explicit or random."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -10,30 +10,30 @@ from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_STAGE, LOAD_WORD, MATRIX_WORD, UNIT_FIELDS
 from hw.isa.enums import Unit
 
-#: Commands that are split together, at most, and places that one moves, at most.
-MOST_RUN, MOST_STEPS = 8, 16
-#: Dimensions that one may be split along, at most.
-MOST_DIMS = 3
+#: Maximum number of commands that one edit splits; maximum distance that a command moves.
+MAX_RUN, MAX_STEPS = 8, 16
+#: Maximum number of dimensions along which a command may be split.
+MAX_DIMS = 3
 
 
 class EditError(ValueError):
-    """An edit that a sequence of commands does not allow."""
+    """Edit that a sequence of commands does not allow."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Neighbours that become two commands each; first parts go in front of the second parts of others where they may.
+    """Split of adjacent commands in two each; first parts move ahead of second parts of others where allowed.
 
     Parameters
     ----------
     at : int
-        Place of the first of them; counted from the end if negative.
+        Index of the first command; counted from the end if negative.
     run : int
-        How many, 1..MOST_RUN.
+        Number of commands to split, 1..MAX_RUN.
     dim : int
-        Which of the dimensions that a command goes along, from the outermost in; the innermost if it has fewer.
+        Index of the dimension to split, outermost first; the innermost if a command has fewer.
     eighths : int
-        How much of it is done by the first part, 1..7.
+        Share of the first part in eighths of the dimension, 1..7.
     """
 
     at: int
@@ -44,14 +44,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Move:
-    """A command that is issued so many places later, or earlier if that is negative.
+    """Move of a command to a later or earlier position.
 
     Parameters
     ----------
     at : int
-        Its place; counted from the end if negative.
+        Index of the command; counted from the end if negative.
     steps : int
-        Not 0, -MOST_STEPS..MOST_STEPS.
+        Number of commands to pass, -MAX_STEPS..MAX_STEPS except 0; positive: later.
     """
 
     at: int
@@ -61,50 +61,52 @@ class Move:
 Edit = Split | Move
 
 
-def applied(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[Edit]) -> list[Issued]:
-    """The commands after some edits, one after the other.
+def apply_edits(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[Edit]) -> list[Issued]:
+    """Apply edits to a sequence of commands, one after the other.
 
     Raises
     ------
     EditError
-        There is no such place, nothing to split, or a command would pass one that it must not.
+        An index is out of range, there is nothing to split, or a command would pass one that it depends on.
     """
     out = list(commands)
     for edit in edits:
-        at = place_of(edit.at, len(out))
+        at = resolve_index(edit.at, len(out))
         out = (
             _split(config, out, at, edit) if isinstance(edit, Split) else _moved(config, out, at, edit.steps)
         )
     return out
 
 
-def place_of(at: int, count: int) -> int:
-    """A place counted from the front; EditError: there is none."""
+def resolve_index(at: int, count: int) -> int:
+    """Return a possibly negative index counted from the front; raise EditError if it is out of range."""
     if not -count <= at < count:
-        raise EditError(f"there are {count} commands, none at {at}")
+        raise EditError(f"index {at} is out of range for {count} commands")
     return at % count
 
 
-def freedom(config: MlaConfig, commands: Sequence[Issued], at: int) -> range:
-    """How far a command may move: from that many steps earlier (not positive) up to that many later."""
+def move_range(config: MlaConfig, commands: Sequence[Issued], at: int) -> range:
+    """Return the allowed moves of a command, from its largest step earlier (<= 0) to its largest step later."""
     early = 0
     while (
-        at + early > 0 and early > -MOST_STEPS and not ordered(config, commands[at + early - 1], commands[at])
+        at + early > 0
+        and early > -MAX_STEPS
+        and not must_precede(config, commands[at + early - 1], commands[at])
     ):
         early -= 1
     late = 0
     while (
         at + late + 1 < len(commands)
-        and late < MOST_STEPS
-        and not ordered(config, commands[at], commands[at + late + 1])
+        and late < MAX_STEPS
+        and not must_precede(config, commands[at], commands[at + late + 1])
     ):
         late += 1
     return range(early, late + 1)
 
 
 def _split(config: MlaConfig, commands: list[Issued], at: int, edit: Split) -> list[Issued]:
-    if not 1 <= edit.run <= MOST_RUN or not 0 <= edit.dim < MOST_DIMS or not 1 <= edit.eighths <= 7:
-        raise EditError(f"{edit} is none that can be made")
+    if not 1 <= edit.run <= MAX_RUN or not 0 <= edit.dim < MAX_DIMS or not 1 <= edit.eighths <= 7:
+        raise EditError(f"invalid edit {edit}")
     made: list[Issued] = []
     seconds: list[Issued] = []
     for command in commands[at : at + edit.run]:
@@ -112,20 +114,20 @@ def _split(config: MlaConfig, commands: list[Issued], at: int, edit: Split) -> l
         if parts is None:
             made.append(command)
             continue
-        place = len(made)
-        while place and made[place - 1] in seconds and not ordered(config, made[place - 1], parts[0]):
-            place -= 1
-        made.insert(place, parts[0])
+        index = len(made)
+        while index and made[index - 1] in seconds and not must_precede(config, made[index - 1], parts[0]):
+            index -= 1
+        made.insert(index, parts[0])
         made.append(parts[1])
         seconds.append(parts[1])
     if not seconds:
-        raise EditError(f"no command in {at}..{at + edit.run - 1} has two steps")
+        raise EditError(f"no command in {at}..{at + edit.run - 1} can be split")
     return [*commands[:at], *made, *commands[at + edit.run :]]
 
 
 def _parts(config: MlaConfig, command: Issued, edit: Split) -> tuple[Issued, Issued] | None:
-    """Of a command that has more than one step."""
-    dims = dims_of(command, config.n)[:MOST_DIMS]
+    """Split a command; None if it cannot be split."""
+    dims = dims_of(command, config.n)[:MAX_DIMS]
     if not dims:
         return None
     try:
@@ -135,20 +137,20 @@ def _parts(config: MlaConfig, command: Issued, edit: Split) -> tuple[Issued, Iss
 
 
 def _moved(config: MlaConfig, commands: list[Issued], at: int, steps: int) -> list[Issued]:
-    if not steps or steps not in freedom(config, commands, at):
+    if not steps or steps not in move_range(config, commands, at):
         raise EditError(f"the command at {at} cannot move by {steps}")
     out = list(commands)
     out.insert(at + steps, out.pop(at))
     return out
 
 
-def ordered(config: MlaConfig, first: Issued, second: Issued) -> bool:
-    """Whether one command must be issued before the other."""
+def must_precede(config: MlaConfig, first: Issued, second: Issued) -> bool:
+    """Return True if `first` must be issued before `second`."""
     if first.layer != second.layer:
-        return True  # a change of tag is put away by the counters: that of a command stays where it is
+        return True  # counter tags change in program order
     if first.unit == second.unit == Unit.MATRIX and (_streams(first) or _streams(second)):
-        return True  # what line buffers hold goes on from one command to the next
-    each = [reach_of(config, command) for command in (first, second)]
+        return True  # line buffers carry state from one command to the next
+    each = [footprint_of(config, command) for command in (first, second)]
     return any((a.write or b.write) and a.meets(b) for a in each[0] for b in each[1])
 
 
@@ -156,69 +158,70 @@ def _streams(command: Issued) -> bool:
     return bool(MATRIX_WORD.unpack(get(command, "word"))["dw"])
 
 
-def reach_of(config: MlaConfig, command: Issued) -> list[BoundingBox]:
-    """What a command touches; found out once."""
+def footprint_of(config: MlaConfig, command: Issued) -> list[BoundingBox]:
+    """Return the memory regions that a command accesses; cached in the command."""
     if not command.reach:
         command.reach = reach(config, command)
     return command.reach
 
 
-#: Part of the edits that split; the others move. Part of the places that lie near the beginning or the end.
-_SPLITS, _NEAR = 0.7, 0.5
-#: How near, on the average.
-_DISTANCE = 4.0
-#: Commands split together, and eighths: the more often they stand here the likelier.
-_RUNS, _EIGHTHS, _DIMS = (1, 1, 2, 3, 4, 5, 6), (1, 2, 4, 4, 6, 7), (0, 0, 0, 1, MOST_DIMS - 1)
-_PATIENCE = 40
+#: Fraction of random edits that are splits, the others are moves; fraction of indices near the start or the end.
+_SPLIT_FRACTION, _NEAR_END_FRACTION = 0.7, 0.5
+#: Average distance of those indices from the start or the end.
+_MEAN_DISTANCE = 4.0
+#: Choices of random splits; repeated values are more likely.
+_RUNS, _EIGHTHS, _DIMS = (1, 1, 2, 3, 4, 5, 6), (1, 2, 4, 4, 6, 7), (0, 0, 0, 1, MAX_DIMS - 1)
+#: Maximum number of random edits tried.
+_MAX_ATTEMPTS = 40
 
 
 def draw_edits(
     config: MlaConfig, commands: Sequence[Issued], rng: random.Random
 ) -> tuple[Edit, list[Issued]] | None:
-    """An edit, and the commands after it; None: none was found that is allowed."""
-    for _ in range(_PATIENCE if commands else 0):
-        at = _place(len(commands), rng)
-        if rng.random() < _SPLITS:
+    """Return a random edit and the commands after it; None if no allowed edit was found."""
+    for _ in range(_MAX_ATTEMPTS if commands else 0):
+        at = _draw_index(len(commands), rng)
+        if rng.random() < _SPLIT_FRACTION:
             edit: Edit = Split(at, rng.choice(_RUNS), rng.choice(_DIMS), rng.choice(_EIGHTHS))
         else:
-            free = [step for step in freedom(config, commands, at % len(commands)) if step]
+            free = [step for step in move_range(config, commands, at % len(commands)) if step]
             if not free:
                 continue
             edit = Move(at, rng.choice(free))
         try:
-            return edit, applied(config, commands, [edit])
+            return edit, apply_edits(config, commands, [edit])
         except EditError:
             continue
     return None
 
 
-def _place(count: int, rng: random.Random) -> int:
-    """Counted from the nearer end."""
-    if rng.random() < _NEAR:
-        near = min(int(rng.expovariate(1 / _DISTANCE)), count - 1)
+def _draw_index(count: int, rng: random.Random) -> int:
+    """Return a random index, counted from the nearer end."""
+    if rng.random() < _NEAR_END_FRACTION:
+        near = min(int(rng.expovariate(1 / _MEAN_DISTANCE)), count - 1)
         return near if rng.random() < 0.5 else -1 - near
     at = rng.randrange(count)
     return at if at < count / 2 else at - count
 
 
-#: Where each field stands among its unit's.
+#: Index of each field within the fields of its unit.
 _INDEX = {unit: {item.name: at for at, item in enumerate(UNIT_FIELDS[unit])} for unit in Unit}
 
 
 @dataclass(frozen=True)
 class Dim:
-    """A dimension that a command can be split along.
+    """Dimension along which a command can be split.
 
     Parameters
     ----------
     count : str
-        The field that says how far it goes.
+        Name of the field that holds the size of the dimension.
     moves : tuple of (str, str or int)
-        Fields that are greater in the second part, and by what for each step: another field, or a number.
+        Fields that are offset in the second part, with the offset per step: another field's name, or a number.
     grain : int
-        Parts are so many steps, or a multiple of them.
+        Granularity: the size of the first part is a multiple of it.
     first, second : tuple of (str, int)
-        Fields that have other values in one of the parts.
+        Fields with other values in the first and in the second part.
     """
 
     count: str
@@ -229,17 +232,17 @@ class Dim:
 
 
 def get(command: Issued, name: str) -> int:
-    """A field of a command."""
+    """Return the value of a command's field."""
     return command.values[_INDEX[command.unit][name]]
 
 
 def put(command: Issued, **fields: int) -> Issued:
-    """A command with other values in some fields, and without semaphores.
+    """Return a command with some fields replaced, and without semaphores.
 
     Raises
     ------
     ValueError
-        A field cannot have its value.
+        A value is out of its field's range.
     """
     values = list(command.values)
     for name, value in fields.items():
@@ -249,29 +252,29 @@ def put(command: Issued, **fields: int) -> Issued:
 
 
 def dims_of(command: Issued, n: int) -> list[Dim]:
-    """Dimensions along which a command can be split, the outermost first; `n` lanes."""
-    ways = (_load, _matrix, _fuse, _store)[command.unit](command, n)
-    return [dim for dim in ways if get(command, dim.count) > dim.grain]
+    """Return the dimensions along which a command can be split, outermost first; `n` is the number of lanes."""
+    dims = (_load, _matrix, _fuse, _store)[command.unit](command, n)
+    return [dim for dim in dims if get(command, dim.count) > dim.grain]
 
 
 def split(command: Issued, dim: Dim, eighths: int) -> tuple[Issued, Issued]:
-    """The command's first steps along a dimension, about so many eighths of them, and the others.
+    """Split a command along a dimension; the first part has about `eighths` / 8 of it.
 
     Raises
     ------
     ValueError
-        A field cannot have the value that it needs.
+        A value is out of its field's range.
     """
     count = get(command, dim.count)
-    here = max(round(count * eighths / 8 / dim.grain), 1) * dim.grain
-    if here >= count:
-        here = (count - 1) // dim.grain * dim.grain
+    first_count = max(round(count * eighths / 8 / dim.grain), 1) * dim.grain
+    if first_count >= count:
+        first_count = (count - 1) // dim.grain * dim.grain
     moved: dict[str, int] = {}
     for name, step in dim.moves:
-        by = here * (step if isinstance(step, int) else get(command, step))
-        moved[name] = moved.get(name, get(command, name)) + by
-    first = put(command, **{dim.count: here}, **dict(dim.first))
-    return first, put(command, **{dim.count: count - here}, **moved, **dict(dim.second))
+        offset = first_count * (step if isinstance(step, int) else get(command, step))
+        moved[name] = moved.get(name, get(command, name)) + offset
+    first = put(command, **{dim.count: first_count}, **dict(dim.first))
+    return first, put(command, **{dim.count: count - first_count}, **moved, **dict(dim.second))
 
 
 def _load(command: Issued, n: int) -> Iterator[Dim]:

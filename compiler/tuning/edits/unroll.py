@@ -1,36 +1,36 @@
-"""The commands that programs issue, with all their numbers: what `compiler.codegen.emit` wrote, read back."""
+"""Unrolling of programs into the commands that they issue, the inverse of `compiler.codegen.emit`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from compiler.codegen.semaphores import Issued
-from compiler.tuning.generators.rewrites import Instruction, Item, ProgramLoop, take_apart
+from compiler.tuning.generators.rewrites import Instruction, Item, ProgramLoop, parse_items
 from hw.isa.commands import UNIT_FIELDS, defaults, field_of
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
 from hw.isa.program import Program
 
-#: Commands of a program at most: more are not looked through in any sensible time.
-MOST = 4096
+#: Maximum number of commands of an unrolled program, which bounds the time of edits.
+MAX_COMMANDS = 4096
 _WORD = (1 << 32) - 1
-#: Every unit, as FENCE takes them.
-_ALL = (1 << len(Unit)) - 1
+#: Mask of all units for FENCE.
+_ALL_UNITS = (1 << len(Unit)) - 1
 
 
 @dataclass(frozen=True)
-class Unrolled:
-    """A program as a plain sequence.
+class UnrolledProgram:
+    """Program as a sequence of commands.
 
     Parameters
     ----------
     name : str
-        Of the program.
+        Name of the program.
     commands : tuple of Issued
-        In order, with their semaphores; their `layer` is the tag that they count for.
+        Commands in order, with semaphores; their `layer` is the counter tag.
     alone : bool
-        Whether the program begins by waiting until everything issued before has left the machine.
+        True if the program starts with a fence for all commands issued before.
     fenced : bool
-        Whether it waits for units in between too: semaphores alone do not order its commands then.
+        True if it has other fences too, so that semaphores alone do not order its commands.
     """
 
     name: str
@@ -39,35 +39,35 @@ class Unrolled:
     fenced: bool = False
 
 
-def unrolled(program: Program) -> Unrolled | None:
-    """What a program issues; None: it does something else than to issue commands one after the other, or too many."""
-    items = take_apart(program.words)
+def unroll(program: Program) -> UnrolledProgram | None:
+    """Unroll a program; None if it has unsupported instructions or more than `MAX_COMMANDS` commands."""
+    items = parse_items(program.words)
     if items is None or not items or not _plain(items[-1], MicroOp.HALT):
         return None
-    alone = _plain(items[0], MicroOp.FENCE, _ALL)
+    alone = _plain(items[0], MicroOp.FENCE, _ALL_UNITS)
     run = _Run()
     try:
-        run.items(items[alone:-1])
-    except _OtherError:
+        run.execute(items[alone:-1])
+    except _UnsupportedInstructionError:
         return None
-    return Unrolled(program.name, tuple(run.commands), alone, run.fenced)
+    return UnrolledProgram(program.name, tuple(run.commands), alone, run.fenced)
 
 
 def _plain(item: Item, op: MicroOp, d: int = 0) -> bool:
     return isinstance(item, Instruction) and item.op is op and item.d == d
 
 
-class _OtherError(Exception):
-    """Something that is not known here."""
+class _UnsupportedInstructionError(Exception):
+    """Instruction that cannot be unrolled."""
 
 
-#: A field's value, and the operand that it is relative to (0: none).
+#: Value of a field, and the operand that it is relative to (0: none).
 _Setting = tuple[int, int]
 
 
 @dataclass
 class _Run:
-    """The state of the sequencer as far as such programs need it."""
+    """Sequencer state that unrolled programs depend on."""
 
     commands: list[Issued] = field(default_factory=list)
     registers: list[int] = field(default_factory=lambda: [0] * REGISTERS)
@@ -79,12 +79,12 @@ class _Run:
         }
     )
 
-    def items(self, items: Sequence[Item]) -> None:
-        """Carry out items in order."""
+    def execute(self, items: Sequence[Item]) -> None:
+        """Execute items in order."""
         for item in items:
             if isinstance(item, ProgramLoop):
                 for _ in range(item.count):
-                    self.items(item.body)
+                    self.execute(item.body)
             else:
                 self._instruction(item)
 
@@ -93,7 +93,7 @@ class _Run:
             case MicroOp.ADD if one.d < REGISTERS:
                 value, operand = self._value(one)
                 if operand:
-                    raise _OtherError
+                    raise _UnsupportedInstructionError
                 self.registers[one.d] = value if one.d else 0
             case MicroOp.TAG if not (one.a or one.b):
                 self.tag = one.imm
@@ -101,17 +101,17 @@ class _Run:
                 unit, what = found
                 value, operand = self._value(one)
                 if operand and what.name != "dram":
-                    raise _OtherError
+                    raise _UnsupportedInstructionError
                 self.fields[unit][what.name] = what.truncate(value), operand
             case MicroOp.ISSUE:
                 self._issue(one)
             case MicroOp.FENCE:
                 self.fenced = True
             case _:
-                raise _OtherError
+                raise _UnsupportedInstructionError
 
     def _value(self, one: Instruction) -> _Setting:
-        """The sum that an instruction makes, but for an operand of the macro-instruction."""
+        """Return the sum that an instruction computes, and separately the macro-instruction operand in it."""
         total, operand = one.imm, 0
         for selector in (one.a, one.b):
             if selector < REGISTERS:
@@ -119,14 +119,14 @@ class _Run:
             elif 0 <= selector - OPERAND_BASE < MAX_OPERANDS and not operand:
                 operand = selector
             else:
-                raise _OtherError
+                raise _UnsupportedInstructionError
         return total, operand
 
     def _issue(self, one: Instruction) -> None:
         settings = self.fields[one.unit]
         _, operand = settings.get("dram", (0, OPERAND_BASE))
-        if len(self.commands) == MOST or ISSUE_D.unpack(one.d)["signal_seq"] or not operand:
-            raise _OtherError
+        if len(self.commands) == MAX_COMMANDS or ISSUE_D.unpack(one.d)["signal_seq"] or not operand:
+            raise _UnsupportedInstructionError
         values = tuple(settings[item.name][0] for item in UNIT_FIELDS[one.unit])
         tokens = ISSUE_IMM.unpack(one.imm & _WORD)
         region, wait, signal = operand - OPERAND_BASE, tokens["wait"], tokens["signal"]

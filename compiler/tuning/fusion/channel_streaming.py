@@ -26,22 +26,22 @@ from compiler.util.tiles import ceil_div, cuts
 _BLOCKS, _WAYS = 2, 3
 
 
-def by_blocks(space: LayerSpace) -> list[Tiling]:
+def channel_block_tilings(space: LayerSpace) -> list[Tiling]:
     """Tilings of a convolution by blocks of channels, its sums cut and whole; those of most rows at once first."""
     layer = space.layer
     if (
         not isinstance(layer, ConvLayer)
         or layer.groups > 1
-        or not (space.spot.x_on_chip or space.spot.y_on_chip)
+        or not (space.context.x_on_chip or space.context.y_on_chip)
     ):
         return []
     found = [t for t in space.tilings if t.schedule.order == "channels" and t.schedule.columns <= _BLOCKS]
     found.sort(key=lambda tiling: (ceil_div(layer.shapes[layer.y].h, tiling.schedule.rows), tiling.estimate))
-    deep = ceil_div(layer.weights.shape[3], space.spot.config.n)
+    deep = ceil_div(layer.weights.shape[3], space.context.config.n)
     return [
         replace(tiling, schedule=replace(tiling.schedule, depth=depth))
         for tiling in found[:_WAYS]
-        for depth in _depths(deep, tiling.schedule, cut=space.spot.x_on_chip)
+        for depth in _depths(deep, tiling.schedule, cut=space.context.x_on_chip)
     ]
 
 
@@ -80,7 +80,7 @@ class _Way:
     its_sums: int
 
 
-def why_no_pair(lowered: LoweredNetwork, number: int) -> str:
+def pair_refusal(lowered: LoweredNetwork, number: int) -> str:
     """Why a layer and the next one are no such pair; empty if they are."""
     first, *after = lowered.layers[number : number + 2]
     if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
@@ -135,7 +135,7 @@ class PooledPair:
                 replace(way.schedule, interleave=True),
                 replace(pool.schedule, columns=way.schedule.columns, interleave=True),
             )
-            for way in by_blocks(self.first)
+            for way in channel_block_tilings(self.first)
             for pool in pools
         ]
 
@@ -148,7 +148,7 @@ def pooled_pairs(lowered: LoweredNetwork, spaces: Sequence[LayerSpace]) -> dict[
         if not isinstance(conv, ConvLayer) or not isinstance(pool, PoolLayer) or pool.x != conv.y:
             continue
         readers = [layer for layer in lowered.layers if conv.y in layer.inputs]
-        if len(readers) == 1 and first.spot.y_on_chip:
+        if len(readers) == 1 and first.context.y_on_chip:
             out[number] = PooledPair(first, second)
     return out
 
@@ -162,15 +162,15 @@ class PlanePair:
         Makes planes.
     second : DepthwiseLayer
         Reads them.
-    spot : Spot
+    context : Spot
         What the first one finds.
     y_on_chip : bool
         Whether the second one's result stays in the scratchpad.
     """
 
-    def __init__(self, first: ConvLayer, second: DepthwiseLayer, spot: TilingContext, y_on_chip: bool):
-        self.first, self.second, self.spot, self.y_on_chip = first, second, spot, y_on_chip
-        self.n = spot.config.n
+    def __init__(self, first: ConvLayer, second: DepthwiseLayer, context: TilingContext, y_on_chip: bool):
+        self.first, self.second, self.context, self.y_on_chip = first, second, context, y_on_chip
+        self.n = context.config.n
         self.t, self.y = first.shapes[first.y], second.shapes[second.y]
         self.blocks = ceil_div(self.t.c, self.n)
 
@@ -183,7 +183,7 @@ class PlanePair:
         return [
             layout
             for layout in Im2colLayout
-            if layout == Im2colLayout.PIXELS or can_fold(self.first, self.spot.x_on_chip, layout)
+            if layout == Im2colLayout.PIXELS or can_fold(self.first, self.context.x_on_chip, layout)
         ]
 
     def _ways(self) -> Iterator[_Way]:
@@ -193,7 +193,7 @@ class PlanePair:
             if group > self.blocks:
                 continue
             for rows, sums, width, its_sums in product(cuts(self.t.h), _SUMS, widths, _SUMS):
-                left = self.spot.acc_rows - sums * rows * self.t.w * group
+                left = self.context.acc_rows - sums * rows * self.t.w * group
                 its_rows = self._even(left // (its_sums * width * group))
                 if its_rows:
                     yield _Way(
@@ -212,13 +212,13 @@ class PlanePair:
 
     def _fused(self, layout: Im2colLayout, way: _Way) -> FusedPair | None:
         layer, n, group = self.first, self.n, way.group
-        conv = ConvTiler(self.spot, layer, layout, 1)
+        conv = ConvTiler(self.context, layer, layout, 1)
         band_bytes, band_beats = conv.image(way.rows, 1.0)
         weights = layer.weights[0].size * n * group
         its_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
         out = 0 if self.y_on_chip else 2 * way.its_rows * way.width * group * n
         w_buffers = min(2, ceil_div(self.blocks, group))
-        left = self.spot.free - way.planes * self.t.h * self.t.w * n - _BANDS * band_bytes
+        left = self.context.free - way.planes * self.t.h * self.t.w * n - _BANDS * band_bytes
         if left < w_buffers * weights + its_weights + out:
             return None
         tiles, groups = ceil_div(self.t.h, way.rows), ceil_div(self.blocks, group)
@@ -226,9 +226,9 @@ class PlanePair:
         array = tiles * group * conv.passes * max(tile, n)
         drain = tiles * (tile * group + _COMMAND)
         places = tiles * (array / tiles + tile * group + _DRAINED) / way.sums
-        bands = tiles * (array / tiles + band_beats * self.spot.beat + self.spot.latency) / _BANDS
-        makes = max(array, drain, places, tiles * band_beats * self.spot.beat * CROWDED)
-        makes = makes if self.spot.x_on_chip else max(makes, bands)
+        bands = tiles * (array / tiles + band_beats * self.context.beat + self.context.latency) / _BANDS
+        makes = max(array, drain, places, tiles * band_beats * self.context.beat * CROWDED)
+        makes = makes if self.context.x_on_chip else max(makes, bands)
         first = LayerSchedule(
             rows=way.rows,
             rows_per_load=way.rows,
@@ -256,15 +256,15 @@ class PlanePair:
         # With room for more planes one layer works while the other waits.
         turns = groups if way.planes == group else 1
         # The weights of the first group come before anything can begin, those of others meanwhile.
-        weighted = (weights + its_weights) / n * self.spot.beat
-        start = weighted + self.spot.latency
+        weighted = (weights + its_weights) / n * self.context.beat
+        start = weighted + self.context.latency
         both = makes + self._reads(way)
         cycles = start + both + (groups - 1) * max(both, weighted) + tile * group + turns * _TURN
         return FusedPair(cycles, first, second, start)
 
     def _reads(self, way: _Way) -> float:
         """Cycles of the depthwise convolution for a group of planes."""
-        layer, config = self.second, self.spot.config
+        layer, config = self.second, self.context.config
         pitch = stream_pitch(layer, self.t.w, self.y.w, way.width)
         passes = stream_passes(config, layer, pitch)
         strips, tiles = ceil_div(self.y.w, way.width), ceil_div(self.y.h, way.its_rows)
@@ -273,18 +273,18 @@ class PlanePair:
         rows = input_rows(self.y.h, layer.strides[0], layer.weights.shape[0], self.t.h) + again
         array = rows * pitch * strips * passes * way.group
         drain = strips * (self.y.h * way.width * way.group + tiles * _COMMAND)
-        store = 0 if self.y_on_chip else self.y.h * self.y.w * way.group * self.spot.beat
+        store = 0 if self.y_on_chip else self.y.h * self.y.w * way.group * self.context.beat
         places = (array + strips * (self.y.h * way.width * way.group + tiles * _DRAINED)) / way.its_sums
         return max(array, drain, store, places)
 
 
-def pairs_of(lowered: LoweredNetwork, spots: list[TilingContext]) -> dict[int, PlanePair]:
+def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> dict[int, PlanePair]:
     """Pairs by the number of their first layer."""
     out = {}
     for number, (first, second) in enumerate(pairwise(lowered.layers)):
-        if not why_no_pair(lowered, number):
+        if not pair_refusal(lowered, number):
             assert isinstance(first, ConvLayer) and isinstance(second, DepthwiseLayer)
-            out[number] = PlanePair(first, second, spots[number], spots[number + 1].y_on_chip)
+            out[number] = PlanePair(first, second, contexts[number], contexts[number + 1].y_on_chip)
     return out
 
 
@@ -301,12 +301,12 @@ def apply(schedule: Schedule, pair: PlanePair, fused: FusedPair) -> Schedule:
 Fusions = tuple[tuple[str, ...], ...]
 
 
-def carried(graph: Graph, fusions: Fusions) -> list[str]:
+def movable_additions(graph: Graph, fusions: Fusions) -> list[str]:
     """Additions that another maker of their operands could carry."""
     return [name for names in fusions for name in names[1:] if _other(graph, fusions, name)]
 
 
-def with_other_carrier(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
+def move_addition(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
     """Fusions in which an addition, and what goes with it, is carried by the other maker; the same if there is none.
 
     The carrier is carried out last. Where it is the longer one, draining, and a pool behind, are hidden by its work.

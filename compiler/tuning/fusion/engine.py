@@ -13,7 +13,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.scheduler.initial import initial_schedule, tiling_contexts
-from compiler.tuning.fusion.channel_streaming import PlanePair, apply, pairs_of, why_no_pair
+from compiler.tuning.fusion.channel_streaming import PlanePair, apply, pair_refusal, streaming_pairs
 from compiler.tuning.fusion.epilogue_chains import merge, refusal, retile, split
 from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
 from hw.errors import InputError
@@ -108,7 +108,7 @@ class FusionOption:
     gain: float
 
     @property
-    def hoped(self) -> float:
+    def optimistic_gain(self) -> float:
         """Its gain if the prediction is off by as much as is to be expected, to the good side."""
         return self.gain + self.forecast.error
 
@@ -128,7 +128,7 @@ class FusionEngine:
 
     def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, model: CycleModel):
         self.prepared, self.conditions = prepared, conditions
-        self.forecaster = NetworkCostModel(prepared, conditions, model)
+        self.cost_model = NetworkCostModel(prepared, conditions, model)
 
     def sites(self, schedule: Schedule) -> list[FusionOpportunity]:
         """All sites, with reasons why or why not. Errors as in `sites_of`."""
@@ -137,12 +137,12 @@ class FusionEngine:
     def options(self, schedule: Schedule, sites: Sequence[FusionOpportunity]) -> list[FusionOption]:
         """Other ways for some sites, the greatest predicted gain first; what cannot be predicted is left out."""
         schedule = replace(schedule, programs={})
-        now = self.forecaster.layers(schedule)
+        now = self.cost_model.predict_layers(schedule)
         out: dict[Schedule | str, FusionOption] = {}
         for site in sites:
             for what, made in self._ways(schedule, site) if site.possible else ():
                 try:
-                    then = self.forecaster.layers(made)
+                    then = self.cost_model.predict_layers(made)
                 except InputError:
                     continue
                 option = FusionOption(site, what, made, *_compared(now, then))
@@ -152,7 +152,7 @@ class FusionEngine:
     def choose(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule:
         """The option that is predicted best, or the schedule as it is if none is worth a change."""
         best = max(options, key=lambda option: option.gain, default=None)
-        worth = best is not None and best.gain > _WORTH * self.forecaster.of(schedule).cycles
+        worth = best is not None and best.gain > _WORTH * self.cost_model.predict(schedule).cycles
         return best.schedule if best is not None and worth else schedule
 
     def unfused(self) -> Schedule:
@@ -169,7 +169,7 @@ class FusionEngine:
         apart = {name: replace(each, on_chip=False, interleave=False) for name, each in layers.items()}
         return Schedule((), apart)
 
-    def together(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule | None:
+    def combine(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule | None:
         """All that promise something and have no layer in common; None if these are fewer than two."""
         layers, taken, count = dict(schedule.layers), set[str](), 0
         for option in options:
@@ -227,9 +227,9 @@ class FusionEngine:
             apart = {name: first.layers[name] for name in site.layers}
             yield "whole", replace(schedule, layers=schedule.layers | apart)
             return
-        pair: PlanePair = pairs_of(stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram))[
-            number
-        ]
+        pair: PlanePair = streaming_pairs(
+            stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram)
+        )[number]
         for fused in islice(pair.candidates(), _PAIRS):
             what = (
                 f"{fused.first.stream_channel_blocks} planes, {fused.first.rows} and {fused.second.rows} rows"
@@ -271,8 +271,8 @@ class _Walk:
         self.prepared, self.conditions, self.schedule = prepared, conditions, schedule
         self.stage, self.number = stage, number
         self.at = {layer.name: at for at, layer in enumerate(stage.layers)}
-        self.spots = tiling_contexts(prepared.config, stage, conditions.dram)
-        self.pairs = pairs_of(stage, self.spots)
+        self.contexts = tiling_contexts(prepared.config, stage, conditions.dram)
+        self.pairs = streaming_pairs(stage, self.contexts)
         graph = stage.graph
         self.outside = {stage.root(name) for name in (*graph.inputs, *graph.outputs)}
 
@@ -301,7 +301,7 @@ class _Walk:
         yield FusionOpportunity(
             FusionKind.ON_CHIP, names, mine.on_chip and not self._crosses(first), why, size, self.number
         )
-        why = apart or why_no_pair(self.stage, self.at[first.name]) or self._no_way(first)
+        why = apart or pair_refusal(self.stage, self.at[first.name]) or self._no_way(first)
         yield FusionOpportunity(
             FusionKind.PLANES, names, bool(mine.stream_channel_blocks), why, size, self.number
         )

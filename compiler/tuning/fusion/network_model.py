@@ -10,7 +10,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.scheduler.initial import tiling_contexts
-from compiler.tuning.fusion.channel_streaming import FusedPair, PlanePair, pairs_of
+from compiler.tuning.fusion.channel_streaming import FusedPair, PlanePair, streaming_pairs
 
 #: Relative error that is expected of the estimate of a pair that hands planes over, and at least of the model.
 _PLANES, _LEAST = 0.1, 0.03
@@ -64,7 +64,7 @@ class NetworkCostModel:
         self.prepared, self.conditions, self.model = prepared, conditions, model
         self._stages: dict[int, _Stage] = {}
 
-    def of(self, schedule: Schedule) -> NetworkPrediction:
+    def predict(self, schedule: Schedule) -> NetworkPrediction:
         """Of the network.
 
         Raises
@@ -72,12 +72,12 @@ class NetworkCostModel:
         InputError
             Its fusions cannot be carried out.
         """
-        layers = self.layers(schedule).values()
+        layers = self.predict_layers(schedule).values()
         return NetworkPrediction(
             sum(each.cycles for each in layers), sum(each.error**2 for each in layers) ** 0.5
         )
 
-    def layers(self, schedule: Schedule) -> dict[str, NetworkPrediction]:
+    def predict_layers(self, schedule: Schedule) -> dict[str, NetworkPrediction]:
         """Of each layer; of a pair that hands planes over the first has the cycles of both. Errors as above."""
         out: dict[str, NetworkPrediction] = {}
         for stage in self.prepared.lowered(schedule.fusions):
@@ -104,6 +104,6 @@ class NetworkCostModel:
 
     def _known(self, stage: LoweredNetwork) -> _Stage:
         if id(stage) not in self._stages:  # `prepared` keeps its stages, so that none has another's place
-            pairs = pairs_of(stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram))
+            pairs = streaming_pairs(stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram))
             self._stages[id(stage)] = _Stage(stage, self.conditions, pairs)
         return self._stages[id(stage)]

@@ -1,4 +1,4 @@
-"""What a generator is asked: some layers of a network, how they are carried out now, and what that costs."""
+"""Base class of generators, with the tasks that they get and the candidates that they propose."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -19,48 +19,48 @@ from hw.isa.program import Program
 
 @dataclass(frozen=True)
 class Candidate:
-    """Another way to carry out a network.
+    """Proposed schedule of a network.
 
     Parameters
     ----------
     schedule : Schedule
-        All of it, texts of programs included.
+        Complete schedule, including texts of programs.
     generator : str
-        Who proposes it.
-    why : str
-        What is other than before, in a few words.
+        Name of the generator.
+    description : str
+        Short description of the change.
     predicted : float or None
-        Cycles of the network, if they were predicted.
+        Predicted cycles of the network; None if not predicted.
     """
 
     schedule: Schedule
     generator: str
-    why: str
+    description: str
     predicted: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class GeneratorTask:
-    """A layer, a pair, a chain, or all of a network, to be carried out at less cost.
+    """Optimization task: a layer, a pair, a chain, or all layers of a network.
 
     Parameters
     ----------
-    prepared : Prepared
-        The model: compiles any schedule of it, or says why it cannot be.
-    conditions : Conditions
-        The machine and its memory.
+    prepared : ModelCompiler
+        Compiler of the model; raises InputError for schedules that cannot be compiled.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
     schedule : Schedule
-        How the network is carried out now.
+        Present schedule of the network.
     layers : tuple of str
-        The layers that are asked about.
+        Names of the layers to optimize.
     measured : Measurement
-        Of that schedule.
-    goal : Goal
-        What is to be small.
+        Measurement of the present schedule.
+    goal : Objective
+        Metric to minimize.
     seed : int
-        Of what a generator draws.
+        Seed of the generator's random choices.
     constraints : Constraints
-        What must not be changed.
+        Transformations that no candidate may use.
     """
 
     prepared: ModelCompiler
@@ -74,35 +74,35 @@ class GeneratorTask:
 
     @property
     def where(self) -> dict[str, int]:
-        """Cycles of the layers by cause; those that share a tag with one of them count too."""
+        """Cycles of the layers by cause, including layers that share a counter tag with one of them."""
         entries = [entry for entry in self.measured.layers if set(entry.names) & set(self.layers)]
         return {cause: sum(entry.where.get(cause, 0) for entry in entries) for cause in CAUSES}
 
     @property
     def bound(self) -> str:
-        """What holds the layers up most, in the words of reports."""
+        """Bottleneck of the layers, as in reports: compute, bus, bank, weight_shift, fuse or dispatch."""
         return bound(self.where)
 
     @cached_property
     def network(self) -> CompiledNetwork:
-        """The network as it is now."""
+        """Network compiled under the present schedule."""
         return self.prepared.network(self.schedule)
 
     @cached_property
-    def _made(self) -> dict[str, Program]:
-        """The programs that the code generator makes, which texts are to stand in place of."""
+    def _generated(self) -> dict[str, Program]:
+        """Programs of the code generator by name, which texts replace."""
         network = self.prepared.network(replace(self.schedule, programs={}))
         return {program.name: program for code in network.codes for program in code.programs}
 
     @cached_property
     def layers_of(self) -> dict[str, tuple[str, ...]]:
-        """Layers that each program has a part in, of those programs that have one in the layers asked about."""
+        """Layers that each program executes, for programs that execute a layer of the task."""
         found = self.network.layers_of
         return {program: layers for program, layers in found.items() if set(layers) & set(self.layers)}
 
     @cached_property
     def programs(self) -> dict[str, str]:
-        """Their texts."""
+        """Assembly texts of those programs, by name."""
         return {
             program.name: program_text(program)
             for code in self.network.codes
@@ -114,22 +114,36 @@ class GeneratorTask:
         self,
         layers: Mapping[str, LayerSchedule],
         generator: str,
-        why: str,
+        description: str,
         fusions: tuple[tuple[str, ...], ...] | None = None,
     ) -> Candidate:
-        """Other schedules of some layers; with other fusions, those of all layers that there are then.
+        """Return a candidate with new schedules of some layers.
 
-        Texts of programs are left out: what they were written for is made anew.
+        Program texts are dropped, since they were written for the old schedule.
+
+        Parameters
+        ----------
+        layers : mapping of str to LayerSchedule
+            New schedules by layer name; with `fusions`, of all layers of the network.
+        generator : str
+            Name of the generator.
+        description : str
+            Short description of the change.
+        fusions : tuple of tuple of str, optional
+            New fusions of nodes to layers; None: the present ones.
         """
-        kept = self.schedule.layers if fusions is None else {}
+        unchanged = self.schedule.layers if fusions is None else {}
         fusions = self.schedule.fusions if fusions is None else fusions
-        return Candidate(Schedule(fusions, {**kept, **layers}), generator, why)
+        return Candidate(Schedule(fusions, {**unchanged, **layers}), generator, description)
 
-    def with_texts(self, texts: Mapping[str, str], generator: str, why: str) -> Candidate:
-        """Other texts of some programs, by name; what comes of them is proved and compared like anything else."""
-        given = {name: ProgramText(digest_of(self._made[name]), text) for name, text in texts.items()}
-        schedule = replace(self.schedule, programs=self.schedule.programs | given)
-        return Candidate(schedule, generator, why)
+    def with_texts(self, texts: Mapping[str, str], generator: str, description: str) -> Candidate:
+        """Return a candidate with new assembly texts of some programs, by program name.
+
+        The programs are proved safe and their results compared like those of any other candidate.
+        """
+        replaced = {name: ProgramText(digest_of(self._generated[name]), text) for name, text in texts.items()}
+        schedule = replace(self.schedule, programs=self.schedule.programs | replaced)
+        return Candidate(schedule, generator, description)
 
 
 class Generator(ABC):
@@ -151,15 +165,15 @@ class Generator(ABC):
     >>> result = compiler.tune("network.tflite", "n4", generator=HalfRows, trials=10)
     """
 
-    #: Its name on the command line and in reports.
+    #: Name of the generator on the command line and in reports.
     name: str
 
     @abstractmethod
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Candidates, the most promising first; `tell` is called between one and the next.
+        """Yield candidates, the most promising first; `observe` is called between successive candidates.
 
-        A candidate may be wrong in any way: it costs no more than a measurement.
+        Candidates need not be valid or correct: a bad one costs at most one measurement.
         """
 
-    def tell(self, candidate: Candidate, result: Result) -> None:  # noqa: B027  most have no use for it
-        """What came of a candidate: its cycles by layer and cause, or where and why it was refused."""
+    def observe(self, candidate: Candidate, result: Result) -> None:  # noqa: B027  optional
+        """Receive the result of a candidate: a Measurement, or a Rejected with its stage and reason."""

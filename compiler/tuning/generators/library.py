@@ -1,4 +1,4 @@
-"""The generators by name. To add one, write its class and register it here (docs/generators.md)."""
+"""Registry of generators. To add a built-in one, write its class and register it here (docs/generators.md)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from compiler.tuning.search.methods import check_schedule
 from compiler.util.plugin_registry import Registry, blamed
 from hw.errors import InputError, shown
 
-#: In the order in which they are asked: programs are polished when schedules are found.
+#: Generators in the order in which they are queried: programs are rewritten after schedules are found.
 GENERATORS: "Registry[Generator]" = Registry(
     "generator",
     group="mla.generators",
@@ -23,22 +23,22 @@ GENERATORS: "Registry[Generator]" = Registry(
     },
 )
 
-#: A generator as a user names it.
-Given = "str | type[Generator] | Generator"
+#: Types by which users specify a generator: a name, a class or an instance.
+GeneratorSpec = "str | type[Generator] | Generator"
 
 
-def generators_of(given: "Given | Sequence[Given]") -> "list[Generator]":
-    """The generators that a user asked for.
+def make_generators(given: "GeneratorSpec | Sequence[GeneratorSpec]") -> "list[Generator]":
+    """Create the generators that a user specified.
 
     Parameters
     ----------
     given : str, class, instance, or sequence of them
-        A name, `module:Class`, a subclass of Generator, or an instance of one, which is taken as it is.
+        A name, `module:Class`, a subclass of Generator, or an instance of one, which is used unchanged.
 
     Raises
     ------
     InputError
-        There is no such generator, or it cannot be made without arguments.
+        There is no such generator, or its constructor needs arguments.
     """
     from compiler.tuning.generators.generator import Generator
 
@@ -47,9 +47,9 @@ def generators_of(given: "Given | Sequence[Given]") -> "list[Generator]":
     return [each if isinstance(each, Generator) else GENERATORS.resolve(each)() for each in given]
 
 
-#: Candidates in a row that cost no trial, such as repetitions, after which a generator has nothing more for a task.
-_MOST_REFUSED = 200
-#: Stages of a rejection that come before a candidate is measured.
+#: Maximum number of successive candidates that cost no trial, such as repetitions, before a task ends.
+_MAX_REFUSED = 200
+#: Stages of rejections that precede the measurement of a candidate.
 _UNMEASURED = ("search", "compile")
 _END = object()
 
@@ -62,13 +62,14 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
     kind : type of Generator
         The plug-in's class.
     title : str
-        How messages name it.
+        Name of the plug-in in messages.
 
     Returns
     -------
     type of Generator
-        Its methods raise InputError if those of `kind` raise anything but a WorkError, or if `propose` yields no
-        candidate. A task ends after 200 candidates in a row that are repetitions or cannot be compiled.
+        Subclass whose methods raise InputError if those of `kind` raise anything but a WorkError, or if `propose`
+        yields anything but a candidate. A task ends after 200 successive candidates that are repetitions or cannot be
+        compiled.
     """
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807 - becomes the constructor
@@ -77,17 +78,17 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
 
     def propose(self: Any, task: GeneratorTask) -> Iterator[Candidate]:
         self._refused_in_a_row = 0
-        offered = blamed(lambda: iter(kind.propose(self, task)), title, "propose")
-        while self._refused_in_a_row < _MOST_REFUSED:
-            candidate = blamed(lambda: next(offered, _END), title, "propose")
+        candidates = blamed(lambda: iter(kind.propose(self, task)), title, "propose")
+        while self._refused_in_a_row < _MAX_REFUSED:
+            candidate = blamed(lambda: next(candidates, _END), title, "propose")
             if candidate is _END:
                 return
             yield _checked(candidate, title)
 
-    def tell(self: Any, candidate: Candidate, result: Result) -> None:
+    def observe(self: Any, candidate: Candidate, result: Result) -> None:
         unmeasured = isinstance(result, Rejected) and result.stage in _UNMEASURED
         self._refused_in_a_row = self._refused_in_a_row + 1 if unmeasured else 0
-        blamed(lambda: kind.tell(self, candidate, result), title, "tell")
+        blamed(lambda: kind.observe(self, candidate, result), title, "observe")
 
     return type(
         kind.__name__,
@@ -95,7 +96,7 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
         {
             "__init__": __init__,
             "propose": propose,
-            "tell": tell,
+            "observe": observe,
             "__module__": kind.__module__,
             "__doc__": kind.__doc__,
         },

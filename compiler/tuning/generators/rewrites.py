@@ -1,4 +1,4 @@
-"""Micro-programs taken apart: straight stretches of instructions and the loops between them, and put together again."""
+"""Micro-programs as sequences of instructions and loops, and rewrites that preserve each unit's commands."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from hw.isa.commands import UNIT_FIELDS, field_number
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import ISSUE_D, LOOP_IMM, REGISTERS, MicroOp, decode, encode
 
-#: What is taken apart; programs with other instructions are left as they are.
-_KNOWN = frozenset(
+#: Supported instructions; programs with others are not parsed.
+_SUPPORTED = frozenset(
     {
         MicroOp.HALT,
         MicroOp.ADD,
@@ -20,7 +20,7 @@ _KNOWN = frozenset(
     }
 )
 _UNITS = {field_number(unit, item.name): unit for unit in Unit for item in UNIT_FIELDS[unit]}
-#: What every field is when a program begins: registers and constant.
+#: Values of all fields when a program starts: two registers and a constant.
 DEFAULTS = {
     field_number(unit, item.name): (0, 0, item.default) for unit in Unit for item in UNIT_FIELDS[unit]
 }
@@ -28,7 +28,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class Instruction:
-    """One word, with what reordering must know of it."""
+    """Instruction word with its decoded fields."""
 
     word: int
     op: MicroOp
@@ -38,33 +38,33 @@ class Instruction:
     imm: int
 
     @staticmethod
-    def of(word: int) -> "Instruction | None":
-        """A word taken apart; None: it is none of those that are known here."""
+    def from_word(word: int) -> "Instruction | None":
+        """Decode a word; None if the instruction is not supported."""
         values = decode(word)
-        if values["opcode"] not in _KNOWN:
+        if values["opcode"] not in _SUPPORTED:
             return None
         op = MicroOp(values["opcode"])
         return Instruction(word, op, values["d"], values["a"], values["b"], values["imm"])
 
     @property
     def unit(self) -> Unit:
-        """Whose field is set, or whose command is issued."""
+        """Unit whose field is set or whose command is issued."""
         return Unit(ISSUE_D.unpack(self.d)["unit"]) if self.op is MicroOp.ISSUE else _UNITS[self.d]
 
     @property
     def value(self) -> tuple[int, int, int]:
-        """What a field is set to."""
+        """Value that a field is set to: two registers and a constant."""
         return self.a, self.b, self.imm
 
     @property
     def registers(self) -> frozenset[int]:
-        """Registers that it reads; register 0 is always zero."""
+        """Registers that the instruction reads, except register 0, which is always zero."""
         return frozenset(each for each in (self.a, self.b) if 0 < each < REGISTERS)
 
 
 @dataclass(frozen=True)
 class ProgramLoop:
-    """A body that is repeated a fixed number of times."""
+    """Loop body that is repeated a fixed number of times."""
 
     count: int
     body: "tuple[Item, ...]"
@@ -73,9 +73,9 @@ class ProgramLoop:
 Item = Instruction | ProgramLoop
 
 
-def take_apart(words: Sequence[int]) -> list[Item] | None:
-    """Instructions and loops; None if something in the program is not known here."""
-    found = [Instruction.of(word) for word in words]
+def parse_items(words: Sequence[int]) -> list[Item] | None:
+    """Parse a program into instructions and loops; None if it contains unsupported instructions."""
+    found = [Instruction.from_word(word) for word in words]
     plain = [each for each in found if each is not None]
     if len(plain) < len(found):
         return None
@@ -102,8 +102,8 @@ def _items(found: list[Instruction], start: int, stop: int) -> list[Item] | None
     return out
 
 
-def put_together(items: Sequence[Item]) -> tuple[int, ...]:
-    """The words of a program."""
+def encode_items(items: Sequence[Item]) -> tuple[int, ...]:
+    """Encode instructions and loops as the words of a program."""
     out: list[int] = []
     _append(out, items)
     return tuple(out)
@@ -121,12 +121,12 @@ def _append(out: list[int], items: Sequence[Item]) -> None:
 
 
 def fields_set(items: Sequence[Item]) -> set[int]:
-    """Fields that anything in these items sets."""
+    """Return the numbers of the fields that the items set."""
     return {each.d for each in instructions(items) if each.op is MicroOp.SET}
 
 
 def instructions(items: Sequence[Item]) -> Iterator[Instruction]:
-    """All instructions, those of loops once."""
+    """Yield all instructions, those of loop bodies once."""
     for item in items:
         if isinstance(item, ProgramLoop):
             yield from instructions(item.body)
@@ -138,84 +138,84 @@ Values = dict[int, tuple[int, int, int] | None]
 Rewrite = Callable[[Sequence[Item]], list[Item]]
 
 
-def lazy(items: Sequence[Item]) -> list[Item]:
-    """Fields are set right before the command that needs them, and only if they change: commands go out earlier."""
+def defer_fields(items: Sequence[Item]) -> list[Item]:
+    """Set fields just before the command that uses them, and only if they change, so commands issue earlier."""
     values: Values = dict(DEFAULTS)
-    return _Lazy(values).run(items, last=True)
+    return _FieldDeferral(values).run(items, last=True)
 
 
-class _Lazy:
-    """Holds settings back until they are needed; `values` are what the machine's fields hold, None if unknown."""
+class _FieldDeferral:
+    """Defers SET instructions until their values are needed; `values` are the fields' values, None if unknown."""
 
     def __init__(self, values: Values):
         self.values = values
-        self.held: dict[int, Instruction] = {}
+        self.deferred: dict[int, Instruction] = {}
         self.out: list[Item] = []
 
     def run(self, items: Sequence[Item], *, last: bool) -> list[Item]:
-        """The items; `last`: nothing comes behind them that needs what is held back."""
+        """Return the rewritten items; `last`: no later item needs the deferred fields."""
         for item in items:
             if isinstance(item, ProgramLoop):
                 self._loop(item)
             elif item.op is MicroOp.SET:
-                self.held.pop(item.d, None)
-                self.held[item.d] = item
+                self.deferred.pop(item.d, None)
+                self.deferred[item.d] = item
             else:
                 self._release(item)
                 self.out.append(item)
         if not last:
-            self._flush(list(self.held))
+            self._flush(list(self.deferred))
         return self.out
 
     def _release(self, item: Instruction) -> None:
-        """What an instruction needs, or would change."""
+        """Emit the deferred fields that an instruction uses or whose registers it changes."""
         if item.op is MicroOp.ISSUE:
-            self._flush([d for d, held in self.held.items() if held.unit == item.unit])
+            self._flush([d for d, each in self.deferred.items() if each.unit == item.unit])
         elif item.op is MicroOp.ADD:
-            self._flush([d for d, held in self.held.items() if item.d in held.registers])
+            self._flush([d for d, each in self.deferred.items() if item.d in each.registers])
             for d, value in self.values.items():
                 if value and item.d in value[:2]:
                     self.values[d] = None
 
     def _flush(self, numbers: Sequence[int]) -> None:
         for d in numbers:
-            item = self.held.pop(d)
+            item = self.deferred.pop(d)
             if self.values[d] != item.value:
                 self.values[d] = item.value
                 self.out.append(item)
 
     def _loop(self, loop: ProgramLoop) -> None:
-        """All that is held goes before it; of what it sets or counts with nothing is known in it."""
-        self._flush(list(self.held))
+        """Emit all deferred fields before a loop; fields that depend on what its body changes are unknown inside."""
+        self._flush(list(self.deferred))
         changed = fields_set(loop.body)
         self.values |= dict.fromkeys(changed)
-        counted = _counted(loop.body)
+        registers = _changed_registers(loop.body)
         for d, value in self.values.items():
-            if value and counted & set(value[:2]):
+            if value and registers & set(value[:2]):
                 self.values[d] = None
-        inner = _Lazy(dict(self.values))
+        inner = _FieldDeferral(dict(self.values))
         body = inner.run(loop.body, last=False)
         self.values = inner.values
         self.out.append(ProgramLoop(loop.count, tuple(body)))
 
 
-def _counted(items: Sequence[Item]) -> set[int]:
-    """Registers that change."""
+def _changed_registers(items: Sequence[Item]) -> set[int]:
+    """Return the registers that the items change."""
     out: set[int] = set()
     for item in items:
         if isinstance(item, ProgramLoop):
-            out |= _counted(item.body)
+            out |= _changed_registers(item.body)
         elif item.op is MicroOp.ADD:
             out.add(item.d)
     return out
 
 
-def eager(items: Sequence[Item]) -> list[Item]:
-    """Fields are set right behind the command before: what waits for room in one queue holds up no other."""
+def advance_fields(items: Sequence[Item]) -> list[Item]:
+    """Set fields as early as possible, so that a full queue of one unit delays no other unit."""
     out: list[Item] = []
     for item in items:
         if isinstance(item, ProgramLoop):
-            out.append(ProgramLoop(item.count, tuple(eager(item.body))))
+            out.append(ProgramLoop(item.count, tuple(advance_fields(item.body))))
         elif item.op is MicroOp.SET:
             out.insert(_earliest(out, item), item)
         else:
@@ -224,7 +224,7 @@ def eager(items: Sequence[Item]) -> list[Item]:
 
 
 def _earliest(before: Sequence[Item], item: Instruction) -> int:
-    """The first place at which a field may be set: behind the last thing that the order matters with."""
+    """Return the first index at which a field may be set: after the last item that must precede it."""
     for at in range(len(before), 0, -1):
         other = before[at - 1]
         if isinstance(other, ProgramLoop) or other.op is MicroOp.FENCE:
@@ -238,8 +238,8 @@ def _earliest(before: Sequence[Item], item: Instruction) -> int:
     return 0
 
 
-def peeled(items: Sequence[Item]) -> list[Item]:
-    """The first turn of each outermost loop by itself: its first command need not wait for all that others set."""
+def peel_loops(items: Sequence[Item]) -> list[Item]:
+    """Peel the first iteration of each outermost loop, so its first command need not wait for all field settings."""
     out: list[Item] = []
     for item in items:
         if isinstance(item, ProgramLoop) and item.count > 1:
@@ -251,25 +251,35 @@ def peeled(items: Sequence[Item]) -> list[Item]:
     return out
 
 
-def moved(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:
-    """Commands of a unit, with their settings, past so many commands of others: forward if that is positive."""
-    return _moved(lazy(items), unit, steps)
+def move_commands(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:
+    """Move commands of a unit, with their field settings, past commands of other units.
+
+    Parameters
+    ----------
+    items : sequence of Item
+        Instructions and loops of a program.
+    unit : Unit
+        Unit whose commands move.
+    steps : int
+        Number of commands of other units to pass; positive: earlier, negative: later.
+    """
+    return _move_groups(defer_fields(items), unit, steps)
 
 
-def _moved(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:
+def _move_groups(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:
     groups = _grouped(items)
-    way = -1 if steps > 0 else 1
-    for number in range(len(groups))[::-way]:
+    direction = -1 if steps > 0 else 1
+    for number in range(len(groups))[::-direction]:
         at = number
         for _ in range(abs(steps) if _unit(groups[number]) is unit else 0):
-            beside = at + way
-            other = _unit(groups[beside]) if 0 <= beside < len(groups) else None
+            neighbour = at + direction
+            other = _unit(groups[neighbour]) if 0 <= neighbour < len(groups) else None
             if other is None or other is unit:
                 break
-            groups[at], groups[beside] = groups[beside], groups[at]
-            at = beside
+            groups[at], groups[neighbour] = groups[neighbour], groups[at]
+            at = neighbour
     return [
-        ProgramLoop(item.count, tuple(_moved(item.body, unit, steps)))
+        ProgramLoop(item.count, tuple(_move_groups(item.body, unit, steps)))
         if isinstance(item, ProgramLoop)
         else item
         for group in groups
@@ -278,7 +288,7 @@ def _moved(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:
 
 
 def _grouped(items: Sequence[Item]) -> list[list[Item]]:
-    """Commands with the settings before them; everything else by itself."""
+    """Group each command with the field settings before it; other items form groups of one."""
     out: list[list[Item]] = []
     waiting: list[Item] = []
     for item in items:
@@ -295,6 +305,6 @@ def _grouped(items: Sequence[Item]) -> list[list[Item]]:
 
 
 def _unit(group: Sequence[Item]) -> Unit | None:
-    """Whose command a group is; None: it is none, and stays where it is."""
+    """Return the unit whose command a group issues; None if it issues none and must not move."""
     last = group[-1]
     return last.unit if isinstance(last, Instruction) and last.op is MicroOp.ISSUE else None

@@ -1,4 +1,4 @@
-"""Generators of schedules: other tilings, loop orders and layouts of a layer; layers joined, split, streamed."""
+"""Generators of schedules: tilings, loop orders and layouts of a layer, and fusion of layers."""
 
 from collections.abc import Iterator
 
@@ -9,37 +9,38 @@ from compiler.tuning.fusion.network_model import NetworkCostModel
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.search.layer_space import spaces_of
 
-#: Tilings of a layer that are looked at, by the static compiler's estimate, and that are proposed.
-_LOOKED, _PROPOSED = 64, 4
+#: Number of tilings of a layer that are predicted (the best by the static compiler's estimate), and that are proposed.
+_MAX_PREDICTED, _MAX_PROPOSED = 64, 4
 
 
 class TilingGenerator(Generator):
-    """Cuts one layer at a time in another way; what neighbours gain or lose by that is predicted too."""
+    """Proposes other tilings of one layer at a time, by predicted cycles of the whole network."""
 
     name = "tiling"
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """The most promising tilings of each layer, the greatest gains first."""
-        forecaster = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
+        """Yield the most promising tilings of each layer, greatest predicted gain first."""
+        cost_model = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
         base = Schedule(task.schedule.fusions, task.schedule.layers)
-        now = forecaster.of(base).cycles
+        now = cost_model.predict(base).cycles
         found: list[tuple[float, Candidate]] = []
         stages = task.prepared.lowered(base.fusions)
         for name, space in spaces_of(task.prepared.config, stages, task.conditions.dram).items():
             if name in task.layers:
                 mine = base.layers[name]
-                tilings = [space.beside(each.schedule, mine) for each in space.tilings[:_LOOKED]]
-                ways = [
+                tilings = [space.with_context(each.schedule, mine) for each in space.tilings[:_MAX_PREDICTED]]
+                candidates = [
                     task.with_layers({name: each}, self.name, f"tiling of {name}")
                     for each in tilings
                     if each != mine
                 ]
                 costs = sorted(
-                    ((forecaster.of(way.schedule), way) for way in ways), key=lambda each: each[0].cycles
+                    ((cost_model.predict(each.schedule), each) for each in candidates),
+                    key=lambda each: each[0].cycles,
                 )
                 found += [
-                    (cost.cycles, Candidate(way.schedule, self.name, way.why, cost.cycles))
-                    for cost, way in costs[:_PROPOSED]
+                    (cost.cycles, Candidate(each.schedule, self.name, each.description, cost.cycles))
+                    for cost, each in costs[:_MAX_PROPOSED]
                     if cost.cycles < now
                 ]
         found.sort(key=lambda each: each[0])
@@ -47,19 +48,19 @@ class TilingGenerator(Generator):
 
 
 class FusionGenerator(Generator):
-    """Proposes what promises a gain, or would if the prediction is off by as much as is to be expected."""
+    """Proposes fusion options whose predicted gain plus expected prediction error is positive."""
 
     name = "fusion"
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """All promising changes together, then each by itself."""
+        """Yield all promising options combined, then each one separately."""
         engine = FusionEngine(task.prepared, task.conditions, find_model(task.conditions))
         sites = [site for site in engine.sites(task.schedule) if set(site.layers) <= set(task.layers)]
-        options = [option for option in engine.options(task.schedule, sites) if option.hoped > 0]
-        whole = engine.together(task.schedule, options)
+        options = [option for option in engine.options(task.schedule, sites) if option.optimistic_gain > 0]
+        whole = engine.combine(task.schedule, options)
         if whole is not None:
-            predicted = engine.forecaster.of(whole).cycles
-            yield Candidate(whole, self.name, "all that promise something", predicted)
+            predicted = engine.cost_model.predict(whole).cycles
+            yield Candidate(whole, self.name, "all promising options", predicted)
         for option in options:
             why = f"{option.site.kind} {' + '.join(option.site.layers)}: {option.what}"
             yield Candidate(option.schedule, self.name, why, option.forecast.cycles)

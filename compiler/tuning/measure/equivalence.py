@@ -1,4 +1,4 @@
-"""What a model must answer: fresh inputs, and their outputs by a program that no candidate has a part in."""
+"""Reference inputs and outputs, and a check that program texts compute every intermediate tensor correctly."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -27,31 +27,33 @@ from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import DTYPE_BYTES, Space, Unit
 
 Arrays = dict[str, NDArray]
-#: So many questions are remembered: methods that are compared ask the same ones.
-_REMEMBERED = 64
+#: Maximum number of cached references. Search methods that are compared use the same ones.
+_MAX_CACHED = 64
 
 
 @dataclass(frozen=True)
 class GoldenIO:
-    """Inputs of a model and the outputs they must give."""
+    """Inputs of a model with the expected outputs."""
 
     inputs: Arrays
     outputs: Arrays
 
-    def answered_by(self, outputs: Arrays) -> bool:
-        """Whether these are the outputs, bit by bit."""
+    def matches(self, outputs: Arrays) -> bool:
+        """Return True if outputs equal the expected ones bit by bit."""
         return all(np.array_equal(outputs[name], array) for name, array in self.outputs.items())
 
 
 class GoldenModelReference:
-    """Questions by number, answered on the golden model by the first program of a model.
+    """Numbered random inputs of a model, with outputs that the golden model computes.
+
+    The golden model runs the static compiler's programs, so no candidate affects the expected outputs.
 
     Parameters
     ----------
-    network : Network
-        As the static compiler makes it.
+    network : CompiledNetwork
+        Network compiled under the static compiler's schedule.
     seed : int
-        Of the random inputs.
+        Seed of the random inputs.
     """
 
     def __init__(self, network: CompiledNetwork, seed: int = 0):
@@ -59,12 +61,12 @@ class GoldenModelReference:
         self._known: OrderedDict[int, GoldenIO] = OrderedDict()
         self._lock = Lock()
 
-    def question(self, number: int) -> GoldenIO:
-        """The same for the same number."""
+    def golden_io(self, number: int) -> GoldenIO:
+        """Return inputs and outputs number `number`, which depend on that number and the seed only."""
         with self._lock:
             if number not in self._known:
                 self._known[number] = self._make(number)
-                while len(self._known) > _REMEMBERED:
+                while len(self._known) > _MAX_CACHED:
                     self._known.popitem(last=False)
             return self._known[number]
 
@@ -75,22 +77,22 @@ class GoldenModelReference:
         return GoldenIO(inputs, self.network(**inputs))
 
 
-#: Elements of an input that have the same extreme value, on the average.
-_RUN = 16
+#: Average length of a run of elements with the same extreme value in an input.
+_RUN_LENGTH = 16
 
 
 @dataclass(frozen=True)
 class CheckedTensor:
-    """A tensor that later programs read: where its bytes are after the program that completes it."""
+    """Tensor that later programs read, with the addresses of its bytes after the program that completes it."""
 
     name: str
     memory: BufferMemory
-    at: NDArray[np.int64]
+    addresses: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """What is looked at in a stage: tensors by program; and where its parameters are: first byte and size."""
+    """Tensors to check after each program of a stage, and address and size in bytes of its parameter blocks."""
 
     tensors: list[list[CheckedTensor]]
     parameters: list[tuple[int, int]]
@@ -98,7 +100,7 @@ class CheckPlan:
 
 @dataclass(frozen=True)
 class TensorSnapshot:
-    """A tensor's bytes after the macro-instruction of a program."""
+    """Bytes of a tensor after the macro-instruction of a program."""
 
     program: str
     tensor: str
@@ -106,73 +108,73 @@ class TensorSnapshot:
 
 
 class EquivalenceChecker:
-    """Compares networks with texts among their programs with what the compiler makes under the same schedule.
+    """Compares networks that contain program texts with the compiler's own programs for the same schedule.
 
     Parameters
     ----------
-    prepared : Prepared
-        The model.
+    prepared : ModelCompiler
+        Compiler of the model.
     seed : int
-        Of the inputs.
+        Seed of the random inputs.
     """
 
     def __init__(self, prepared: ModelCompiler, seed: int = 0):
         self._prepared, self._seed = prepared, seed
 
-    def difference(self, network: CompiledNetwork, number: int) -> str | None:
-        """What is other than it must be, in words; None: nothing.
+    def first_difference(self, network: CompiledNetwork, number: int) -> str | None:
+        """Describe the first tensor whose bytes differ after some program; None if all are equal.
 
         Parameters
         ----------
-        network : Network
-            Its schedule has texts.
+        network : CompiledNetwork
+            Network whose schedule contains program texts.
         number : int
-            Of the inputs: others each time.
+            Number of the inputs; different numbers give different inputs.
         """
         record = CompilationTrace()
         plain = self._prepared.network(replace(network.schedule, programs={}), record)
         watches = [
-            CheckPlan(list(_watched(stream, code.parts)), list(_parameters(stream)))
+            CheckPlan(list(_checked_tensors(stream, code.parts)), list(_parameters(stream)))
             for stream, code in zip(record.streams, plain.codes, strict=True)
         ]
         for extreme in (False, True):
             inputs, seed = self._inputs(number, extreme), number if extreme else None
-            wanted = _seen(plain, watches, inputs, seed)
+            wanted = _snapshots(plain, watches, inputs, seed)
             try:
-                found = _seen(network, watches, inputs, seed)
+                found = _snapshots(network, watches, inputs, seed)
             except (TrapError, ValidationError) as error:
                 return str(error)
             for mine, its in zip(found, wanted, strict=False):
                 other = np.flatnonzero(mine.data != its.data)
                 if other.size:
                     return (
-                        f"program {mine.program!r} leaves other bytes in tensor {mine.tensor!r}, {other.size} of "
-                        f"{mine.data.size}, the first of them at {other[0]}: {mine.data[other[0]]} in place of "
-                        f"{its.data[other[0]]}"
+                        f"program {mine.program!r} writes wrong values to tensor {mine.tensor!r}: {other.size} of "
+                        f"{mine.data.size} bytes differ, the first at offset {other[0]}: {mine.data[other[0]]} "
+                        f"instead of {its.data[other[0]]}"
                     )
             if len(found) != len(
                 wanted
-            ):  # conditions of loops are outputs of programs: not without a difference
-                return f"{len(found)} tensors are made in place of {len(wanted)}"
+            ):  # loop conditions are program outputs, so a difference was reported already if they differ
+                return f"{len(found)} tensors are computed instead of {len(wanted)}"
         return None
 
     def _inputs(self, number: int, extreme: bool) -> Arrays:
-        """Random inputs, or stretches of extremes: where sums are greatest."""
+        """Return random inputs, or runs of extreme values, which maximize the magnitude of sums."""
         graph = self._prepared.graph
-        rng, places = np.random.default_rng([self._seed, number, extreme]), index_bounds(graph)
+        rng, bounds = np.random.default_rng([self._seed, number, extreme]), index_bounds(graph)
         out = {}
         for name in graph.inputs:
-            array = random_input(rng, graph.tensors[name], places)
+            array = random_input(rng, graph.tensors[name], bounds)
             if extreme and array.size:
                 ends = np.array([array.min(), array.max()], array.dtype)
-                runs = np.cumsum(rng.random(array.size) < 1 / _RUN)
+                runs = np.cumsum(rng.random(array.size) < 1 / _RUN_LENGTH)
                 array = ends[rng.integers(0, 2, array.size)[runs]].reshape(array.shape)
             out[name] = array
         return out
 
 
-def _watched(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[list[CheckedTensor]]:
-    """For each program the tensors that it completes and that others read; outputs are looked at by themselves."""
+def _checked_tensors(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[list[CheckedTensor]]:
+    """Yield for each program the tensors that it completes and that others read; outputs are checked separately."""
     lowered = stream.lowered
     outside = {stream.homes[name].ring for name in lowered.graph.outputs}
     last = [
@@ -194,7 +196,7 @@ def _watched(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[
 
 
 def _parameters(stream: CommandStream) -> Iterator[tuple[int, int]]:
-    """Where biases and multipliers lie in the model's memory."""
+    """Yield address and size in bytes of each block of biases and multipliers in the model's memory."""
     rings = {}
     for command in stream.commands:
         word, source = command.fields.get("word", 0), command.fields.get("dram")
@@ -206,12 +208,12 @@ def _parameters(stream: CommandStream) -> Iterator[tuple[int, int]]:
 
 
 def _reads(lowered: LoweredNetwork, layer: Layer) -> set[str]:
-    """Tensors that a layer reads, by what they lie in."""
+    """Return the root tensors that contain the inputs of a layer."""
     return {lowered.root(name) for name in layer.shapes if name != layer.y}
 
 
 def _bytes_of(stream: CommandStream, layer: Layer) -> NDArray[np.int64]:
-    """Where the bytes of a layer's result lie, from the start of the memory, or of the model's place in it."""
+    """Return the addresses of the bytes of a layer's result, relative to the scratchpad or the model's DRAM base."""
     home = stream.homes[layer.y]
     size = home.c * DTYPE_BYTES[layer.shapes[layer.y].dtype]
     rows, columns = np.arange(home.h) * home.row, np.arange(home.w) * home.pixel
@@ -219,35 +221,36 @@ def _bytes_of(stream: CommandStream, layer: Layer) -> NDArray[np.int64]:
     return stream.starts[home.ring] + home.offset + pixels.reshape(-1)
 
 
-def _seen(
+def _snapshots(
     network: CompiledNetwork, watches: list[CheckPlan], inputs: Arrays, seed: int | None
 ) -> list[TensorSnapshot]:
-    """What is there after each program of a run, and after the last of each stage its outputs; with a seed all
-    parameters are random.
+    """Run a network and snapshot its checked tensors after each program, and the outputs after each stage.
+
+    With a seed, all parameters are replaced with random bytes.
     """
     out: list[TensorSnapshot] = []
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         session = Session(device, network)
-        watched = {id(place): watch for place, watch in zip(session.loaded, watches, strict=True)}
+        plans = {id(stage): plan for stage, plan in zip(session.loaded, watches, strict=True)}
         if seed is not None:
             rng = np.random.default_rng(seed)
-            for place in session.loaded:
-                for start, size in watched[id(place)].parameters:
-                    begin = place.base + start
+            for stage in session.loaded:
+                for start, size in plans[id(stage)].parameters:
+                    begin = stage.base + start
                     device.dram[begin : begin + size] = rng.integers(0, 256, size, np.uint8)
 
-        def look(place: PlacedStage, number: int) -> None:
-            program = place.code.parts[number].program.name
-            for item in watched[id(place)].tensors[number]:
-                base = 0 if item.memory == BufferMemory.SP else place.base
+        def snapshot(stage: PlacedStage, number: int) -> None:
+            program = stage.code.parts[number].program.name
+            for item in plans[id(stage)].tensors[number]:
+                base = 0 if item.memory == BufferMemory.SP else stage.base
                 memory = device.machine.memories.sp if item.memory == BufferMemory.SP else device.dram
-                out.append(TensorSnapshot(program, item.name, memory[base + item.at]))
-            for tensor in place.stage.outputs if number == len(place.code.parts) - 1 else ():
-                start = place.address(tensor.name, 0)
+                out.append(TensorSnapshot(program, item.name, memory[base + item.addresses]))
+            for tensor in stage.stage.outputs if number == len(stage.code.parts) - 1 else ():
+                start = stage.address(tensor.name, 0)
                 out.append(
                     TensorSnapshot(program, tensor.name, device.dram[start : start + tensor.bytes].copy())
                 )
 
-        session.on_program = look
+        session.on_program = snapshot
         session.run(inputs)
     return out

@@ -1,4 +1,4 @@
-"""Tries schedules of one model on simulated machines."""
+"""Measurement of schedules of one model on simulated machines."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,63 +14,63 @@ from compiler.tuning.measure.runner import MeasureOrder, MeasureSubject
 from compiler.tuning.measure.worker_pool import LocalWorker, WorkerGroup, WorkerPool
 from hw.errors import InputError, WorkError
 
-#: A candidate that takes so many times as long as the first program is given up.
-_PATIENCE = 3
+#: Time limit of a candidate, as a multiple of the baseline's cycles.
+_LIMIT_FACTOR = 3
 
 
-class MeasurementMemory(Protocol):
-    """Remembers measurements of one model under some conditions."""
+class MeasurementCache(Protocol):
+    """Cache of measurements of one model under fixed conditions."""
 
-    def known(self, schedule: Schedule) -> Result | None:
-        """What measuring a schedule gave before; None if it has not been measured."""
+    def lookup(self, schedule: Schedule) -> Result | None:
+        """Return the cached result of a schedule; None if it has not been measured."""
         ...
 
-    def keep(self, schedule: Schedule, result: Result) -> None:
-        """Remember a measurement, from when this returns."""
+    def put(self, schedule: Schedule, result: Result) -> None:
+        """Store a result, which is durable when this returns."""
         ...
 
 
 class Measurer:
-    """Compiles schedules of a model, proves them harmless, runs them on the RTL, compares their outputs.
+    """Compiles schedules of a model, proves them safe, runs them on the RTL and checks their outputs.
 
-    Machines are opened for the first schedule that has to be run.
+    Simulators are opened when the first schedule has to run.
 
     Parameters
     ----------
     graph : Graph
-        The model.
-    conditions : Conditions
-        The machine and its memory.
-    options : Options
-        As for `compile`; their memory is that of the conditions.
+        Graph of the model.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    options : CompileOptions
+        Options as for `compile`; their DRAM timing is replaced by that of the conditions.
     devices : int or None
-        Simulators at work at the same time, if there are several each in a process of its own; None: one for each core.
+        Number of simulators that run concurrently, each in its own process if there are several; None: one per core.
     seed : int
-        Of the inputs, which are fresh for each measurement.
-    say : callable
-        Hears of progress.
+        Seed of the inputs, which are different for each measurement.
+    log : callable
+        Called with each progress message.
     workers : callable or None
-        Makes who measures instead, from what is measured.
+        Creates the worker group for a measurement subject; None: workers on this machine.
     stream : bool
-        Requests back to back are measured, as in serving, not one by itself.
+        Measure back-to-back requests as in serving instead of single ones.
 
     Attributes
     ----------
-    prepared : Prepared
-        The model, to be compiled under one schedule after another.
-    first : Network
-        What the static compiler makes for these conditions.
-    asked : int
-        Measurements so far.
-    remembered : int
-        Those of them that were not made anew.
-    memory : Memory or None
-        Asked before a schedule is measured, told of each measurement as soon as it is made; None at first.
+    prepared : ModelCompiler
+        Compiler of the model, which compiles it under any schedule.
+    first : CompiledNetwork
+        Network under the static compiler's schedule for these conditions.
+    measurement_count : int
+        Number of measurements requested so far.
+    cached_count : int
+        Number of those that were answered from the cache.
+    cache : MeasurementCache or None
+        Consulted before a schedule is measured, updated after each measurement; initially None.
 
     Raises
     ------
     InputError
-        The model cannot be compiled for the machine, or nothing of it runs there.
+        The model cannot be compiled for the machine, or none of its operators runs there.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class Measurer:
         options: CompileOptions,
         devices: int | None = 1,
         seed: int = 0,
-        say: Callable[[str], None] = lambda _text: None,
+        log: Callable[[str], None] = lambda _text: None,
         workers: Callable[[MeasureSubject], WorkerGroup] | None = None,
         *,
         stream: bool = False,
     ):
-        self.conditions, self.say = conditions, say
+        self.conditions, self.log = conditions, log
         self.prepared = ModelCompiler(graph, conditions.config, replace(options, dram=conditions.dram))
         self.first = self.prepared.network()
         if not self.first.codes:
-            raise InputError(f"{graph.name}: no operator of it runs on the accelerator: nothing to measure")
-        self.memory: MeasurementMemory | None = None
-        self.asked = self.remembered = 0
+            raise InputError(f"{graph.name}: no operator runs on the accelerator: nothing to measure")
+        self.cache: MeasurementCache | None = None
+        self.measurement_count = self.cached_count = 0
         self._limit: int | None = None
         subject = MeasureSubject(self.prepared, self.first, conditions, seed, stream)
         self._workers = _local(subject, devices) if workers is None else workers(subject)
@@ -99,11 +99,11 @@ class Measurer:
 
     @property
     def devices(self) -> int:
-        """Simulators at work at the same time."""
+        """Number of simulators that run concurrently."""
         return self._workers.count
 
     def measure(self, schedules: Sequence[Schedule]) -> list[Result]:
-        """What comes of some schedules, as many at the same time as there are devices.
+        """Return the result of each schedule; up to `devices` of them are measured concurrently.
 
         Raises
         ------
@@ -112,29 +112,29 @@ class Measurer:
         """
         orders = [
             MeasureOrder(number, schedule, self._limit)
-            for number, schedule in enumerate(schedules, self.asked)
+            for number, schedule in enumerate(schedules, self.measurement_count)
         ]
-        self.asked += len(schedules)
-        found = [None if self.memory is None else self.memory.known(schedule) for schedule in schedules]
-        places = [place for place, result in enumerate(found) if result is None]
-        self.remembered += len(schedules) - len(places)
-        if places and not self._opened:
-            self.say("opening the simulated chip")
+        self.measurement_count += len(schedules)
+        found = [None if self.cache is None else self.cache.lookup(schedule) for schedule in schedules]
+        missing = [index for index, result in enumerate(found) if result is None]
+        self.cached_count += len(schedules) - len(missing)
+        if missing and not self._opened:
+            self.log("opening the machine")
             self._workers.prepare()
             self._opened = True
-        for place, result in self._workers.results([orders[place] for place in places]):
-            found[places[place]] = result
-            if self.memory is not None:
-                self.memory.keep(schedules[places[place]], result)
+        for number, result in self._workers.results([orders[index] for index in missing]):
+            found[missing[number]] = result
+            if self.cache is not None:
+                self.cache.put(schedules[missing[number]], result)
         return [result for result in found if result is not None]
 
     def baseline(self) -> Measurement:
-        """The first program's cycles; asks for one measurement.
+        """Measure the static compiler's schedule; counts as one measurement.
 
         Raises
         ------
         WorkError
-            It cannot be measured, or its outputs are wrong.
+            The measurement fails, or the outputs are wrong.
         """
         (result,) = self.measure([self.first.schedule])
         if not isinstance(result, Measurement) or not result.believable:
@@ -143,12 +143,12 @@ class Measurer:
                 if isinstance(result, Rejected)
                 else "its outputs are wrong"
             )
-            raise WorkError(f"{self.first.name}: the first program cannot be measured: {why}")
-        self._limit = _PATIENCE * result.cycles
+            raise WorkError(f"{self.first.name}: the static compiler's schedule cannot be measured: {why}")
+        self._limit = _LIMIT_FACTOR * result.cycles
         return result
 
     def close(self) -> None:
-        """Close the machines; may be called twice."""
+        """Close the simulators; may be called repeatedly."""
         self._workers.close()
 
     def __enter__(self) -> Self:
@@ -159,7 +159,7 @@ class Measurer:
 
 
 def _local(subject: MeasureSubject, devices: int | None) -> WorkerGroup:
-    """Who measures on this machine: the process itself, or several of its own."""
+    """Return a worker group on this machine: this process, or a pool of processes."""
     number = len(os.sched_getaffinity(0)) if devices is None else devices
     if number < 1:
         raise InputError(f"devices must be at least 1, not {number!r}")

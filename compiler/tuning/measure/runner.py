@@ -1,4 +1,4 @@
-"""One simulated machine on which schedules of a model are tried."""
+"""Measurement of one schedule at a time on one simulated machine."""
 
 from dataclasses import dataclass
 from threading import Lock
@@ -19,29 +19,29 @@ from hw.errors import InputError
 if TYPE_CHECKING:
     from cosim.rtl.rtl_device import RtlDevice
 
-#: DRAM of a machine that candidates run on, as often as the first program needs it: others may keep more of it there.
-_ROOM = 4
-_PAGE = 4096
-#: Simulators that may die of one candidate.
-_ATTEMPTS = 2
+#: DRAM of the simulated machine as a multiple of what the first program needs: candidates may store more tensors there.
+_DRAM_FACTOR = 4
+_PAGE_BYTES = 4096
+#: Maximum number of simulator crashes per candidate.
+_MAX_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, eq=False)
 class MeasureSubject:
-    """What is measured: all that another process needs to know.
+    """Model and conditions to measure, everything a worker process needs.
 
     Parameters
     ----------
-    prepared : Prepared
-        The model, to be compiled under one schedule after another.
-    first : Network
-        What the static compiler makes of it.
-    conditions : Conditions
-        The machine and its memory.
+    prepared : ModelCompiler
+        Compiler of the model, which compiles it under any schedule.
+    first : CompiledNetwork
+        Network under the static compiler's schedule.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
     seed : int
-        Of the inputs.
+        Seed of the random inputs.
     stream : bool
-        Requests back to back are measured, not one by itself.
+        Measure back-to-back requests instead of single ones.
     """
 
     prepared: ModelCompiler
@@ -50,23 +50,23 @@ class MeasureSubject:
     seed: int
     stream: bool = False
 
-    def needs(self, network: CompiledNetwork) -> int:
-        """DRAM for measuring a network."""
+    def required_dram(self, network: CompiledNetwork) -> int:
+        """Return the bytes of DRAM that measuring a network needs."""
         return stream_bytes(network) if self.stream else dram_bytes(network)
 
 
 @dataclass(frozen=True)
 class MeasureOrder:
-    """A measurement to make.
+    """Request for one measurement.
 
     Parameters
     ----------
     number : int
-        Of the question that is asked: another one for each measurement.
+        Number of the reference inputs, a different one for each measurement.
     schedule : Schedule
-        What to measure.
+        Schedule to measure.
     limit : int or None
-        A program that has not ended after so many cycles is given up.
+        Maximum number of cycles, after which the candidate is rejected; None: no limit.
     """
 
     number: int
@@ -75,49 +75,49 @@ class MeasureOrder:
 
 
 class MeasureRunner:
-    """Compiles schedules, proves them harmless, runs them on the RTL, compares their outputs: one at a time.
+    """Compiles schedules, proves them safe, runs them on the RTL and checks their outputs, one at a time.
 
-    The machine is opened for the first candidate that is run. Another process may be sent a bench: it has a machine
-    of its own there.
+    The simulator is opened when the first candidate runs. A pickled runner opens its own simulator in the process that
+    unpickles it.
 
     Parameters
     ----------
-    subject : Subject
-        What is measured.
+    subject : MeasureSubject
+        Model and conditions to measure.
     """
 
     def __init__(self, subject: MeasureSubject):
         self.subject = subject
         self._reference = GoldenModelReference(subject.first, subject.seed)
-        self._same = EquivalenceChecker(subject.prepared, subject.seed)
-        self._bytes = -(-_ROOM * subject.needs(subject.first) // _PAGE) * _PAGE
+        self._equivalence = EquivalenceChecker(subject.prepared, subject.seed)
+        self._bytes = -(-_DRAM_FACTOR * subject.required_dram(subject.first) // _PAGE_BYTES) * _PAGE_BYTES
         self._device: RtlDevice | None = None
-        self._turn = Lock()
+        self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MeasureRunner, (self.subject,)
 
     def measure(self, order: MeasureOrder) -> Result:
-        """What comes of a schedule.
+        """Return the measurement of a schedule, or the reason for its rejection.
 
         Raises
         ------
         WorkError
             Simulators die, or a disk is full.
         """
-        with self._turn:
+        with self._lock:
             network = self._compile(order.schedule)
             if isinstance(network, Rejected):
                 return network
-            result = self._tried(network, order)
+            result = self._run_with_retries(network, order)
             if order.schedule.programs and isinstance(result, Measurement) and result.exact:
-                difference = self._same.difference(network, order.number)
+                difference = self._equivalence.first_difference(network, order.number)
                 return Rejected("same", difference) if difference else result
             return result
 
     def close(self) -> None:
-        """Close the machine; may be called twice."""
-        with self._turn:
+        """Close the simulator; may be called repeatedly."""
+        with self._lock:
             self._close()
 
     def _compile(self, schedule: Schedule) -> CompiledNetwork | Rejected:
@@ -125,12 +125,12 @@ class MeasureRunner:
             network = self.subject.prepared.network(schedule)
         except InputError as error:
             return Rejected("compile", str(error))
-        if (needs := self.subject.needs(network)) > self._bytes:
-            return Rejected("compile", f"it needs {needs} bytes of DRAM, not {self._bytes}")
+        if (needs := self.subject.required_dram(network)) > self._bytes:
+            return Rejected("compile", f"it needs {needs} bytes of DRAM; the limit is {self._bytes}")
         return network
 
-    def _tried(self, network: CompiledNetwork, order: MeasureOrder) -> Result:
-        for left in reversed(range(_ATTEMPTS)):
+    def _run_with_retries(self, network: CompiledNetwork, order: MeasureOrder) -> Result:
+        for left in reversed(range(_MAX_ATTEMPTS)):
             try:
                 return self._run(network, order)
             except SimulatorDiedError:
@@ -143,10 +143,10 @@ class MeasureRunner:
         conditions = self.subject.conditions
         if self._device is None:
             self._device = self._open()
-        question = self._reference.question(order.number)
+        golden = self._reference.golden_io(order.number)
         rate = bus_rate(conditions.config, conditions.rate)
         measure = measure_stream if self.subject.stream else measure_network
-        return measure(self._device, network, question, rate, order.limit)
+        return measure(self._device, network, golden, rate, order.limit)
 
     def _open(self) -> "RtlDevice":
         from cosim.rtl.rtl_device import RtlDevice

@@ -1,4 +1,4 @@
-"""One network on one machine, measured alone and as it serves."""
+"""Measurement of one network on one machine, for a single request and for back-to-back requests."""
 
 from collections.abc import Mapping
 from itertools import repeat
@@ -19,26 +19,26 @@ from hw.isa.counters import CAUSES
 
 
 class _TooSlowError(Exception):
-    """A program has taken more cycles than it may."""
+    """A program has exceeded its cycle limit."""
 
 
 def measure_network(
-    device: Device, network: CompiledNetwork, question: GoldenIO, rate: float, limit: int | None = None
+    device: Device, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None = None
 ) -> Result:
-    """Load a network, ask it one question and count its cycles.
+    """Load a network, run it on one input and count its cycles.
 
     Parameters
     ----------
     device : Device
-        The RTL, with room for the network; it is reset first.
-    network : Network
-        What to measure.
-    question : Question
-        Inputs, and the outputs there must be.
+        RTL device with enough DRAM for the network; it is reset first.
+    network : CompiledNetwork
+        Network to measure.
+    golden : GoldenIO
+        Inputs and expected outputs.
     rate : float
-        Bytes that the memory moves in a cycle.
+        Bytes per cycle that the DRAM transfers.
     limit : int or None
-        A network that has not ended after so many cycles is given up.
+        Maximum number of cycles, after which the network is rejected; None: no limit.
     """
     device.restart()
     try:
@@ -50,7 +50,7 @@ def measure_network(
     tags = sorted({tag for code in network.codes for tag in code.tags})
     before = read_counts(session.driver, max(tags) + 1)
     try:
-        outputs, cycles = session.measure(question.inputs)
+        outputs, cycles = session.measure(golden.inputs)
     except TrapError as error:
         return Rejected("trap", str(error))
     except _TooSlowError:
@@ -63,7 +63,7 @@ def measure_network(
         layers_of(network, parts.by_tag),
         energy_uj(network.config, totals),
         totals["load_bytes"] + totals["store_bytes"],
-        question.answered_by(outputs),
+        golden.matches(outputs),
         network.work(session.runs).cycles(network.config, rate),
     )
 
@@ -74,7 +74,7 @@ def _check(taken: int, limit: int) -> None:
 
 
 def layers_of(network: CompiledNetwork, by_tag: ByTag) -> tuple[LayerCycles, ...]:
-    """Cycles by cause of each tag as those of its layers."""
+    """Return cycles by cause for the layers of each counter tag."""
     names: dict[int, list[str]] = {}
     for info in network.infos:
         names.setdefault(info.tag, []).append(info.name)
@@ -84,19 +84,19 @@ def layers_of(network: CompiledNetwork, by_tag: ByTag) -> tuple[LayerCycles, ...
     )
 
 
-#: The first request is cold; these are not.
+#: Number of requests that are timed, after the first one, whose caches are cold.
 _TIMED = 2
 
 
 def stream_bytes(network: CompiledNetwork) -> int:
-    """DRAM that `measure_stream` needs for a network."""
+    """Return the bytes of DRAM that `measure_stream` needs for a network."""
     return serving_bytes(network, FLIGHTS, versions=1)
 
 
 def measure_stream(
-    device: Device, network: CompiledNetwork, question: GoldenIO, rate: float, limit: int | None = None
+    device: Device, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None = None
 ) -> Result:
-    """Serve a network, ask it one question again and again, count the cycles of a request behind the first.
+    """Serve a network with the same input repeatedly and count the cycles of a request after the first.
 
     Parameters are those of `measure_network`.
     """
@@ -110,21 +110,21 @@ def measure_stream(
     if limit is not None:
         server.line.patience = limit
     try:
-        return _measured(server, network, question, rate, limit)
+        return _measure_requests(server, network, golden, rate, limit)
     except TrapError as error:
         return Rejected("trap", str(error))
     except DeviceTimeoutError:
         return Rejected("time", f"not done after {limit:,} cycles")
 
 
-def _measured(
-    server: Server, network: CompiledNetwork, question: GoldenIO, rate: float, limit: int | None
+def _measure_requests(
+    server: Server, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None
 ) -> Result:
     tags = 1 + max(tag for code in network.codes for tag in code.tags)
     timed: list[Served] = []
     exact, before = True, read_counts(server.driver, 0)
-    for result in server.serve(repeat(question.inputs)):
-        exact = exact and question.answered_by(result.outputs)
+    for result in server.serve(repeat(golden.inputs)):
+        exact = exact and golden.matches(result.outputs)
         if result.index == 0:
             before = read_counts(server.driver, tags)
             continue
@@ -139,7 +139,7 @@ def _measured(
     causes = {tag: {cause: row[f"cause_{cause}"] for cause in CAUSES} for tag, row in counts.items()}
     return Measurement(
         cycles,
-        layers_of(network, _shared(cycles, causes)),
+        layers_of(network, _apportion(cycles, causes)),
         energy_uj(network.config, totals),
         totals["load_bytes"] + totals["store_bytes"],
         exact,
@@ -147,8 +147,8 @@ def _measured(
     )
 
 
-def _shared(cycles: int, causes: Mapping[int, Mapping[str, int]]) -> dict[int, dict[str, int]]:
-    """Cycles shared out in proportion to counts; nothing is lost by rounding."""
+def _apportion(cycles: int, causes: Mapping[int, Mapping[str, int]]) -> dict[int, dict[str, int]]:
+    """Distribute cycles in proportion to counts, without a rounding remainder."""
     total = max(sum(sum(row.values()) for row in causes.values()), 1)
     out: dict[int, dict[str, int]] = {}
     counted = given = 0

@@ -1,4 +1,4 @@
-"""Who measures: this process, several of its own, or a Dask cluster."""
+"""Workers that measure schedules: this process, a pool of processes, or a Dask cluster."""
 
 import logging
 import multiprocessing
@@ -25,24 +25,24 @@ from hw.errors import InputError, MlaError, WorkError, shown
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-#: Processes that may die of one order.
-_ATTEMPTS = 3
+#: Maximum number of processes that may die while measuring the same schedule.
+_MAX_ATTEMPTS = 3
 
 
 class WorkerGroup(ABC):
-    """Carry out orders, some at a time.
+    """Workers that execute measurement orders, several at a time.
 
     Attributes
     ----------
     count : int
-        Orders carried out at the same time.
+        Maximum number of orders executed concurrently.
     """
 
     count: int = 1
 
     @abstractmethod
     def results(self, orders: Sequence[MeasureOrder]) -> Iterator[tuple[int, Result]]:
-        """What came of each, with its place among them, as soon as it is there.
+        """Yield the index and the result of each order, as soon as it is available.
 
         Raises
         ------
@@ -51,11 +51,11 @@ class WorkerGroup(ABC):
         """
 
     def prepare(self) -> None:  # noqa: B027
-        """Build what they need, and show the progress of that; workers on other machines build it themselves."""
+        """Build the simulator and show progress; workers on other machines build it themselves."""
 
     @abstractmethod
     def close(self) -> None:
-        """End them; may be called twice."""
+        """End the workers; may be called repeatedly."""
 
     def __enter__(self) -> Self:
         return self
@@ -65,23 +65,23 @@ class WorkerGroup(ABC):
 
 
 class LocalWorker(WorkerGroup):
-    """The process that asks, with one machine."""
+    """Worker in the calling process, with one simulated machine."""
 
     def __init__(self, subject: MeasureSubject):
-        self._bench = MeasureRunner(subject)
+        self._runner = MeasureRunner(subject)
 
     def results(self, orders: Sequence[MeasureOrder]) -> Iterator[tuple[int, Result]]:
-        """One after the other."""
-        for place, order in enumerate(orders):
-            yield place, self._bench.measure(order)
+        """Yield the results in the order of the requests."""
+        for index, order in enumerate(orders):
+            yield index, self._runner.measure(order)
 
     def close(self) -> None:
-        """Close the machine."""
-        self._bench.close()
+        """Close the simulated machine."""
+        self._runner.close()
 
 
 class _Worker:
-    """A process with a bench, and what it is at."""
+    """Process with a measurement runner, and the index of the order it executes."""
 
     def __init__(self, subject: MeasureSubject):
         context = multiprocessing.get_context("spawn")
@@ -89,12 +89,12 @@ class _Worker:
         self.process = context.Process(target=_work, args=(theirs,), daemon=True, name="mla measure")
         self.process.start()
         theirs.close()
-        self.place: int | None = None
+        self.index: int | None = None
         self._subject: MeasureSubject | None = subject
 
-    def send(self, place: int, order: MeasureOrder) -> None:
-        """Give it something to do; that it has died shows when its answer is asked for."""
-        self.place = place
+    def send(self, index: int, order: MeasureOrder) -> None:
+        """Send an order to the process; its death is detected by `answer`."""
+        self.index = index
         with suppress(OSError):
             if self._subject is not None:
                 self.connection.send(self._subject)
@@ -102,35 +102,35 @@ class _Worker:
             self.connection.send(order)
 
     def answer(self) -> tuple[int, Result | None]:
-        """Which order it was at and what came of it; None if the process has died."""
-        place, self.place = self.place, None
-        assert place is not None
+        """Return the index and the result of the current order; the result is None if the process has died."""
+        index, self.index = self.index, None
+        assert index is not None
         try:
             answer = self.connection.recv()
         except (EOFError, OSError):
-            return place, None
+            return index, None
         if isinstance(answer, str):
             raise WorkError(answer)
-        return place, answer
+        return index, answer
 
     def close(self) -> None:
-        """End it, whatever it is at: its simulator ends with it."""
+        """Kill the process, even if busy; its simulator ends with it."""
         self.process.kill()
         self.process.join()
         self.connection.close()
 
 
 class WorkerPool(WorkerGroup):
-    """Processes of this one, each with a machine; one that dies is replaced, and its order carried out again.
+    """Pool of child processes, each with a simulated machine; one that dies is replaced and its order repeated.
 
-    Compiling and proving take longer than simulating small networks, and threads would do that one after the other.
+    Compiling and proving take longer than simulating small networks, and threads would serialize them.
 
     Parameters
     ----------
-    subject : Subject
-        What is measured.
+    subject : MeasureSubject
+        Model and conditions to measure.
     count : int
-        How many; they start with the first orders.
+        Maximum number of processes; they start with the first orders.
     """
 
     def __init__(self, subject: MeasureSubject, count: int):
@@ -138,44 +138,46 @@ class WorkerPool(WorkerGroup):
         self._workers: list[_Worker] = []
 
     def prepare(self) -> None:
-        """Build the simulator here: what the processes write does not reach the terminal in order."""
+        """Build the simulator in this process, since messages of child processes would interleave."""
         from cosim.rtl.rtl_device import simulator_of
 
         simulator_of(self.subject.conditions.config, monitor=building)
 
     def results(self, orders: Sequence[MeasureOrder]) -> Iterator[tuple[int, Result]]:
-        """As they come."""
+        """Yield results in order of completion."""
         waiting, deaths = deque(range(len(orders))), [0] * len(orders)
         while len(self._workers) < min(self.count, len(orders)):
             self._workers.append(_Worker(self.subject))
         try:
-            while waiting or any(worker.place is not None for worker in self._workers):
+            while waiting or any(worker.index is not None for worker in self._workers):
                 for worker in self._workers:
-                    if waiting and worker.place is None:
-                        place = waiting.popleft()
-                        worker.send(place, orders[place])
+                    if waiting and worker.index is None:
+                        index = waiting.popleft()
+                        worker.send(index, orders[index])
                 for worker in self._ready():
-                    place, answer = worker.answer()
+                    index, answer = worker.answer()
                     if answer is not None:
-                        yield place, answer
+                        yield index, answer
                         continue
                     self._replace(worker)
-                    deaths[place] += 1
-                    if deaths[place] == _ATTEMPTS:
-                        raise WorkError(f"{_ATTEMPTS} processes that measured the same schedule have died")
-                    waiting.append(place)
+                    deaths[index] += 1
+                    if deaths[index] == _MAX_ATTEMPTS:
+                        raise WorkError(
+                            f"{_MAX_ATTEMPTS} processes that measured the same schedule have died"
+                        )
+                    waiting.append(index)
         finally:
-            if any(worker.place is not None for worker in self._workers):
-                self.close()  # nobody will ask for their answers
+            if any(worker.index is not None for worker in self._workers):
+                self.close()  # answers of busy workers would never be read
 
     def close(self) -> None:
-        """End all."""
+        """Kill all worker processes."""
         while self._workers:
             self._workers.pop().close()
 
     def _ready(self) -> list[_Worker]:
-        """Those that have an answer, once there is one, or have died."""
-        busy = {worker.connection: worker for worker in self._workers if worker.place is not None}
+        """Wait for at least one worker that has an answer or has died; return all of them."""
+        busy = {worker.connection: worker for worker in self._workers if worker.index is not None}
         return [busy[each] for each in wait(list(busy)) if isinstance(each, Connection)]
 
     def _replace(self, worker: _Worker) -> None:
@@ -185,43 +187,45 @@ class WorkerPool(WorkerGroup):
 
 
 def _work(connection: Connection) -> None:
-    """Carry out orders until nobody is there who gives any."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who measures: that one ends this one
+    """Execute orders from a connection until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C and kills this one
     with suppress(EOFError, OSError):
-        bench = MeasureRunner(connection.recv())
+        runner = MeasureRunner(connection.recv())
         while True:
             order = connection.recv()
             try:
-                answer: Result | str = bench.measure(order)
+                answer: Result | str = runner.measure(order)
             except MlaError as error:
                 answer = str(error)
             connection.send(answer)
 
 
-#: Seconds in which a scheduler must answer, and have a worker; those without any worker until a search is given up.
-_ANSWER_S, _EMPTY_S = 10, 60
-#: Seconds from one look at the cluster to the next, while nothing is heard of it.
-_LOOK_S = 2.0
+#: Seconds within which the scheduler must respond and have a worker.
+_RESPONSE_TIMEOUT_S = 10
+#: Seconds without any worker after which a measurement fails.
+_NO_WORKER_TIMEOUT_S = 60
+#: Seconds between checks of the cluster while no result arrives.
+_POLL_S = 2.0
 
 
 class DaskCluster(WorkerGroup):
-    """The workers of a Dask cluster. What a worker was at when it died, another one does again.
+    """Workers of a Dask cluster. If a worker dies, another one repeats its order.
 
-    A cluster is trusted as this machine is: whoever can reach its scheduler can have it run anything.
+    The cluster is trusted like this machine: any client of its scheduler can run arbitrary code on it.
 
     Parameters
     ----------
-    subject : Subject
-        What is measured.
+    subject : MeasureSubject
+        Model and conditions to measure.
     address : str
-        The scheduler's, such as tcp://192.0.2.7:8786.
+        Address of the scheduler, such as tcp://192.0.2.7:8786.
     count : int or None
-        Workers to use at most; None: all that are there at first.
+        Maximum number of workers to use; None: all that are connected at first.
 
     Raises
     ------
     InputError
-        The address is none, or workers have other sources of this program.
+        The address is malformed, or workers have different sources of this program.
     WorkError
         The package `distributed` is missing, the scheduler cannot be reached, or it has no workers.
     """
@@ -233,27 +237,27 @@ class DaskCluster(WorkerGroup):
             names = self._names()
             self._check(len(names))
             self.count = min(len(names), count or len(names))
-            self._bench = self._client.submit(_bench, pickle.dumps(subject), pure=False)
+            self._runner = self._client.submit(_make_runner, pickle.dumps(subject), pure=False)
         except BaseException:
             self.close()
             raise
 
     def results(self, orders: Sequence[MeasureOrder]) -> Iterator[tuple[int, Result]]:
-        """As they come."""
+        """Yield results in order of completion."""
         finished: SimpleQueue[Future] = SimpleQueue()
         names = self._names()
         futures = {
-            # Any other worker will do, but without a name all orders go to the one that has the bench already.
+            # Any worker will do, but without a preferred one all orders go to the worker that has the runner already.
             self._client.submit(
                 _measure,
-                self._bench,
+                self._runner,
                 order,
-                _about(),
+                _fingerprint(),
                 pure=False,
-                workers=[names[place % len(names)]],
+                workers=[names[index % len(names)]],
                 allow_other_workers=True,
-            ): place
-            for place, order in enumerate(orders)
+            ): index
+            for index, order in enumerate(orders)
         }
         for future in futures:
             future.add_done_callback(finished.put)
@@ -265,22 +269,22 @@ class DaskCluster(WorkerGroup):
             self._client.cancel(list(futures))
 
     def close(self) -> None:
-        """Leave the cluster: its workers close their machines."""
-        self._client.close(timeout=_ANSWER_S)
+        """Disconnect from the cluster; its workers close their machines."""
+        self._client.close(timeout=_RESPONSE_TIMEOUT_S)
 
     def _next(self, finished: "SimpleQueue[Future]") -> "Future":
-        """An order that is done."""
+        """Wait for a finished order."""
         empty: float | None = None
         while True:
             try:
-                return finished.get(timeout=_LOOK_S)
+                return finished.get(timeout=_POLL_S)
             except Empty:
                 if self._client.status == "closed":
-                    raise self._gone() from None
+                    raise self._disconnected() from None
                 empty = None if self._client.nthreads() else empty or monotonic()
-                if empty is not None and monotonic() - empty > _EMPTY_S:
+                if empty is not None and monotonic() - empty > _NO_WORKER_TIMEOUT_S:
                     raise WorkError(
-                        f"the cluster {self.address} has had no worker for {_EMPTY_S} s"
+                        f"the cluster {self.address} has had no worker for {_NO_WORKER_TIMEOUT_S} s"
                     ) from None
 
     def _result(self, future: "Future") -> Result:
@@ -289,43 +293,45 @@ class DaskCluster(WorkerGroup):
         try:
             answer = future.result()
         except KilledWorker:
-            raise WorkError(f"workers of the cluster {self.address} die of measuring one schedule") from None
+            raise WorkError(
+                f"several workers of the cluster {self.address} died while measuring the same schedule"
+            ) from None
         except CancelledError:
-            raise self._gone() from None
+            raise self._disconnected() from None
         if not isinstance(answer, Measurement | Rejected):
-            raise WorkError(f"the cluster {self.address} gives answers of type {type(answer).__name__}")
+            raise WorkError(f"the cluster {self.address} returned a result of type {type(answer).__name__}")
         return answer
 
-    def _gone(self) -> WorkError:
-        return WorkError(f"the scheduler of the cluster {self.address} has gone")
+    def _disconnected(self) -> WorkError:
+        return WorkError(f"the connection to the scheduler of the cluster {self.address} was closed")
 
     def _names(self) -> list[str]:
-        """Addresses of the workers, at least one."""
+        """Return the addresses of the workers, at least one."""
         try:
-            self._client.wait_for_workers(1, timeout=_ANSWER_S)
+            self._client.wait_for_workers(1, timeout=_RESPONSE_TIMEOUT_S)
         except TimeoutError:
             raise WorkError(f"the cluster {self.address} has no workers") from None
         workers: dict[str, int] = self._client.nthreads()  # pyright: ignore[reportAssignmentType]: not awaited
         return sorted(workers)
 
     def _check(self, count: int) -> None:
-        """All workers must do what this process would."""
+        """Raise InputError unless all workers run the same sources, libraries and Python as this process."""
         try:
-            others: dict[str, Any] = self._client.run(_about)  # pyright: ignore[reportAssignmentType]: not awaited
+            others: dict[str, Any] = self._client.run(_fingerprint)  # pyright: ignore[reportAssignmentType]: not awaited
         except (ImportError, AttributeError, pickle.PickleError) as error:
             raise InputError(
-                f"--cluster: workers of {self.address} lack this program ({error}): install the same there"
+                f"--cluster: workers of {self.address} lack this program ({error}): install the same version there"
             ) from None
-        wrong = [name for name, about in others.items() if about != _about()]
+        wrong = [name for name, fingerprint in others.items() if fingerprint != _fingerprint()]
         if wrong:
             raise InputError(
-                f"--cluster: {len(wrong)} of {count} workers of {self.address} ({wrong[0]} ...) have other sources of "
-                "this program, other libraries or another Python: install the same there"
+                f"--cluster: {len(wrong)} of {count} workers of {self.address} ({wrong[0]} ...) have different "
+                "sources of this program, libraries or Python: install the same versions there"
             )
 
 
 def _connected(address: str) -> "Client":
-    """A client of a scheduler."""
+    """Connect to a scheduler."""
     try:
         from distributed import Client
     except ModuleNotFoundError as error:
@@ -336,28 +342,30 @@ def _connected(address: str) -> "Client":
         ) from None
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] == "distributed":
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong is told in one line
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported in one line instead
     warnings.filterwarnings("ignore", module="distributed")
     try:
-        return Client(address, timeout=_ANSWER_S, set_as_default=False)
+        return Client(address, timeout=_RESPONSE_TIMEOUT_S, set_as_default=False)
     except (ValueError, TypeError):
-        raise InputError(f"--cluster: an address is like tcp://HOST:8786, not {shown(address)}") from None
+        raise InputError(
+            f"--cluster: an address must have the form tcp://HOST:8786, not {shown(address)}"
+        ) from None
     except OSError:
-        raise WorkError(f"the scheduler of the cluster {address} does not answer") from None
+        raise WorkError(f"the scheduler of the cluster {address} does not respond") from None
 
 
-def _about() -> tuple[Any, ...]:
-    """What must be the same everywhere."""
+def _fingerprint() -> tuple[Any, ...]:
+    """Return the versions of Python and of the sources, which must be equal on all workers."""
     return (*sys.version_info[:2], version())
 
 
-def _bench(subject: bytes) -> MeasureRunner:
-    """In a worker: what is measured. It stays as long as the client does; its machine ends with it."""
+def _make_runner(subject: bytes) -> MeasureRunner:
+    """Create the runner on a worker; it lives as long as the client's reference to it."""
     return MeasureRunner(pickle.loads(subject))
 
 
-def _measure(bench: MeasureRunner, order: MeasureOrder, about: tuple[Any, ...]) -> Result:
-    """In a worker: carry out an order."""
-    if about != _about():
-        raise WorkError("a worker that has joined the cluster has other sources of this program")
-    return bench.measure(order)
+def _measure(runner: MeasureRunner, order: MeasureOrder, fingerprint: tuple[Any, ...]) -> Result:
+    """Execute an order on a worker."""
+    if fingerprint != _fingerprint():
+        raise WorkError("a worker that joined the cluster has different sources of this program")
+    return runner.measure(order)

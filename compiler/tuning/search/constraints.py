@@ -1,4 +1,4 @@
-"""What a search makes small."""
+"""Search objectives and constraints."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from hw.errors import InputError, shown
 
 
 class Objective(StrEnum):
-    """What counts."""
+    """Metric to minimize."""
 
     LATENCY = "latency"
     ENERGY = "energy"
     THROUGHPUT = "throughput"
 
     def cost(self, measured: Measurement) -> float:
-        """The less the better: cycles of a sample, or microjoules."""
+        """Return the cost of a measurement: cycles per sample, or microjoules."""
         return measured.energy_uj if self is Objective.ENERGY else float(measured.cycles)
 
 
-#: Transformations by name, and the fields of a layer's schedule that each changes.
+#: Transformations by name, with the fields of a layer's schedule that each one changes.
 TRANSFORMATIONS: dict[str, frozenset[str]] = {
     "tiling": frozenset({"rows", "rows_per_load", "width", "columns", "depth", "param_blocks"}),
     "order": frozenset({"order"}),
@@ -35,19 +35,19 @@ TRANSFORMATIONS: dict[str, frozenset[str]] = {
     "turns": frozenset({"interleave"}),
     "program": frozenset({"same_program_as_previous"}),
     "tag": frozenset({"own_counter_tag"}),
-    "chain": frozenset(),  # which nodes are one layer
-    "micro-program": frozenset(),  # texts in place of the code generator's programs
+    "chain": frozenset(),  # fusion of nodes to layers
+    "micro-program": frozenset(),  # texts that replace the code generator's programs
 }
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """Which transformations are not to be used.
+    """Set of transformations that a search must not use.
 
     Parameters
     ----------
     forbidden : frozenset of str
-        Keys of TRANSFORMATIONS.
+        Keys of TRANSFORMATIONS that are forbidden.
 
     Raises
     ------
@@ -65,19 +65,19 @@ class Constraints:
                 )
 
     @property
-    def kept(self) -> frozenset[str]:
-        """Fields of layers' schedules that must stay as they are."""
+    def frozen_fields(self) -> frozenset[str]:
+        """Fields of layer schedules that must not change."""
         return frozenset(name for each in self.forbidden for name in TRANSFORMATIONS[each])
 
-    def broken(self, schedule: Schedule, first: Schedule) -> str | None:
-        """A forbidden transformation by which a schedule differs from the first one; None: there is none."""
+    def violation(self, schedule: Schedule, first: Schedule) -> str | None:
+        """Return a forbidden transformation by which a schedule differs from the first one, or None."""
         if "chain" in self.forbidden and set(schedule.fusions) != set(first.fusions):
             return "chain"
         if "micro-program" in self.forbidden and schedule.programs:
             return "micro-program"
-        kept = self.kept
+        frozen = self.frozen_fields
         for name in schedule.layers.keys() & first.layers.keys():
-            changed = _changed(schedule.layers[name], first.layers[name], kept)
+            changed = _changed(schedule.layers[name], first.layers[name], frozen)
             if changed is not None:
                 return next(each for each in self.forbidden if changed in TRANSFORMATIONS[each])
         return None
@@ -87,5 +87,5 @@ def _changed(schedule: LayerSchedule, first: LayerSchedule, names: Iterable[str]
     return next((name for name in names if getattr(schedule, name) != getattr(first, name)), None)
 
 
-#: Everything may be changed.
+#: No transformation is forbidden.
 UNCONSTRAINED = Constraints()

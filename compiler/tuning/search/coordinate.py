@@ -1,4 +1,4 @@
-"""Coordinate search: every other unit of the network tries something in each trial; counters say which of it helped."""
+"""Coordinate search: every second unit changes in each trial; cycles by counter tag show which changes helped."""
 
 import re
 
@@ -18,18 +18,18 @@ from compiler.tuning.search.search_units import (
 )
 from hw.errors import InputError
 
-#: Each so many trials the best choices of all units are tried together.
-_TOGETHER = 4
-#: What does not fit is left out so often before a trial is given up.
-_ATTEMPTS = 12
-#: Trials that all turned out to be known, until a known one is taken.
-_PATIENCE = 20
+#: Interval, in trials, at which the best choices of all units are tried combined.
+_COMBINED_INTERVAL = 4
+#: Maximum number of times that choices which do not fit are dropped from one trial.
+_MAX_FIT_ATTEMPTS = 12
+#: Maximum number of known schedules generated before a known one is returned.
+_MAX_ATTEMPTS = 20
 
 
 class CoordinateSearch(SearchMethod):
-    """Changes many layers in one trial, and takes each change by the cycles counted under its own tags.
+    """Changes many layers per trial and accepts each change by the cycles counted under the tags of its layers.
 
-    Neighbours do not change in the same trial, since one layer's loads may come while the one before it computes.
+    Neighbours do not change in the same trial, since the loads of a layer may overlap the computation before it.
     """
 
     def __init__(
@@ -44,60 +44,64 @@ class CoordinateSearch(SearchMethod):
         self._begin(self.best)
         self._count = 0
         self._tried: dict[str, dict[int, Choice]] = {}
-        self._wholes = network_mutations(self.prepared.graph, self.first, baseline)
+        self._mutations = network_mutations(self.prepared.graph, self.first, baseline)
 
     def propose(self) -> Schedule:
-        """First what changes all; then something new for every other unit, and now and then the best of all."""
-        while self._wholes:
-            schedule = self._wholes.pop()(self.best.schedule)
-            if self.fresh(schedule):
+        """Return network mutations first, then new choices for every second unit or the best choices combined."""
+        while self._mutations:
+            schedule = self._mutations.pop()(self.best.schedule)
+            if self.register(schedule):
                 return schedule
-        for _ in range(_PATIENCE):
+        for _ in range(_MAX_ATTEMPTS):
             self._count += 1
-            schedule, tried = self._together() if self._count % _TOGETHER == 0 else self._changed()
-            if self.fresh(schedule):
+            schedule, tried = self._combined() if self._count % _COMBINED_INTERVAL == 0 else self._changed()
+            if self.register(schedule):
                 self._tried[schedule.to_json()] = tried
                 return schedule
         return self.first
 
     def learn(self, trial: Trial) -> None:
-        """Each unit's cycles count for what it tried, and so does what its neighbours lose by that."""
+        """Credit each change with the cycles of its own unit and the losses of its neighbours."""
         tried = self._tried.pop(trial.schedule.to_json(), {})
         if trial.cost is None or not isinstance(trial.result, Measurement):
             return
-        cycles = [unit.measured(trial.result) for unit in self.units]
+        cycles = [unit.cycles_in(trial.result) for unit in self.units]
         if not tried:
-            self._return_to(trial if self._better(trial) else self.best)
+            self._restore(trial if self._improves(trial) else self.best)
             return
-        more = [now - unit.cycles for now, unit in zip(cycles, self.units, strict=True)]
+        increases = [now - unit.cycles for now, unit in zip(cycles, self.units, strict=True)]
         for number, choice in tried.items():
-            if more[number] + neighbour_loss(more, number) < 0:
+            if increases[number] + neighbour_loss(increases, number) < 0:
                 self.units[number].best = choice
                 self.units[number].cycles = cycles[number]
 
-    def _better(self, trial: Trial) -> bool:
+    def _improves(self, trial: Trial) -> bool:
         return trial.cost is not None and self.best.cost is not None and trial.cost <= self.best.cost
 
-    def _return_to(self, trial: Trial) -> None:
-        """Every unit has what it had in a trial: changes that helped one by one need not do so together."""
+    def _restore(self, trial: Trial) -> None:
+        """Reset every unit to its choice in a trial, since separately helpful changes may not help combined."""
         assert isinstance(trial.result, Measurement)
         if trial.schedule.fusions != self.fusions:
             self._begin(trial)
             return
         for unit in self.units:
             unit.best = {name: trial.schedule.layers[name] for name in unit.names}
-            unit.cycles = unit.measured(trial.result)
+            unit.cycles = unit.cycles_in(trial.result)
 
     def _begin(self, trial: Trial) -> None:
-        """Units of the layers that the fusions of a trial make."""
+        """Create the units for the layers that result from the fusions of a trial."""
         assert isinstance(trial.result, Measurement)
         self.fusions = trial.schedule.fusions
-        stages, dram, kept = self.prepared.lowered(self.fusions), self.conditions.dram, self.constraints.kept
+        stages, dram, frozen = (
+            self.prepared.lowered(self.fusions),
+            self.conditions.dram,
+            self.constraints.frozen_fields,
+        )
         self.units = units_of(
-            self.prepared.config, stages, dram, trial.schedule, trial.result, self.rng, kept
+            self.prepared.config, stages, dram, trial.schedule, trial.result, self.rng, frozen
         )
 
-    def _together(self) -> tuple[Schedule, dict[int, Choice]]:
+    def _combined(self) -> tuple[Schedule, dict[int, Choice]]:
         schedule, _ = self._fitting({})
         return schedule, {}
 
@@ -107,28 +111,28 @@ class CoordinateSearch(SearchMethod):
         return self._fitting(tried)
 
     def _fitting(self, tried: dict[int, Choice]) -> tuple[Schedule, dict[int, Choice]]:
-        """A schedule of what was chosen, without those that do not fit beside the others."""
-        for _ in range(_ATTEMPTS):
+        """Return a schedule of the choices, and the choices without those that do not fit with the others."""
+        for _ in range(_MAX_FIT_ATTEMPTS):
             choices = [tried.get(number, unit.best) for number, unit in enumerate(self.units)]
             schedule = with_choices(self.best.schedule, choices)
             try:
                 self.prepared.network(schedule)
             except InputError as error:
-                here = self._guilty(error, tried)
-                tried = {number: choice for number, choice in tried.items() if number not in here}
+                dropped = self._units_to_drop(error, tried)
+                tried = {number: choice for number, choice in tried.items() if number not in dropped}
                 continue
             return schedule, tried
         return self.best.schedule, {}
 
-    def _guilty(self, error: InputError, tried: dict[int, Choice]) -> set[int]:
-        """Units whose choices are to be left out: those that the error names, or else one of them."""
+    def _units_to_drop(self, error: InputError, tried: dict[int, Choice]) -> set[int]:
+        """Return the units whose choices to drop: those that the error names, or else a random one."""
         names = set(error.layers) if isinstance(error, MemoryFullError) else set()
         names |= set(re.findall(r"layer '([^']*)'", str(error)))
-        here = {number for number, unit in enumerate(self.units) if names & set(unit.names)}
-        for number in here - tried.keys():  # it was the best one, which something else made room for
-            self._give_up(self.units[number])
-        return here & tried.keys() or set(self.rng.sample(sorted(tried), 1) if tried else ())
+        named = {number for number, unit in enumerate(self.units) if names & set(unit.names)}
+        for number in named - tried.keys():  # its best choice fit only with other choices of the other units
+            self._reset(self.units[number])
+        return named & tried.keys() or set(self.rng.sample(sorted(tried), 1) if tried else ())
 
-    def _give_up(self, unit: SearchUnit) -> None:
-        """Back to what the unit had at first."""
+    def _reset(self, unit: SearchUnit) -> None:
+        """Reset a unit to the static compiler's choice."""
         unit.best = {name: self.first.layers[name] for name in unit.names}

@@ -1,4 +1,4 @@
-"""The schedules a layer may have: every tiling that fits, and changes of single fields."""
+"""Search space of a layer: every tiling that fits, and changes of single fields."""
 
 import random
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.scheduler.initial import ranked_tilings, tiling_contexts
 from hw.config import MlaConfig
 
-#: Steps ahead that the first weights may come.
+#: Choices for the number of steps by which the first weights are loaded ahead.
 _PREFETCH = (0, 1, 4, 16, 64, 256)
-#: Fields of counts of buffers, and their least and most.
+#: Fields that count buffers, with their minimum and maximum.
 _BUFFERS = {
     "x_buffers": (1, 16),
     "w_buffers": (1, 64),
@@ -25,68 +25,68 @@ _BUFFERS = {
     "param_buffers": (1, 4),
 }
 _SIZES = ("rows", "rows_per_load", "columns", "depth", "width", "param_blocks")
-_MOST_SIZE = 1 << 16
-#: Tilings are drawn from among so many of the best with equal chance, in half of the draws.
-_BEST = 16
+_MAX_SIZE = 1 << 16
+#: Half of the draws choose uniformly among this number of best tilings, the other half among all.
+_BEST_TILINGS = 16
 
-#: What says how a layer goes with its neighbours.
-_BESIDE = ("prefetch", "same_program_as_previous", "interleave", "on_chip", "own_counter_tag")
+#: Fields that describe how a layer is executed relative to its neighbours.
+_CONTEXT_FIELDS = ("prefetch", "same_program_as_previous", "interleave", "on_chip", "own_counter_tag")
 
 Change = Callable[[random.Random, LayerSchedule], LayerSchedule]
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A way to cut a layer, with the static compiler's estimate of its cycles."""
+    """Layer schedule with the static compiler's estimate of its cycles."""
 
     estimate: float
     schedule: LayerSchedule
 
 
 class LayerSpace:
-    """The schedules of one layer.
+    """Search space of the schedules of one layer.
 
     Parameters
     ----------
     layer : Layer
-        Which.
-    spot : Spot
-        What it finds: free memory, where its tensors are.
-    kept : frozenset of str
+        Layer whose schedules are searched.
+    context : TilingContext
+        Resources available to the layer: free memory, location of its tensors.
+    frozen : frozenset of str
         Fields of its schedule that must not change.
     """
 
-    def __init__(self, layer: Layer, spot: TilingContext, kept: frozenset[str] = frozenset()):
-        self.layer, self.spot, self.kept = layer, spot, kept
+    def __init__(self, layer: Layer, context: TilingContext, frozen: frozenset[str] = frozenset()):
+        self.layer, self.context, self.frozen = layer, context, frozen
 
     @cached_property
     def tilings(self) -> list[Tiling]:
-        """All that fit by the static compiler's reckoning, best first, each once."""
-        return [Tiling(cycles, schedule) for cycles, schedule in ranked_tilings(self.spot, self.layer)]
+        """All tilings that fit by the static compiler's estimate, best first, without duplicates."""
+        return [Tiling(cycles, schedule) for cycles, schedule in ranked_tilings(self.context, self.layer)]
 
     def draw(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
-        """A tiling at random; what says how the layer goes with its neighbours stays."""
+        """Return a random tiling; frozen fields and those that concern neighbours keep their values."""
         if not self.tilings:
             return schedule
-        among = self.tilings[:_BEST] if rng.random() < 0.5 else self.tilings
-        return self.beside(rng.choice(among).schedule, schedule)
+        among = self.tilings[:_BEST_TILINGS] if rng.random() < 0.5 else self.tilings
+        return self.with_context(rng.choice(among).schedule, schedule)
 
-    def beside(self, tiling: LayerSchedule, schedule: LayerSchedule) -> LayerSchedule:
-        """A tiling with those fields of a schedule that say how the layer goes with others, or must not change."""
-        return replace(tiling, **{name: getattr(schedule, name) for name in (*_BESIDE, *self.kept)})
+    def with_context(self, tiling: LayerSchedule, schedule: LayerSchedule) -> LayerSchedule:
+        """Return a tiling with the frozen fields, and those that concern neighbours, copied from a schedule."""
+        return replace(tiling, **{name: getattr(schedule, name) for name in (*_CONTEXT_FIELDS, *self.frozen)})
 
     def allows(self, schedule: LayerSchedule, now: LayerSchedule) -> bool:
-        """Whether nothing is other than now that must not change."""
-        return all(getattr(schedule, name) == getattr(now, name) for name in self.kept)
+        """Return True if all frozen fields equal those of the present schedule `now`."""
+        return all(getattr(schedule, name) == getattr(now, name) for name in self.frozen)
 
     def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
-        """A schedule that differs in one thing."""
+        """Return a schedule with one random change."""
         changed = rng.choice(self._changes)(rng, schedule)
-        return replace(changed, **{name: getattr(schedule, name) for name in self.kept})
+        return replace(changed, **{name: getattr(schedule, name) for name in self.frozen})
 
     @cached_property
     def _changes(self) -> list[Change]:
-        """What can be changed, by kind of layer."""
+        """Random changes that apply to this type of layer."""
         out: list[Change] = [
             _prefetch,
             _flip("same_program_as_previous"),
@@ -112,13 +112,13 @@ class LayerSpace:
 
 
 def spaces_of(
-    config: MlaConfig, lowered: list, dram: DramTiming, kept: frozenset[str] = frozenset()
+    config: MlaConfig, lowered: list, dram: DramTiming, frozen: frozenset[str] = frozenset()
 ) -> dict[str, LayerSpace]:
-    """The space of each layer of a network's stages, by name; `kept` are fields that must not change."""
+    """Return the search space of each layer by name, for all stages of a network; `frozen` as in `LayerSpace`."""
     return {
-        layer.name: LayerSpace(layer, spot, kept)
+        layer.name: LayerSpace(layer, context, frozen)
         for stage in lowered
-        for layer, spot in zip(stage.layers, tiling_contexts(config, stage, dram), strict=True)
+        for layer, context in zip(stage.layers, tiling_contexts(config, stage, dram), strict=True)
     }
 
 
@@ -135,13 +135,13 @@ def _flip(name: str) -> Change:
 
 
 def _buffers(name: str) -> Change:
-    least, most = _BUFFERS[name]
+    minimum, maximum = _BUFFERS[name]
 
     def change(rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
         value = getattr(schedule, name)
         others = {value - 1, value + 1, value * 2, value // 2} - {value}
         return replace(
-            schedule, **{name: rng.choice([v for v in sorted(others) if least <= v <= most] or [value])}
+            schedule, **{name: rng.choice([v for v in sorted(others) if minimum <= v <= maximum] or [value])}
         )
 
     return change
@@ -152,7 +152,7 @@ def _size(name: str) -> Change:
         value = getattr(schedule, name)
         others = {value // 2, value * 2, value - 1, value + 1} - {value}
         return replace(
-            schedule, **{name: rng.choice([v for v in sorted(others) if 1 <= v <= _MOST_SIZE] or [value])}
+            schedule, **{name: rng.choice([v for v in sorted(others) if 1 <= v <= _MAX_SIZE] or [value])}
         )
 
     return change

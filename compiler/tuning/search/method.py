@@ -1,4 +1,4 @@
-"""What methods of search have in common: they ask for trials and learn from them."""
+"""Base class of search methods."""
 
 import random
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from compiler.tuning.search.layer_space import LayerSpace, spaces_of
 
 @dataclass(frozen=True)
 class Trial:
-    """A schedule that was measured, and what it cost by the goal (None: it could not be, or must not be used)."""
+    """Schedule with its measurement result and its cost by the goal; cost None: the schedule was rejected."""
 
     schedule: Schedule
     result: Result
@@ -29,8 +29,8 @@ class SearchMethod(ABC):
     Parameters
     ----------
     measurer : Measurer
-        Measurer of the network; a method may read what is known of the network before anything is measured.
-    goal : Goal
+        Measurer of the network; a method may inspect the network before the first measurement.
+    goal : Objective
         Metric to minimize.
     baseline : Measurement
         Measurement of the first schedule.
@@ -79,26 +79,26 @@ class SearchMethod(ABC):
         self.first = first = measurer.first.schedule
         stages = self.prepared.lowered(first.fusions)
         self.spaces: dict[str, LayerSpace] = spaces_of(
-            self.prepared.config, stages, self.conditions.dram, constraints.kept
+            self.prepared.config, stages, self.conditions.dram, constraints.frozen_fields
         )
         self.best = Trial(first, baseline, goal.cost(baseline))
-        self._seen = {first.to_json()}
+        self._registered = {first.to_json()}
 
     @abstractmethod
     def propose(self) -> Schedule:
-        """The next schedule to try."""
+        """Return the next schedule to try."""
 
     @abstractmethod
     def learn(self, trial: Trial) -> None:
-        """Called with every trial, in the order of the proposals."""
+        """Update the method with the result of a trial; called for every trial, in the order of proposals."""
 
     @property
     def predictor(self) -> PredictionErrors | None:
-        """How good its predictions of trials were; None: it makes none."""
+        """Errors of the method's predictions of trials; None if it makes no predictions."""
         return None
 
-    def tell(self, schedule: Schedule, result: Result) -> Trial:
-        """A trial's result; the best so far is kept."""
+    def record(self, schedule: Schedule, result: Result) -> Trial:
+        """Record the result of a schedule: call `learn` and update `best`."""
         cost = self.goal.cost(result) if isinstance(result, Measurement) and result.believable else None
         trial = Trial(schedule, result, cost)
         self.learn(trial)
@@ -106,14 +106,14 @@ class SearchMethod(ABC):
             self.best = trial
         return trial
 
-    def fresh(self, schedule: Schedule) -> bool:
-        """Whether a schedule may be used and has not been proposed before; from now on it has."""
+    def register(self, schedule: Schedule) -> bool:
+        """Register a schedule as proposed; return False if it was registered before or violates a constraint."""
         text = schedule.to_json()
-        new = text not in self._seen and self.constraints.broken(schedule, self.first) is None
-        self._seen.add(text)
-        return new
+        accepted = text not in self._registered and self.constraints.violation(schedule, self.first) is None
+        self._registered.add(text)
+        return accepted
 
 
 def with_layer(schedule: Schedule, name: str, layer: LayerSchedule) -> Schedule:
-    """A schedule with another one for one layer."""
+    """Return a schedule with the schedule of one layer replaced."""
     return replace(schedule, layers=schedule.layers | {name: layer})

@@ -1,4 +1,4 @@
-"""The search methods by name, built in or from plug-ins."""
+"""Registry of search methods, built-in and from plug-ins."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
     kind : type of SearchMethod
         The plug-in's class.
     title : str
-        How messages name it.
+        Name of the plug-in in messages.
 
     Returns
     -------
     type of SearchMethod
-        Its methods raise InputError if those of `kind` raise anything but a WorkError, if `propose` returns no
-        schedule, or one that differs from the first schedule in what is forbidden.
+        Subclass whose methods raise InputError if those of `kind` raise anything but a WorkError, or if `propose`
+        does not return a schedule or returns one that uses a forbidden transformation.
     """
 
     def __init__(self: SearchMethod, *args: Any, **named: Any) -> None:  # noqa: N807 - becomes the constructor
@@ -34,10 +34,10 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
     def propose(self: SearchMethod) -> Schedule:
         schedule = blamed(lambda: kind.propose(self), title, "propose")
         check_schedule(schedule, f"{title}: propose must return a Schedule")
-        broken = self.constraints.broken(schedule, self.first)
-        if broken is not None:
+        violation = self.constraints.violation(schedule, self.first)
+        if violation is not None:
             raise InputError(
-                f"{title}: propose must change no {broken}, which is forbidden: ask `fresh` first"
+                f"{title}: propose must change no {violation}, which is forbidden: check with `register` first"
             )
         return schedule
 
@@ -47,7 +47,7 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
     def predictor(self: SearchMethod) -> PredictionErrors | None:
         errors = blamed(lambda: kind.predictor.__get__(self), title, "predictor")
         if not isinstance(errors, PredictionErrors | None):
-            raise InputError(f"{title}: predictor must be Errors or None, not {shown(errors)}")
+            raise InputError(f"{title}: predictor must be PredictionErrors or None, not {shown(errors)}")
         return errors
 
     return type(
@@ -65,7 +65,7 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
 
 
 def check_schedule(schedule: object, rule: str) -> None:
-    """InputError, which begins with the rule, unless an object is a schedule that can be written and read back."""
+    """Raise InputError, which begins with `rule`, unless an object is a schedule that survives serialization."""
     if not isinstance(schedule, Schedule):
         raise InputError(f"{rule}, not {shown(schedule)}")
     try:
@@ -75,7 +75,9 @@ def check_schedule(schedule: object, rule: str) -> None:
     except InputError as error:
         raise InputError(f"{rule} of the types that Schedule documents: {error}") from error
     if not same:
-        raise InputError(f"{rule} of the types that Schedule documents: it does not read back as it was")
+        raise InputError(
+            f"{rule} of the types that Schedule documents: it changes when written and read back"
+        )
 
 
 METHODS: "Registry[SearchMethod]" = Registry(
@@ -92,7 +94,7 @@ METHODS: "Registry[SearchMethod]" = Registry(
         "edits": "compiler.tuning.search.program_edit_search:ProgramEditSearch",
     },
 )
-#: The method that asks a language model: `GeneratorSearch` with that model as its only generator.
+#: Name of the language-model method: `GeneratorSearch` with the model as its only generator.
 LLM = "llm"
-#: The method that asks generators.
+#: Name of the method that uses generators.
 GENERATORS_METHOD = "generators"

@@ -1,38 +1,38 @@
-"""Random search: what every other method has to be better than."""
+"""Random search, the baseline for all other methods."""
 
 from dataclasses import replace
 
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.search.method import SearchMethod, Trial
 
-#: Part of the layers of a network that are drawn anew; of one with a single layer, that one.
-_SHARE = 0.25
-#: Changes after a draw, at most.
-_CHANGES = 2
-#: Draws until one is new.
-_PATIENCE = 100
+#: Fraction of a network's layers whose schedules are drawn; at least one layer.
+_DRAWN_FRACTION = 0.25
+#: Maximum number of random changes after a draw.
+_MAX_CHANGES = 2
+#: Maximum number of draws per proposal.
+_MAX_ATTEMPTS = 100
 
 
 class RandomSearch(SearchMethod):
-    """Draws schedules independently of what came of others, around the static compiler's."""
+    """Draws schedules around the static compiler's, independently of earlier results."""
 
     def propose(self) -> Schedule:
-        """Some layers drawn from all their tilings, then changed a little."""
+        """Return a schedule with random tilings of some layers and a few more random changes."""
         first = self.first
-        for _ in range(_PATIENCE):
-            names = [name for name in self.spaces if self.rng.random() < _SHARE] or [
+        for _ in range(_MAX_ATTEMPTS):
+            names = [name for name in self.spaces if self.rng.random() < _DRAWN_FRACTION] or [
                 self.rng.choice(list(self.spaces))
             ]
             layers = dict(first.layers)
             for name in names:
                 space = self.spaces[name]
                 layers[name] = space.draw(self.rng, layers[name])
-                for _ in range(self.rng.randint(0, _CHANGES)):
+                for _ in range(self.rng.randint(0, _MAX_CHANGES)):
                     layers[name] = space.change(self.rng, layers[name])
             schedule = replace(first, layers=layers)
-            if self.fresh(schedule):
+            if self.register(schedule):
                 return schedule
         return first
 
     def learn(self, trial: Trial) -> None:
-        """Nothing: draws are independent."""
+        """Do nothing, since draws are independent of results."""

@@ -1,4 +1,4 @@
-"""A search from its first trial to its last."""
+"""Search driver: runs a search method for a number of trials."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.library import Given, generators_of
+from compiler.tuning.generators.library import GeneratorSpec, make_generators
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
     from compiler.tuning_db.session import DatabaseSession
 
-#: Of the trials a part that schedules of other conditions may have, and how many at most.
-_STARTS_PART, _STARTS = 4, 4
+#: Schedules of other conditions get at most one in `_TRANSFER_DIVISOR` trials, and at most `_MAX_TRANSFERRED` trials.
+_TRANSFER_DIVISOR, _MAX_TRANSFERRED = 4, 4
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What a search found.
+    """Result of a search.
 
     Parameters
     ----------
     baseline : Measurement
-        Of the static compiler's schedule.
+        Measurement of the static compiler's schedule.
     best : Trial
-        The best that was believable.
+        Best trial with correct outputs.
     curve : list of (int, float)
-        After how many trials the best cost so far went down, and to what; the baseline is trial 0.
+        Number of trials and best cost so far at each improvement; the baseline is trial 0.
     trials : list of Trial
-        All of them, in order.
-    remembered : int
-        Trials whose measurement was known.
-    starts : int
-        Trials of schedules that were good under other conditions: the first ones.
-    predictor : Errors or None
-        How good the method's predictions were; None: it makes none.
+        All trials, in order.
+    cached_count : int
+        Number of trials whose measurement was found in the database.
+    transferred_count : int
+        Number of trials, the first ones, of schedules that were best under other conditions.
+    predictor : PredictionErrors or None
+        Errors of the method's predictions; None if it makes no predictions.
     """
 
     baseline: Measurement
     best: Trial
     curve: list[tuple[int, float]]
     trials: list[Trial]
-    remembered: int = 0
-    starts: int = 0
+    cached_count: int = 0
+    transferred_count: int = 0
     predictor: PredictionErrors | None = None
 
 
@@ -63,149 +63,153 @@ def tune(
     seed: int = 0,
     constraints: Constraints = UNCONSTRAINED,
     seconds: float | None = None,
-    hear: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
-    recall: "DatabaseSession | None" = None,
-    author: Generator | None = None,
-    generator: "Given | Sequence[Given] | None" = None,
+    on_trial: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
+    session: "DatabaseSession | None" = None,
+    language_model: Generator | None = None,
+    generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
 ) -> TuningResult:
     """Search for a schedule of less cost.
 
     Parameters
     ----------
     measurer : Measurer
-        Of the network.
-    method : str, subclass of Method, or Method
-        A key of METHODS, `LLM`, `module:Class`, a class, or an instance made for this measurer, goal and constraints.
+        Measurer of the network.
+    method : str, subclass of SearchMethod, or SearchMethod
+        A key of METHODS, `LLM`, `module:Class`, a class, or an instance for this measurer, goal and constraints.
     trials : int
-        Measurements that may be asked for, beside the baseline's.
-    goal : Goal
-        What counts.
+        Maximum number of measurements besides that of the baseline.
+    goal : Objective
+        Metric to minimize.
     seed : int
-        Of the method's choices.
+        Seed of the method's random choices.
     constraints : Constraints
-        What must not be changed.
+        Transformations that no schedule may use.
     seconds : float or None
-        No trial begins after so long; None: all trials.
-    hear : callable
-        Hears the number of each trial, the trial, and the best so far.
-    recall : Recall or None
-        What is known of earlier searches; the measurer has the same as its memory.
-    author : Generator or None
-        The language model that `LLM` asks.
+        Seconds after which no trial starts; None: no limit.
+    on_trial : callable
+        Called after each trial with its number, the trial, and the best trial so far.
+    session : DatabaseSession or None
+        Results of earlier searches; should also be the measurer's cache.
+    language_model : Generator or None
+        Language model that the method `LLM` queries.
     generator : str, subclass of Generator, Generator, or sequence of them, optional
-        Generators that a method of kind `Generated` asks, in this order, instead of all registered ones.
+        Generators that a `GeneratorSearch` queries, in this order, instead of all registered ones.
 
     Raises
     ------
     InputError
-        There is no such method or generator, they do not go together, a plug-in fails, or there is no language model
-        to ask.
+        There is no such method or generator, the method does not use generators, a plug-in fails, or the language
+        model is missing.
     WorkError
         The baseline cannot be measured.
     """
     end = None if seconds is None else monotonic() + seconds
     baseline = measurer.baseline()
-    searcher = method_of(method, measurer, goal, baseline, seed, constraints, author, generator)
-    before = measurer.remembered
-    keep_best(recall, searcher)
-    starts = starts_of(recall, searcher, -(-trials // _STARTS_PART))
+    searcher = make_method(method, measurer, goal, baseline, seed, constraints, language_model, generator)
+    before = measurer.cached_count
+    store_best(session, searcher)
+    initial = initial_schedules(session, searcher, -(-trials // _TRANSFER_DIVISOR))
     done: list[Trial] = []
     curve = [(0, goal.cost(baseline))]
     while len(done) < trials and (end is None or monotonic() < end):
         count = min(measurer.devices, trials - len(done))
-        schedules = starts[len(done) :][:count] or [searcher.propose() for _ in range(count)]
+        schedules = initial[len(done) :][:count] or [searcher.propose() for _ in range(count)]
         for schedule, result in zip(schedules, measurer.measure(schedules), strict=True):
-            trial = searcher.tell(schedule, result)
+            trial = searcher.record(schedule, result)
             done.append(trial)
             best = searcher.best.cost
             if best is not None and best < curve[-1][1]:
                 curve.append((len(done), best))
-                keep_best(recall, searcher)
-            hear(len(done), trial, searcher.best)
-    remembered = measurer.remembered - before
-    return TuningResult(baseline, searcher.best, curve, done, remembered, len(starts), searcher.predictor)
+                store_best(session, searcher)
+            on_trial(len(done), trial, searcher.best)
+    cached = measurer.cached_count - before
+    return TuningResult(baseline, searcher.best, curve, done, cached, len(initial), searcher.predictor)
 
 
-def method_of(
+def make_method(
     method: str | type[SearchMethod] | SearchMethod,
     measurer: Measurer,
     goal: Objective,
     baseline: Measurement,
     seed: int,
     constraints: Constraints = UNCONSTRAINED,
-    author: Generator | None = None,
-    generator: "Given | Sequence[Given] | None" = None,
+    language_model: Generator | None = None,
+    generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
 ) -> SearchMethod:
-    """An instance of a search method; parameters and errors as in `tune`."""
+    """Return an instance of a search method; parameters and errors as in `tune`."""
     if isinstance(method, SearchMethod):
         _check_instance(method, measurer, goal, constraints, generator)
         return method
     check_generators(method, generator)
     if method == LLM:
-        if author is None:
-            raise InputError(f"the method {LLM} needs a language model to ask")
-        return GeneratorSearch(measurer, goal, baseline, seed, constraints, [author])
+        if language_model is None:
+            raise InputError(f"the method {LLM} needs a language model")
+        return GeneratorSearch(measurer, goal, baseline, seed, constraints, [language_model])
     kind = METHODS.resolve(method)
     if generator is None:
         return kind(measurer, goal, baseline, seed, constraints)
-    asked = {"generators": generators_of(generator)}
+    asked = {"generators": make_generators(generator)}
     return kind(measurer, goal, baseline, seed, constraints, **asked)
 
 
-def check_generators(method: str | type[SearchMethod], generator: "Given | Sequence[Given] | None") -> None:
-    """Load a method and generators, as `tune` has them, before anything is measured.
+def check_generators(
+    method: str | type[SearchMethod], generator: "GeneratorSpec | Sequence[GeneratorSpec] | None"
+) -> None:
+    """Load a method and generators as `tune` does, to report errors before anything is measured.
 
     Raises
     ------
     InputError
-        There is no such method or generator, or the method asks no generators.
+        There is no such method or generator, or the method does not use generators.
     """
     kind = None if method == LLM else METHODS.resolve(method)
     if generator is None:
         return
-    generators_of(generator)
+    make_generators(generator)
     if kind is None or not issubclass(kind, GeneratorSearch):
         name = method if isinstance(method, str) else method.__qualname__
-        raise InputError(
-            f"generators are for a method that asks them, such as {GENERATORS_METHOD}, not for {name}"
-        )
+        raise InputError(f"generators need a method that uses them, such as {GENERATORS_METHOD}, not {name}")
 
 
 def _check_instance(
     method: SearchMethod, measurer: Measurer, goal: Objective, constraints: Constraints, generator: object
 ) -> None:
-    """InputError if a method was made for another search."""
+    """Raise InputError if a method instance was created for another search."""
     if generator is not None:
-        raise InputError("generators are for a method that is named: give them to this one when it is made")
+        raise InputError(
+            "generators must be passed to the constructor of a method that is given as an instance"
+        )
     if method.prepared is not measurer.prepared:
-        raise InputError("the method was made for another measurer")
-    for name, own, asked in (
+        raise InputError("the method was created for another measurer")
+    for name, own, given in (
         ("goal", method.goal, goal),
         ("constraints", method.constraints, constraints),
     ):
-        if own != asked:
-            raise InputError(f"the method was made for the {name} {shown(own)}, not {shown(asked)}")
+        if own != given:
+            raise InputError(f"the method was created for the {name} {shown(own)}, not {shown(given)}")
 
 
-def starts_of(
-    recall: "DatabaseSession | None", searcher: SearchMethod, limit: int = _STARTS
+def initial_schedules(
+    session: "DatabaseSession | None", searcher: SearchMethod, limit: int = _MAX_TRANSFERRED
 ) -> "list[Schedule]":
-    """Schedules to try before a method proposes any."""
-    found = [] if recall is None else recall.starts(searcher.first, min(limit, _STARTS))
-    return [schedule for schedule in found if searcher.fresh(schedule)]
+    """Return schedules to try before the method proposes any."""
+    found = (
+        [] if session is None else session.transfer_candidates(searcher.first, min(limit, _MAX_TRANSFERRED))
+    )
+    return [schedule for schedule in found if searcher.register(schedule)]
 
 
-def keep_best(recall: "DatabaseSession | None", searcher: SearchMethod) -> None:
-    """Keep the program of a method's best schedule, if it is better than what is kept."""
+def store_best(session: "DatabaseSession | None", searcher: SearchMethod) -> None:
+    """Store the programs of a method's best schedule in the database, if they are better than the stored ones."""
     best = searcher.best
-    if recall is not None and best.cost is not None and isinstance(best.result, Measurement):
-        recall.offer(best.schedule, best.result, best.cost, searcher.prepared.network)
+    if session is not None and best.cost is not None and isinstance(best.result, Measurement):
+        session.put_best(best.schedule, best.result, best.cost, searcher.prepared.network)
 
 
-def why_not(trial: Trial) -> str | None:
-    """Why a trial's schedule must not be used; None if it may."""
+def rejection_reason(trial: Trial) -> str | None:
+    """Return the reason why a trial's schedule must not be used; None if it may be used."""
     if isinstance(trial.result, Rejected):
         return f"{trial.result.stage}: {trial.result.reason}"
     if not trial.result.exact:
         return "its outputs are wrong"
-    return None if trial.result.believable else f"{trial.result.cycles} cycles are fewer than the work takes"
+    return None if trial.result.believable else f"{trial.result.cycles} cycles are below the lower bound"

@@ -17,7 +17,7 @@ from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.edits.unroll import unrolled
+from compiler.tuning.edits.unroll import unroll
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.isa.commands import UNIT_FIELDS
@@ -78,7 +78,7 @@ def written(grammar: ProgramGrammar, choose: Choose) -> list[str]:
 
 def steps(program: Program) -> dict[Unit, int]:
     """How far the commands of each unit go, all together."""
-    found = unrolled(program)
+    found = unroll(program)
     assert found
     total = dict.fromkeys(Unit, 0)
     for command in found.commands:

@@ -18,9 +18,9 @@ from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.dataset import TokenizedExample, batches, tokenize
 from compiler.pipeline import ModelCompiler
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.edits.edit import applied, draw_edits
-from compiler.tuning.edits.editable_programs import edited, taken_apart
-from compiler.tuning.edits.unroll import unrolled
+from compiler.tuning.edits.edit import apply_edits, draw_edits
+from compiler.tuning.edits.editable_programs import apply_program_edits, unroll_all
+from compiler.tuning.edits.unroll import unroll
 from hw.isa.counters import CAUSES
 from hw.isa.micro_instruction import MicroOp, decode
 from hw.isa.program import Program
@@ -38,7 +38,7 @@ def walk() -> Trajectory:
     network = prepared.network()
     (layer,) = network.schedule.layers.values()
     ((program,),) = (code.programs for code in network.codes)
-    (start,) = taken_apart([program]) or []
+    (start,) = unroll_all([program]) or []
     rng, variants, commands = random.Random(4), [], [list(start.commands)]
     for number, (base, cycles) in enumerate(zip(BASES, CYCLES, strict=True)):
         where = [cycles] + [0] * (len(CAUSES) - 1)
@@ -58,7 +58,7 @@ def found(walk: Trajectory) -> list[Example]:
 
 def issued(program: Program) -> list[tuple]:
     """The commands of a program, with their semaphores."""
-    found = unrolled(program)
+    found = unroll(program)
     assert found
     return [(each.unit, each.values, each.region, each.wait, each.signal) for each in found.commands]
 
@@ -87,19 +87,19 @@ def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> No
     machine = MACHINES["usual"]
     config = machine.conditions.config
     network = ModelCompiler(POINT.graph(), config, machine.options).network()
-    known = taken_apart(network.codes[0].programs) or []
+    known = unroll_all(network.codes[0].programs) or []
     (start,) = known
     wanted = []
     for number in range(len(BASES)):
         edits = walk.edited.edits(number)
-        commands = applied(config, start.commands, edits)
-        (program,) = edited(config, known, {start.name: edits})
+        commands = apply_edits(config, start.commands, edits)
+        (program,) = apply_program_edits(config, known, {start.name: edits})
         wanted.append((outline_words(commands, config.n), commands, program))
     for each in found:
         now = sum(each.subject.where.values())
         assert list(each.outline) == wanted[CYCLES.index(now)][0]
         if each.ask is Ask.EDITS and each.subject.where["useful"] == CYCLES[0]:
-            made = applied(config, start.commands, decode_edits(each.answer))
+            made = apply_edits(config, start.commands, decode_edits(each.answer))
             target = CYCLES.index(round(each.ratio * CYCLES[0]))
             assert [c.values for c in made] == [c.values for c in wanted[target][1]]
         if each.ask is Ask.PROGRAM:

@@ -43,7 +43,7 @@ def test_schedules_are_found(task: GeneratorTask, answers: AnswerGrammar, around
     assert not found.complaints and candidate.generator == "test"
     assert candidate.schedule.layers[first] == replace(task.schedule.layers[first], rows=3, order="channels")
     assert candidate.schedule.layers[second] == task.schedule.layers[second]
-    assert candidate.why == f"rows of {first}: 4 -> 3; order of {first}: rows -> channels"
+    assert candidate.description == f"rows of {first}: 4 -> 3; order of {first}: rows -> channels"
 
 
 def test_the_word_layers_may_be_left_out(task: GeneratorTask, answers: AnswerGrammar) -> None:

@@ -70,7 +70,9 @@ def searched(
     heard: list[str] = []
     settings = {"limits": AMPLE, "patience": SOON, "retries": 3} | more
     author = EndpointModel(Endpoint(server.url, MODEL, **settings), heard.append)
-    found = tune(measurer, LLM, trials, seed=1, author=author, constraints=constraints or Constraints())
+    found = tune(
+        measurer, LLM, trials, seed=1, language_model=author, constraints=constraints or Constraints()
+    )
     assert isinstance(found.best.result, Measurement) and found.best.result.believable
     return found, author, heard
 
@@ -137,7 +139,7 @@ def test_what_is_forbidden_is_told(measurer: Measurer) -> None:
     with ChatServer(schedule(rows=3), NOTHING) as server:
         found, *_ = searched(measurer, server, 1, kept)
     assert "rows must not be changed" in server.asked[1].last
-    assert all(kept.broken(trial.schedule, measurer.first.schedule) is None for trial in found.trials)
+    assert all(kept.violation(trial.schedule, measurer.first.schedule) is None for trial in found.trials)
 
 
 @pytest.mark.parametrize(
@@ -208,5 +210,5 @@ def test_without_an_endpoint_the_built_in_model_is_asked() -> None:
 
 
 def test_the_method_needs_a_model(measurer: Measurer) -> None:
-    with pytest.raises(InputError, match="the method llm needs a language model to ask"):
+    with pytest.raises(InputError, match="the method llm needs a language model"):
         tune(measurer, LLM, 1)

@@ -53,8 +53,8 @@ def test_whatever_a_model_writes_is_proved_and_right(
     seen = 0
     for _, candidate in zip(range(3), writer.propose(task), strict=False):
         (result,) = measurer.measure([candidate.schedule])
-        assert isinstance(result, Measurement) and result.exact, (candidate.why, result)
-        writer.tell(candidate, result)
+        assert isinstance(result, Measurement) and result.exact, (candidate.description, result)
+        writer.observe(candidate, result)
         seen += 1
     tally = writer.tallies[kind]
     assert seen == tally.valid == tally.made > 0
@@ -71,7 +71,7 @@ def asked(
     for result in results:
         candidate = next(proposed)
         found.append(candidate)
-        writer.tell(candidate, result)
+        writer.observe(candidate, result)
     found.append(next(proposed))
     return model, writer, found
 
@@ -84,7 +84,7 @@ def test_what_is_refused_is_asked_again_with_the_reason_twice(task: GeneratorTas
         at = len(first) - 3
         assert question == [*first[:at], *["rejected race"] * number, *first[at:]]
     # Then the next of the first answers has its turn: nothing more is asked.
-    assert len(again) == 2 and len({each.why for each in found}) == 4
+    assert len(again) == 2 and len({each.description for each in found}) == 4
     assert writer.tallies[CandidateKind.EDITS].valid == 0
 
 
@@ -114,8 +114,8 @@ def test_whole_programs_are_proved_and_right(name: str, rng: np.random.Generator
         texts = set()
         for _, candidate in zip(range(3), writer.propose(task_of(measurer, seed=seed)), strict=False):
             (result,) = measurer.measure([candidate.schedule])
-            assert isinstance(result, Measurement) and result.exact, (candidate.why, result)
-            writer.tell(candidate, result)
+            assert isinstance(result, Measurement) and result.exact, (candidate.description, result)
+            writer.observe(candidate, result)
             texts |= {text.text for text in candidate.schedule.programs.values()}
     assert len(model.questions) == len(texts) == 3
     assert all(
@@ -145,7 +145,7 @@ def test_edits_go_on_from_edited_programs(task: GeneratorTask) -> None:
         {piece.name: piece.unrolled.commands for piece in Programs(each).pieces} for each in (task, edited)
     )
     changed = {name for name in before if [c.values for c in before[name]] != [c.values for c in after[name]]}
-    assert changed == {candidate.why.split(":")[0]} or len(before) > 1
+    assert changed == {candidate.description.split(":")[0]} or len(before) > 1
 
 
 def test_without_micro_programs_only_schedules(task: GeneratorTask) -> None:

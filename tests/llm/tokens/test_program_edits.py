@@ -22,12 +22,12 @@ from compiler.llm.tokens.program_summary import LAYER, MORE, OUTLINE, TIMES, out
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.tuning.edits.edit import (
-    MOST_DIMS,
+    MAX_DIMS,
     Edit,
     EditError,
     Move,
     Split,
-    applied,
+    apply_edits,
     dims_of,
     draw_edits,
     get,
@@ -58,7 +58,7 @@ def random_edits(config: MlaConfig, commands: list[Issued], rng: random.Random) 
         if found is None:
             break
         edit = canonical(found[0], commands, config.n)
-        assert numbers(applied(config, commands, [edit])) == numbers(found[1]), (found[0], edit)
+        assert numbers(apply_edits(config, commands, [edit])) == numbers(found[1]), (found[0], edit)
         out.append(edit)
         commands = found[1]
     return out
@@ -90,7 +90,7 @@ def test_the_grammar_never_offers_what_is_refused(rng: random.Random) -> None:
                 words.append(rng.choice([word for word in choices if word != END] or [END]))
             edits = decode_edits(words)
             assert len(edits) == MAX_EDITS
-            applied(made.config, piece.unrolled.commands, edits)
+            apply_edits(made.config, piece.unrolled.commands, edits)
 
 
 def every_edit(count: int) -> Iterator[Edit]:
@@ -99,7 +99,7 @@ def every_edit(count: int) -> Iterator[Edit]:
         place = index_from_nearer_end(at, count)
         yield from (Move(place, steps) for steps in range(-16, 17))
         for run in range(1, 9):
-            for dim in range(MOST_DIMS):
+            for dim in range(MAX_DIMS):
                 yield from (Split(place, run, dim, eighths) for eighths in (1, 7))
 
 
@@ -118,7 +118,7 @@ def test_the_grammar_offers_all_that_is_allowed(name: str) -> None:
 def _allowed(made: EditablePrograms, commands: tuple[Issued, ...], edit: Edit) -> bool:
     """Also that it says no more than it must."""
     try:
-        applied(made.config, commands, [edit])
+        apply_edits(made.config, commands, [edit])
     except EditError:
         return False
     return canonical(edit, commands, made.config.n) == edit
@@ -191,7 +191,7 @@ def outlined(commands: list[Issued], n: int) -> list[tuple[str, ...]]:
     """The words of each command by itself."""
     out = []
     for number, command in enumerate(commands):
-        sizes = [-(-get(command, dim.count) // dim.grain) for dim in dims_of(command, n)[:MOST_DIMS]]
+        sizes = [-(-get(command, dim.count) // dim.grain) for dim in dims_of(command, n)[:MAX_DIMS]]
         other = number > 0 and command.layer != commands[number - 1].layer
         spelt = [word for size in sizes for word in number_words(size)]
         out.append((*[LAYER] * other, command.unit.name.lower(), *spelt))
@@ -201,7 +201,7 @@ def outlined(commands: list[Issued], n: int) -> list[tuple[str, ...]]:
 def test_an_outline_tells_of_all_commands_or_of_both_ends(rng: random.Random) -> None:
     for made, piece in pieces():
         commands = list(piece.unrolled.commands)
-        commands = applied(made.config, commands, random_edits(made.config, commands, rng))
+        commands = apply_edits(made.config, commands, random_edits(made.config, commands, rng))
         for these in (commands, commands * 5, commands[:1]):
             words = outline_words(these, made.config.n)
             LANGUAGE.encode(words)
