@@ -161,7 +161,7 @@ def tune(
 
 def _language_model(log: Callable[[str], None]) -> Generator:
     """The language model that comes with the compiler."""
-    from compiler.llm.generate.choice import language_model
+    from compiler.llm.generate.lm_generator import language_model
 
     language_model = language_model(None, log)
     language_model.check()

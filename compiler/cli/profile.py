@@ -8,7 +8,6 @@ from typing import Any
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.exit_status import warnings
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
-from compiler.cli.run_report import clock_lines, short_name
 from compiler.util.files import report, write_output
 from compiler.util.tables import Column, figures, format_table
 
@@ -78,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
 
 def table(document: Mapping[str, Any]) -> str:
     """Format the cycles of each layer, their percentages by cause, and the bounding resource."""
+    from compiler.cli.run_report import clock_lines, short_name
+
     total, where = document["cycles"], document["where"]
     causes = [cause for cause, cycles in where.items() if cycles]
     rows = [

@@ -155,7 +155,7 @@ def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Language
     endpoint = _endpoint_of(args)
     if args.method != LLM:
         return None
-    from compiler.llm.generate.choice import language_model
+    from compiler.llm.generate.lm_generator import language_model
 
     author = language_model(endpoint, say)
     author.check()

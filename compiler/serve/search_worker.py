@@ -209,7 +209,7 @@ class SearchWorker:
         """Language model of the method `llm`, with one budget for all conditions."""
         if self.job.method != LLM:
             return None
-        from compiler.llm.generate.choice import language_model
+        from compiler.llm.generate.lm_generator import language_model
 
         return language_model(self.job.endpoint)
 

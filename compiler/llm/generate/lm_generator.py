@@ -1,7 +1,7 @@
 """Candidate generator that uses the built-in language model."""
 
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Iteration
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from compiler.llm.assembly.program_request import ProgramRequest
 from compiler.llm.decode.sampler import SampledAnswer, draw
+from compiler.llm.endpoint.model import EndpointModel
+from compiler.llm.endpoint.settings import Endpoint
 from compiler.llm.generate.author import LanguageModelGenerator
 from compiler.llm.generate.candidate_pool import (
     Answers,
@@ -286,3 +288,23 @@ class LmGenerator(LanguageModelGenerator):
 
 
 assert LmGenerator.name == NAME
+
+
+def language_model(
+    endpoint: Endpoint | None, say: Callable[[str], None] = lambda _text: None
+) -> LanguageModelGenerator:
+    """Return the generator for the search method `llm`.
+
+    Parameters
+    ----------
+    endpoint : Endpoint or None
+        Endpoint of a remote model; None for the built-in model.
+    say : callable
+        Called with the reason when an exhausted budget stops further requests.
+
+    Raises
+    ------
+    InputError
+        The endpoint key is malformed, or the file of the built-in model is damaged.
+    """
+    return LmGenerator() if endpoint is None else EndpointModel(endpoint, say)

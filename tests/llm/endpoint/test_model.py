@@ -8,8 +8,7 @@ import pytest
 
 from compiler.llm.endpoint.model import EndpointModel
 from compiler.llm.endpoint.settings import Endpoint, SpendingLimits
-from compiler.llm.generate.choice import language_model
-from compiler.llm.generate.lm_generator import LmGenerator
+from compiler.llm.generate.lm_generator import LmGenerator, language_model
 from compiler.profile.measurement import Measurement
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
