@@ -247,6 +247,8 @@ def test_damaged_packages(tmp_path: Path) -> None:
 
 
 def test_strict_refuses_what_the_host_decides() -> None:
-    with pytest.raises(InputError, match=r"choose \(if\): the host decides what runs; the accelerator runs"):
+    with pytest.raises(
+        InputError, match=r"choose \(if\): the host executes control flow; the accelerator runs"
+    ):
         compile(choice(), "n4", strict=True)
     assert not compile(loop(3, 3), "n4", strict=True).host

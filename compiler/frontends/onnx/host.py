@@ -263,7 +263,7 @@ _TYPES = {name: number for number, name in DTYPES.items()}
 #: First operator set in which the reference implements an operator, for operators whose behaviour has not changed.
 _REFERENCE_OPSETS = {"DequantizeLinear": 19}
 #: Reason for an operator without any implementation on the accelerator.
-NO_WAY = "there is no way to do it on the accelerator"
+NO_WAY = "not supported on the accelerator"
 #: An input of a node: a tensor, or a constant without elements, which cannot be a tensor.
 _Operand = Tensor | NDArray
 
