@@ -1,12 +1,13 @@
 """Control flow in the graph: correspondence of the operands, subgraphs and outputs of `if` and `loop`.
 
-`if` has a condition and the tensors that its subgraphs use from outside; both subgraphs have an input for each of
-these, and compute the outputs.
+The operands of `if` are a condition and the tensors that its subgraphs capture. Both subgraphs have an input for each
+captured tensor, and compute the outputs.
 
-`loop` has a condition, the most iterations (int64), its first *states*, what it *scans* (a slice of it along the first
-dimension for each iteration) and what its subgraph needs besides. The subgraph has inputs for the number of the
-iteration (int64), the states, a slice of each scanned operand and the rest. It makes the condition of the next
-iteration, the next states, and slices that are *stacked*. Outputs are the last states and the stacks.
+The operands of `loop` are a condition, the maximum number of iterations (int64), the initial *states*, the *scanned*
+tensors (of which each iteration reads a slice along the first dimension) and the other captured tensors. The inputs of
+the subgraph are the iteration number (int64), the states, a slice of each scanned tensor and the captured tensors. It
+computes the condition of the next iteration, the next states, and slices to be *stacked*. The outputs are the last
+states and the stacks.
 """
 
 from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from compiler.ir.tensor import Quantization, Tensor, signature
 from hw.errors import InputError, shown
 
 #: Maximum number of characters of an attribute in a listing.
-_MOST_SHOWN = 120
+_MAX_SHOWN = 120
 
 
 class GraphError(InputError):
@@ -85,7 +85,7 @@ class Node:
 def _short(value: object) -> str:
     """Truncated text of an attribute for listings."""
     text = str(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 class Graph:
@@ -129,7 +129,7 @@ class Graph:
         return self.add_tensor(tensor)
 
     def add_node(self, node: Node) -> Node:
-        """Add a node whose inputs are inputs of the graph, constants, or made by nodes that were added before.
+        """Add a node whose inputs are inputs of the graph, constants, or outputs of nodes that were added before.
 
         Raises
         ------
@@ -212,9 +212,9 @@ class Graph:
             view.add_node(node.name, node=node)
         for node in self:
             for name in node.inputs:
-                maker = self._producer.get(name)
-                if maker is not None:
-                    view.add_edge(maker.name, node.name, key=name, bytes=self.tensors[name].bytes)
+                producer = self._producer.get(name)
+                if producer is not None:
+                    view.add_edge(producer.name, node.name, key=name, bytes=self.tensors[name].bytes)
         return view
 
     def _known(self, name: str, node: Node) -> Tensor:
@@ -234,10 +234,10 @@ class Graph:
     def _lines(self, title: str) -> list[str]:
         lines = [f"{title}(", *(f"    {self.tensors[name]}" for name in self.inputs), ") {"]
         for node in self:
-            made = ", ".join(str(self.tensors[name]) for name in node.outputs)
-            lines.append(f"    {made} = {node}  ; {node.name}")
-            for called, body in zip(OPS[node.op].bodies, node.bodies, strict=True):
-                lines += [f"        {line}" for line in body._lines(called)]
+            outputs = ", ".join(str(self.tensors[name]) for name in node.outputs)
+            lines.append(f"    {outputs} = {node}  ; {node.name}")
+            for title, body in zip(OPS[node.op].bodies, node.bodies, strict=True):
+                lines += [f"        {line}" for line in body._lines(title)]
         return [*lines, f"    return {', '.join('%' + name for name in self.outputs)}", "}"]
 
 
@@ -285,19 +285,19 @@ _TIMES = ":times_over_"
 
 def times_over(graph: Graph, name: str) -> int:
     """Number of copies of the model's data in a tensor, because its consumer's weights were split into parts."""
-    maker = graph.producer(name)
-    _, found, count = maker.name.rpartition(_TIMES) if maker else ("", "", "")
+    producer = graph.producer(name)
+    _, found, count = producer.name.rpartition(_TIMES) if producer else ("", "", "")
     return int(count) if found else 1
 
 
 _ONE = Quantization((1.0,), (0,))
 
 
-def random_input(rng: np.random.Generator, tensor: Tensor, places: Mapping[str, int]) -> NDArray:
+def random_input(rng: np.random.Generator, tensor: Tensor, bounds: Mapping[str, int]) -> NDArray:
     """Generate a random value for an input.
 
-    Floats are standard normal. Integers that are indices are below their bound (`places`, by name of the input). Other
-    integers of 8 and 16 bits and quantized ones span their type, as images and audio do; wider ones are 0 or 1, as
+    Floats are standard normal. Integers that are indices are below their bound in `bounds`, by name of the input. Other
+    8-bit, 16-bit or quantized integers cover the range of their type, as images and audio do; wider ones are 0 or 1, as
     masks and counts are.
 
     Raises
@@ -313,7 +313,7 @@ def random_input(rng: np.random.Generator, tensor: Tensor, places: Mapping[str, 
             return rng.integers(0, 2, tensor.shape).astype(dtype)
         limits = np.iinfo(dtype)
         plain = dtype.itemsize > 2 and tensor.quantization in (None, _ONE)
-        end = places.get(tensor.name, 2 if plain else None)
+        end = bounds.get(tensor.name, 2 if plain else None)
         if end is not None:
             return rng.integers(0, min(end - 1, limits.max), tensor.shape, dtype, endpoint=True)
         return rng.integers(limits.min, limits.max, tensor.shape, dtype, endpoint=True)

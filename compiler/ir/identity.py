@@ -1,9 +1,9 @@
-"""Stable names of types, fields and members, so that digests and stored data outlive renaming and moving of code.
+"""Stable names of types, fields and members, so that digests and stored data survive renaming and moving of code.
 
-A type's name and those of its fields are part of digests (`compiler.cache.digest`), by which entries of databases are
-found, and of JSON that is written by `stored`. They are declared once, beside the type or at the end of this module,
-in the order of the fields or members. Renaming a class, a field or a member in Python changes nothing that is stored:
-only a new field gets a new name, at the same place in the declaration.
+A type's name and those of its fields are part of digests (`compiler.cache.digest`), which are the keys of database
+entries, and of JSON that is written by `stored`. They are declared once, at the type's definition or at the end of this
+module, in the order of the fields or members. Renaming a class, a field or a member in Python changes nothing that is
+stored; only a new field gets a new name, at its position in the declaration.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -44,13 +44,13 @@ def identity(name: str, *parts: str) -> Callable[[T], T]:
     name : str
         Stable name of the type.
     parts : str
-        Stable names of its fields or members in order; of a dataclass that has a base with an identity only those
-        of the fields that the base has not.
+        Stable names of its fields or members in order; for a dataclass derived from a type with an identity, only
+        those of the additional fields.
 
     Raises
     ------
     TypeError
-        The name is another type's, or there are not as many names as fields or members.
+        Another type has that name, or the number of names differs from the number of fields or members.
     """
 
     def declare(kind: T) -> T:

@@ -1,8 +1,8 @@
-"""The operators of the graph: a small set that every model is rewritten into.
+"""The operators of the graph, a small set to which every model is converted.
 
-Images lie as (batch, height, width, channels), weights of convolutions as (output channels, kernel height, kernel
-width, input channels of a group), those of depthwise convolutions as (kernel height, kernel width, channels), those of
-dense layers as (outputs, inputs). A front end transposes what its format has otherwise.
+Layouts: images are (batch, height, width, channels), weights of convolutions (output channels, kernel height, kernel
+width, input channels of a group), of depthwise convolutions (kernel height, kernel width, channels), of dense layers
+(outputs, inputs). Front ends transpose the tensors of formats with other layouts.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ def _edges(value: Any) -> bool:
     return isinstance(value, tuple) and all(_ints(v) and len(v) == 2 and min(v) >= 0 for v in value)
 
 
-#: Kinds of attributes: what they must be, and how that is called in a message.
+#: Kinds of attributes: the check of a value, and its description in messages.
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_int, "an integer"),
     "ints": (_ints, "a tuple of integers"),
@@ -83,20 +83,20 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 class QuantizedForm(StrEnum):
     """Quantized form of an operator of a float model: what determines the scales of its operands and result."""
 
-    OWN = "own"  # operands and result have scales of their own
+    OWN = "own"  # operands and result have separate scales
     SHARED = "shared"  # operands and result share one quantization
-    WEIGHTED = "weighted"  # constant weights are quantized symmetrically, per output channel if wanted
+    WEIGHTED = "weighted"  # constant weights are quantized symmetrically, optionally per output channel
     NORM = "norm"  # constant factors stay float32
 
 
 class BatchRule(StrEnum):
-    """Condition under which an operator treats several samples, concatenated along the first axis, one by one."""
+    """Condition under which an operator processes samples that are concatenated along the first axis independently."""
 
     ALWAYS = "always"
     WEIGHTS = "weights"  # weights are constant
     ALIGNED = "aligned"  # operands are broadcast and have the same first axis
     AXIS = "axis"  # `axis` is not the first
-    AXES = "axes"  # `axes` do not contain the first
+    AXES = "axes"  # `axes` do not include the first
     DENSE = "dense"
     MATMUL = "matmul"
     CONCAT = "concat"
@@ -109,7 +109,7 @@ class BatchRule(StrEnum):
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything that passes, quantization and lowering know of an operator.
+    """Properties of an operator that passes, quantization and lowering use.
 
     Parameters
     ----------
@@ -122,14 +122,14 @@ class Spec:
     bodies : tuple of str
         Names of its subgraphs, for control flow.
     table : bool
-        Function of one number: on 8-bit integers the accelerator executes it as a table of 256 entries.
+        Elementwise function of one operand; on 8-bit integers the accelerator executes it as a table of 256 entries.
     binary : bool
         Function of two broadcast operands that FUSE computes.
     elementwise : bool
         Each element of the result depends on the elements at the same index of the operands only, so that a reshape of
         the result equals the operator of reshaped operands.
     moves : bool
-        The result consists of elements of the operands, and padding; nothing is computed.
+        The result consists of elements of the operands and padding only.
     last_axis : bool
         The accelerator executes it along the last axis only.
     quantized : QuantizedForm or None
@@ -161,7 +161,7 @@ class Spec:
 
 
 def unary(text: str, attributes: Mapping[str, str] | None = None, output: Quantization | None = None) -> Spec:
-    """Record of a function of one number; on 8-bit integers it is a lookup table.
+    """Spec of an elementwise function of one operand, a lookup table on 8-bit integers.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ OPS: dict[str, Spec] = {
     ),
     "depthwise_conv2d": Spec(
         (2, 3),
-        "convolution of each channel with weights of its own, plus bias",
+        "convolution of each channel with its own weights, plus bias",
         _CONV,
         quantized=QuantizedForm.WEIGHTED,
         weights_axis=2,
@@ -271,14 +271,14 @@ OPS: dict[str, Spec] = {
     "mish": unary("x * tanh(log(1 + exp(x)))"),
     "max_pool2d": Spec(
         (1, 1),
-        "greatest of each window; padding is never greatest",
+        "maximum of each window, ignoring padding",
         _WINDOW,
         quantized=QuantizedForm.SHARED,
         batch=BatchRule.ALWAYS,
     ),
     "avg_pool2d": Spec(
         (1, 1),
-        "mean of each window, padding left out unless counted",
+        "mean of each window, ignoring padding unless `count_pads`",
         _WINDOW | {"count_pads": "bool"},
         quantized=QuantizedForm.SHARED,
         batch=BatchRule.ALWAYS,
@@ -313,7 +313,7 @@ OPS: dict[str, Spec] = {
     ),
     "cumsum": Spec(
         (1, 1),
-        "sum of each element and those before it along an axis, or after it if reverse; without itself if exclusive",
+        "cumulative sum along an axis, from the end if `reverse`, without the element itself if `exclusive`",
         {"axis": "int", "exclusive": "bool", "reverse": "bool"},
         last_axis=True,
         quantized=QuantizedForm.OWN,
@@ -343,7 +343,7 @@ OPS: dict[str, Spec] = {
     ),
     "transpose": Spec(
         (1, 1),
-        "dimensions in another order",
+        "permuted dimensions",
         {"perm": "ints"},
         moves=True,
         quantized=QuantizedForm.SHARED,
@@ -359,7 +359,7 @@ OPS: dict[str, Spec] = {
     ),
     "concat": Spec(
         (1, None),
-        "one after the other along an axis",
+        "concatenation along an axis",
         {"axis": "int"},
         moves=True,
         quantized=QuantizedForm.SHARED,
@@ -367,7 +367,7 @@ OPS: dict[str, Spec] = {
     ),
     "slice": Spec(
         (1, 1),
-        "part of each dimension",
+        "strided slice of each dimension",
         {"starts": "ints", "sizes": "ints", "steps": "ints"},
         moves=True,
         quantized=QuantizedForm.SHARED,
@@ -375,7 +375,7 @@ OPS: dict[str, Spec] = {
     ),
     "pad": Spec(
         (1, 1),
-        "a value around x",
+        "x padded with a value",
         {"pads": "edges", "value": "real"},
         moves=True,
         quantized=QuantizedForm.SHARED,
@@ -391,32 +391,30 @@ OPS: dict[str, Spec] = {
     ),
     "resize_nearest": Spec(
         (1, 1),
-        "nearest neighbour",
+        "nearest-neighbour resizing",
         {"size": "pair", "centers": "bool"},
         moves=True,
         quantized=QuantizedForm.SHARED,
         batch=BatchRule.ALWAYS,
     ),
-    "quantize": Spec(
-        (1, 1), "integers of the output's quantization that come nearest to x", batch=BatchRule.ALWAYS
-    ),
-    "dequantize": Spec((1, 1), "the real numbers x stands for", batch=BatchRule.ALWAYS),
-    "dynamic_quantize": Spec((1, 1), "bytes of x: steps of 1/255 of its range, zero among them"),
-    "dynamic_scale": Spec((1, 1), "the step of dynamic_quantize"),
-    "dynamic_zero": Spec((1, 1), "the byte that stands for zero in dynamic_quantize"),
+    "quantize": Spec((1, 1), "x rounded to integers of the output's quantization", batch=BatchRule.ALWAYS),
+    "dequantize": Spec((1, 1), "the real numbers that x represents", batch=BatchRule.ALWAYS),
+    "dynamic_quantize": Spec((1, 1), "x quantized to uint8 by its range, extended to include zero"),
+    "dynamic_scale": Spec((1, 1), "the scale of dynamic_quantize"),
+    "dynamic_zero": Spec((1, 1), "the zero point of dynamic_quantize"),
     "requantize": Spec(
-        (1, 1), "the same numbers in the output's quantization", table=True, batch=BatchRule.ALWAYS
+        (1, 1), "x converted to the output's quantization", table=True, batch=BatchRule.ALWAYS
     ),
     "table": Spec(
         (1, 1),
-        "entry q & 255 of 256, for each integer q of 8 bits: what a chain of `operator`s makes of it",
+        "entry q & 255 of a table for each 8-bit integer q; the table is the chain of functions `operator`",
         {"table": "bytes", "operator": "text"},
         table=True,
         batch=BatchRule.ALWAYS,
     ),
     "function": Spec(
         (1, 1),
-        "a function of each number, by ONNX's reference; `model`, in base 64, is of that node",
+        "an elementwise ONNX function; `model` is the single-node model in base 64",
         {"operator": "text", "model": "text"},
         table=True,
         quantized=QuantizedForm.OWN,
@@ -424,31 +422,29 @@ OPS: dict[str, Spec] = {
     ),
     "onnx": Spec(
         (0, None),
-        "an output of an operator of ONNX that only the host has; `model`, in base 64, is of that node",
+        "an output of an ONNX operator that only the host supports; `model` is the single-node model in base 64",
         {"operator": "text", "model": "text", "number": "int", "why": "text"},
     ),
-    "floor_div": Spec(
-        (2, 2), "quotient of the stored numbers, rounded down to a whole number", batch=BatchRule.ALIGNED
-    ),
-    "equal": Spec((2, 2), "whether numbers are the same", batch=BatchRule.ALIGNED),
-    "less": Spec((2, 2), "whether those of the first are less", batch=BatchRule.ALIGNED),
-    "less_equal": Spec((2, 2), "whether those of the first are less or the same", batch=BatchRule.ALIGNED),
-    "logical_and": Spec((2, 2), "whether both are true", batch=BatchRule.ALIGNED),
-    "logical_or": Spec((2, 2), "whether one is true", batch=BatchRule.ALIGNED),
-    "logical_not": Spec((1, 1), "whether it is false", batch=BatchRule.ALWAYS),
-    # Control flow; compiler/ir/control.py says what operands, subgraphs and outputs are to one another.
-    "if": Spec((1, None), "one subgraph or the other, by a condition", {}, ("then", "else")),
+    "floor_div": Spec((2, 2), "quotient of the stored numbers, rounded down", batch=BatchRule.ALIGNED),
+    "equal": Spec((2, 2), "a == b", batch=BatchRule.ALIGNED),
+    "less": Spec((2, 2), "a < b", batch=BatchRule.ALIGNED),
+    "less_equal": Spec((2, 2), "a <= b", batch=BatchRule.ALIGNED),
+    "logical_and": Spec((2, 2), "a and b", batch=BatchRule.ALIGNED),
+    "logical_or": Spec((2, 2), "a or b", batch=BatchRule.ALIGNED),
+    "logical_not": Spec((1, 1), "not x", batch=BatchRule.ALWAYS),
+    # Control flow; compiler/ir/control.py describes the operands, subgraphs and outputs.
+    "if": Spec((1, None), "one of two subgraphs, selected by a condition", {}, ("then", "else")),
     "loop": Spec(
         (2, None),
-        "a subgraph again and again, while a condition holds",
+        "a subgraph repeated while a condition holds",
         {"states": "count", "scanned": "signs", "stacked": "signs"},
         ("body",),
     ),
 }
 
-#: Functions of one number, which are lookup tables on 8-bit integers.
+#: Elementwise functions of one operand, which are lookup tables on 8-bit integers.
 TABLE_OPS = frozenset(name for name, spec in OPS.items() if spec.table)
 #: Functions of two broadcast operands that FUSE computes.
 BINARY_OPS = frozenset(name for name, spec in OPS.items() if spec.binary)
-#: Operators that move elements and compute nothing; the second operand of `gather` holds their indices.
+#: Operators that only move elements; the second operand of `gather` has their indices.
 MOVING = frozenset(name for name, spec in OPS.items() if spec.moves)

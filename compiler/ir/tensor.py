@@ -14,7 +14,7 @@ from hw.errors import shown
 #: Maximum number of elements, so that a tensor fits 32-bit addresses.
 MOST_ELEMENTS = 1 << 31
 #: Maximum number of tensors listed per side of a signature.
-_MOST_SHOWN = 2
+_MAX_SHOWN = 2
 
 
 def same_numbers(a: "Quantization | None", b: "Quantization | None") -> bool:
@@ -129,7 +129,7 @@ class Tensor:
 
     @property
     def meaning(self) -> str:
-        """Scale and zero point as the end of a message; empty without or with the identity quantization."""
+        """Scale and zero point as a suffix of messages; empty without a quantization or with the identity."""
         q = self.quantization
         if q is None or not q.whole or q == _PLAIN:
             return ""
@@ -159,8 +159,8 @@ def signature(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
     """Names, types and shapes of inputs and outputs on one line; only the first of many tensors."""
     return " -> ".join(
         ", ".join(
-            [f"{shown(each.name)} {each.dtype}{list(each.shape)}" for each in tensors[:_MOST_SHOWN]]
-            + (["..."] if len(tensors) > _MOST_SHOWN else [])
+            [f"{shown(each.name)} {each.dtype}{list(each.shape)}" for each in tensors[:_MAX_SHOWN]]
+            + (["..."] if len(tensors) > _MAX_SHOWN else [])
         )
         for tensors in (inputs, outputs)
     )

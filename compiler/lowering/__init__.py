@@ -1,1 +1,1 @@
-"""From the graph to layers: which nodes become one layer, and which run on the host."""
+"""Lowering of the graph: operator fusion to layers, aliasing of tensors, and partition between accelerator and host."""

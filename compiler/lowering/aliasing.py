@@ -1,4 +1,4 @@
-"""Tensors that are parts of others: concatenations are written in place, slices are read in place."""
+"""Aliasing of tensors: operands of concatenations are written in place, slices are read in place."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from compiler.layers.lowering_context import (
 from compiler.layers.move import concat_starts, strides_of
 from compiler.layers.registry import LOWERINGS
 
-#: Averages of more taps are sums over all pixels at once, which must have no gaps between them.
-_WINDOW = 255
+#: Average pools with larger windows are sums over all pixels at once, which must be contiguous.
+_MAX_WINDOW = 255
 
 
 def find_parts(graph: Graph, groups: Sequence[Group]) -> dict[str, SubTensor]:
-    """Every tensor that is made in, or read from, its place in another."""
+    """Tensors that are written to, or read from, a part of another tensor, by name."""
     return _Finder(graph, groups).run()
 
 
@@ -29,7 +29,7 @@ class _Finder:
     def __init__(self, graph: Graph, groups: Sequence[Group]):
         self.graph = graph
         self.groups = [LoweringContext(graph, nodes, "") for nodes in groups]
-        self.made = {low.y.name: low.anchor.op for low in self.groups}
+        self.producer_ops = {low.y.name: low.anchor.op for low in self.groups}
         self.anchors = {low.anchor.name for low in self.groups}
         self.parts: dict[str, SubTensor] = {}
 
@@ -54,13 +54,13 @@ class _Finder:
             return
         axis = node.attributes["axis"] % len(y.shape)
         for tensor, start in zip(self.graph.ins(node), starts, strict=True):
-            if self._made_there(node, tensor, y):
-                self._enter(tensor, y, start * strides_of(y.shape)[axis])
+            if self._writable_in_place(node, tensor, y):
+                self._add(tensor, y, start * strides_of(y.shape)[axis])
 
-    def _made_there(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
-        """True if only this node reads a tensor, which is of y's type and whose producer may write there."""
+    def _writable_in_place(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
+        """True if only this node reads a tensor, which has y's type and whose producer can write with strides."""
         return (
-            _writes_strided(self.made.get(tensor.name))
+            _writes_strided(self.producer_ops.get(tensor.name))
             and len(self.graph.consumers(tensor.name)) == 1
             and node.inputs.count(tensor.name) == 1
             and tensor.name not in self.graph.outputs
@@ -82,17 +82,17 @@ class _Finder:
         ):
             return
         start = sum(s * step for s, step in zip(a["starts"], strides_of(x.shape), strict=True))
-        self._enter(y, x, start)
+        self._add(y, x, start)
 
     def _reads(self, node: Node, name: str) -> bool:
         if not _reads_strided(node.op) or node.name not in self.anchors:
             return False
-        if node.op == "avg_pool2d" and math.prod(node.attributes["kernel"]) > _WINDOW:
+        if node.op == "avg_pool2d" and math.prod(node.attributes["kernel"]) > _MAX_WINDOW:
             return False
         return node.op in {"concat", *BINARY_OPS} or (node.inputs[0] == name and node.inputs.count(name) == 1)
 
-    def _enter(self, tensor: Tensor, whole: Tensor, start: int) -> None:
-        """Note a part, if it is one that an image can be: channels of every pixel, or what follows one another."""
+    def _add(self, tensor: Tensor, whole: Tensor, start: int) -> None:
+        """Record a part if the layout of an image permits it: channels of every pixel, or a contiguous part."""
         try:
             image_of(tensor)
         except UnsupportedLoweringError:

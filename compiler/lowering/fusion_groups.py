@@ -1,4 +1,4 @@
-"""Operator fusion: which nodes become one layer, which chains one lookup table, and which need no layer."""
+"""Operator fusion: epilogues fused into layers, chains of functions as one lookup table, and nodes without a layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 
 def _reshape(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
-    """Another view of the same bytes; a copy where these have gaps, where the user wants a part by itself, or where a
-    program would have nothing to do.
+    """Make the output a view of the input's bytes.
+
+    A copy is made if the bytes are not contiguous, if the output is an output of the model and aliases another tensor,
+    or if the program would otherwise be empty.
     """
-    image_of(low.x)  # of a type that the machine has
+    image_of(low.x)  # raises an error for a type that the hardware does not support
     part, graph = out.part(low.x.name), out.graph
     idle = not out.layers and out.root(low.x.name) in graph.inputs
     if (part and part.gaps) or (low.y.name in graph.outputs and (part or idle)):
@@ -46,33 +48,33 @@ def _reshape(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
 
 
 def _slice(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
-    """A copy, unless the part is read where it is."""
+    """A copy, unless the slice is read in place."""
     part = out.parts.get(low.y.name)
     return [] if part and part.of == low.x.name else [LOWERINGS["slice"].lower(low)]
 
 
 def _concat(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
-    """A copy of what is not made where it is wanted."""
-    there = {name for name, part in out.parts.items() if part.of == low.y.name}
-    made = concat(low, there)
-    return [made] if made else []
+    """A copy of the operands that are not written in place."""
+    in_place = {name for name, part in out.parts.items() if part.of == low.y.name}
+    copies = concat(low, in_place)
+    return [copies] if copies else []
 
 
-#: What adds the layers they need, and notes views.
+#: Lowerings of operators that may alias tensors instead of copying them.
 IN_PLACE: dict[str, Callable[["LoweredNetwork", LoweringContext], list[Layer]]] = {
     "reshape": _reshape,
     "slice": _slice,
     "concat": _concat,
 }
 
-#: Operators whose sums leave through FUSE and may take others along.
+#: Operators whose results pass through FUSE, so that others can be fused into their epilogue.
 ANCHORS = frozenset(op for op, lowering in LOWERINGS.items() if lowering.epilogue)
 
 
 def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Chains of an anchor and what its drain can do: a clip, a function by table, an addition, a clip after it.
+    """Fused groups of an anchor and the operators its epilogue can execute: a clip, a table, an addition and a clip.
 
-    A product of activations goes with the transposes around it and with a function by table.
+    A product of activations is also fused with the transposes around it.
     """
     taken: set[str] = set()
     out = []
@@ -105,7 +107,7 @@ def _only_consumer(graph: Graph, node: Node) -> Node | None:
 
 
 def _is_clip(graph: Graph, node: Node) -> bool:
-    """A clip that changes no quantization: limits of what it follows."""
+    """Return True for a clip that does not change the quantization."""
     if node.op != "clip":
         return False
     x, y = graph.ins(node)[0], graph.out(node)
@@ -121,14 +123,14 @@ def _is_sum(graph: Graph, node: Node) -> bool:
 
 
 def refusal(graph: Graph, nodes: Group) -> str:
-    """Why some nodes can be no layer; empty if they can."""
+    """Reason why nodes cannot be fused to one layer; empty if they can."""
     if len(nodes) == 1:
         return ""
     anchor = anchor_of(nodes)
     if anchor.op in _INNER:
         return _refused_around(graph, anchor, nodes)
     if anchor.op not in ANCHORS:
-        return f"{anchor.op} takes no other operators along"
+        return f"no operators can be fused into {anchor.op}"
     steps = [_is_clip, is_unary, _is_sum, _is_clip]
     for before, node in pairwise(nodes):
         if _only_consumer(graph, before) is not node:
@@ -137,28 +139,29 @@ def refusal(graph: Graph, nodes: Group) -> str:
             if steps.pop(0) is _is_sum:
                 steps.clear()
         if not steps:
-            return f"a drain cannot do {node.op} {node.name!r} here"
+            return f"an epilogue cannot execute {node.op} {node.name!r} here"
         steps.pop(0)
     return ""
 
 
 def _refused_around(graph: Graph, product: Node, nodes: Group) -> str:
-    """The same of a product and what goes with it."""
-    names, able = {node.name for node in nodes}, transposes_around(graph, product)
+    """`refusal` for a product of activations and the nodes around it."""
+    names, fusible = {node.name for node in nodes}, transposes_around(graph, product)
     for node in nodes:
-        beside = [graph.producer(name) for name in node.inputs] + graph.consumers(graph.out(node).name)
-        if node.name not in able or not any(each is not None and each.name in names for each in beside):
-            return f"{product.op} {product.name!r} cannot take {node.op} {node.name!r} along"
+        neighbours = [graph.producer(name) for name in node.inputs] + graph.consumers(graph.out(node).name)
+        adjacent = any(each is not None and each.name in names for each in neighbours)
+        if node.name not in fusible or not adjacent:
+            return f"{node.op} {node.name!r} cannot be fused with {product.op} {product.name!r}"
     return ""
 
 
 def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
-    """All nodes in groups, in an order in which they can run; a node that no fusion names is a group of its own.
+    """All nodes in groups, in topological order; a node without a fusion is a group by itself.
 
     Raises
     ------
     InputError
-        A fusion names no node, one node is in two, some cannot be one layer, or groups need each other's results.
+        A fusion names an unknown node, a node is in two fusions, nodes cannot be one layer, or groups form a cycle.
     """
     belongs: dict[str, int] = {}
     groups: dict[int, list[Node]] = {}
@@ -179,9 +182,9 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
     view.add_nodes_from(groups)
     for node in graph:
         for name in node.inputs:
-            maker = graph.producer(name)
-            if maker is not None and belongs[maker.name] != belongs[node.name]:
-                view.add_edge(belongs[maker.name], belongs[node.name])
+            producer = graph.producer(name)
+            if producer is not None and belongs[producer.name] != belongs[node.name]:
+                view.add_edge(belongs[producer.name], belongs[node.name])
     try:
         sequence = list(nx.lexicographical_topological_sort(view, key=order.__getitem__))
     except nx.NetworkXUnfeasible:
@@ -190,11 +193,11 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
 
 
 def chains_as_tables(graph: Graph, rounding: str) -> Graph:
-    """One table for each chain between a dequantization and a quantization whose results nobody else reads.
+    """Replace chains of functions between a dequantize and a quantize node by one lookup table each.
 
-    All its operators are functions of one number, perhaps with a constant that is one number too; both ends have 8 bits
-    and one scale. A single operator is no chain: whoever left it between conversions wanted it so. Without chains it is
-    the graph itself.
+    The operators of a chain are elementwise functions of one operand, possibly with scalar constants; intermediate
+    results have no other reader, and both ends have 8 bits and one scale. A single operator between conversions is left
+    as it is. A graph without chains is returned unchanged.
     """
     made, gone = dict[str, Node](), set[str]()
     for node in graph:
@@ -211,40 +214,40 @@ def chains_as_tables(graph: Graph, rounding: str) -> Graph:
         return graph
     nodes = [made.get(each.name, inner.get(each.name, each)) for each in graph if each.name not in gone]
     read = {name for node in nodes for name in node.inputs} | set(graph.outputs)
-    # Dequantizations whose numbers nobody reads any more.
+    # Remove dequantize nodes without readers.
     return rebuild(graph, [n for n in nodes if n.op != "dequantize" or read.intersection(n.outputs)])
 
 
 def _bodies(graph: Graph, inner: dict[str, Node], name: str) -> list[tuple[Graph, Graph]]:
-    """Subgraphs as they are now, each beside what it was."""
+    """Pairs of the new and the old subgraphs of a node."""
     return list(zip(inner[name].bodies, graph.nodes[name].bodies, strict=True))
 
 
 def _chain(graph: Graph, last: Node) -> list[Node]:
-    """From the dequantization to the quantization `last`; empty if there is no such chain."""
+    """Nodes of a chain from a dequantize node to the quantize node `last`; empty if there is no such chain."""
     if last.op != "quantize" or not _bytes(graph.out(last)):
         return []
     chain = [last]
     while chain[0].op != "dequantize":
-        source = _flowing(graph, chain[0])
-        maker = None if source is None else graph.producer(source.name)
-        if source is None or maker is None or source.dtype != "float32":
+        source = _dynamic_operand(graph, chain[0])
+        producer = None if source is None else graph.producer(source.name)
+        if source is None or producer is None or source.dtype != "float32":
             return []
-        alone = len(graph.consumers(source.name)) == 1 and source.name not in graph.outputs
-        if maker.op != "dequantize" and not (alone and maker.op in TABLE_OPS | BINARY_OPS):
+        single_use = len(graph.consumers(source.name)) == 1 and source.name not in graph.outputs
+        if producer.op != "dequantize" and not (single_use and producer.op in TABLE_OPS | BINARY_OPS):
             return []
-        chain.insert(0, maker)
+        chain.insert(0, producer)
     return chain if _bytes(graph.ins(chain[0])[0]) else []
 
 
-def _flowing(graph: Graph, node: Node) -> Tensor | None:
-    """The one operand that is no constant, if it has the output's shape and the others are single numbers."""
+def _dynamic_operand(graph: Graph, node: Node) -> Tensor | None:
+    """The only operand that is not constant, if it has the output's shape and the others are scalars; else None."""
     inputs = graph.ins(node)
-    flowing = [tensor for tensor in inputs if not tensor.constant]
-    single = all(tensor.elements == 1 for tensor in inputs if tensor.constant)
-    if len(flowing) != 1 or not single or flowing[0].shape != graph.out(node).shape:
+    dynamic = [tensor for tensor in inputs if not tensor.constant]
+    scalars = all(tensor.elements == 1 for tensor in inputs if tensor.constant)
+    if len(dynamic) != 1 or not scalars or dynamic[0].shape != graph.out(node).shape:
         return None
-    return flowing[0]
+    return dynamic[0]
 
 
 def _bytes(tensor: Tensor) -> bool:
@@ -253,23 +256,25 @@ def _bytes(tensor: Tensor) -> bool:
 
 
 def _table(graph: Graph, chain: Sequence[Node], rounding: str) -> Node:
-    """The chain as one node; entry q & 255 of its table is what it makes of q."""
+    """A table node that replaces a chain; entry q & 255 of the table is the chain's result for q."""
     (source,), out = graph.ins(chain[0]), graph.out(chain[-1])
     limits = np.iinfo(source.dtype)
-    every = np.arange(limits.min, limits.max + 1).astype(source.dtype)
+    domain = np.arange(limits.min, limits.max + 1).astype(source.dtype)
     small = Graph(graph.name)
-    small.add_input(replace(source, shape=every.shape))
+    small.add_input(replace(source, shape=domain.shape))
     for node in chain:
         for tensor in graph.ins(node):
             if tensor.constant:
                 one = cast(NDArray, tensor.data).reshape(())
                 if tensor.name not in small.tensors:
                     small.add_tensor(replace(tensor, shape=(), data=one))
-        small.add_tensor(replace(graph.out(node), shape=every.shape))
+        small.add_tensor(replace(graph.out(node), shape=domain.shape))
         small.add_node(node)
-    results = evaluate(small.finish([out.name]), {source.name: every}, rounding=cast(Kernels, rounding))
+    results = evaluate(small.finish([out.name]), {source.name: domain}, rounding=cast(Kernels, rounding))
     table = np.zeros(256, np.int64)
-    table[every.astype(np.int64) & 255] = results[out.name]
-    said = ", ".join(dict.fromkeys(node.operator for node in chain[1:-1]))
+    table[domain.astype(np.int64) & 255] = results[out.name]
+    operators = ", ".join(dict.fromkeys(node.operator for node in chain[1:-1]))
     entries = tuple(int(entry) for entry in table)
-    return Node(chain[-2].name, "table", (source.name,), (out.name,), {"table": entries, "operator": said})
+    return Node(
+        chain[-2].name, "table", (source.name,), (out.name,), {"table": entries, "operator": operators}
+    )

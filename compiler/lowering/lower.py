@@ -1,4 +1,4 @@
-"""Lowering of a graph to layers: types checked, conversions at the boundary, one layer after the other."""
+"""Lowering of a graph to layers, with type checks and recognition of conversions at the model boundary."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ from compiler.lowering.fusion_groups import IN_PLACE
 
 
 def check_types(graph: Graph, node: Node) -> None:
-    """Refuse a node whose tensors have element types that its lowering does not take.
+    """Check that the lowering of a node supports the element types of its tensors.
 
     Raises
     ------
     UnsupportedLoweringError
-        The first tensor of another type, or the operator has no lowering.
+        A tensor has an unsupported type, or the operator has no lowering.
     """
     lowering = LOWERINGS.get(node.op)
     if lowering is None:
-        raise UnsupportedLoweringError(f"no way to do {node.op} on the accelerator")
+        raise UnsupportedLoweringError(f"{node.op} is not supported on the accelerator")
     operands, types = graph.ins(node), lowering.types
     if is_unary(graph, node):  # constants of any type are part of its table
         operands = [tensor for tensor in operands if not tensor.constant]
@@ -52,12 +52,15 @@ _FLOATS = ("float32", "float16")
 
 
 def interface(graph: Graph, host: Collection[str]) -> set[str]:
-    """Those of the nodes on the host that only convert, or lay out, float inputs and outputs of the graph."""
+    """Nodes among `host` that only convert, or change the layout of, float inputs and outputs of the graph."""
     return _behind_inputs(graph, host) | _before_outputs(graph, host)
 
 
 def handed_over(graph: Graph, host: Collection[str]) -> set[str]:
-    """Conversions that the machine could do, beside those nodes that are the `host`'s, but that the host does."""
+    """Conversions at the model boundary that the accelerator could execute but that are left to the host.
+
+    Nodes in `host` are on the host already. None are returned if the accelerator would have nothing else to execute.
+    """
     device = {node.name: node.op for node in graph if node.name not in host}
     found = interface(graph, [node.name for node in graph]) & device.keys()
     return found if any(op not in _LAYOUT for name, op in device.items() if name not in found) else set()
@@ -68,12 +71,16 @@ def _is_float(graph: Graph, name: str) -> bool:
 
 
 def _behind_inputs(graph: Graph, host: Collection[str]) -> set[str]:
-    fresh, found = {name for name in graph.inputs if _is_float(graph, name)}, set()
+    unconverted, found = {name for name in graph.inputs if _is_float(graph, name)}, set()
     for node in graph:
         widens = node.op == "dequantize" and _is_float(graph, node.inputs[0])
-        if node.name in host and (widens or node.op in ("quantize", *_LAYOUT)) and node.inputs[0] in fresh:
+        if (
+            node.name in host
+            and (widens or node.op in ("quantize", *_LAYOUT))
+            and node.inputs[0] in unconverted
+        ):
             found.add(node.name)
-            fresh |= {name for name in node.outputs if _is_float(graph, name)}
+            unconverted |= {name for name in node.outputs if _is_float(graph, name)}
     return found
 
 
@@ -81,7 +88,7 @@ def _before_outputs(graph: Graph, host: Collection[str]) -> set[str]:
     found: set[str] = set()
 
     def goes_out(node: Node) -> bool:
-        """Everything it makes is float and is an output, or only laid out to be one."""
+        """Return True if all outputs are float and are outputs of the model, possibly after layout changes."""
         users = [user for name in node.outputs for user in graph.consumers(name)]
         wanted = all(name in graph.outputs or graph.consumers(name) for name in node.outputs)
         floats = all(_is_float(graph, name) for name in node.outputs)
@@ -96,14 +103,14 @@ def _before_outputs(graph: Graph, host: Collection[str]) -> set[str]:
 
 @dataclass
 class LoweredNetwork:
-    """A network of layers.
+    """A graph lowered to layers.
 
     Parameters
     ----------
     graph : Graph
         Graph that was lowered.
     layers : list of Layer
-        Layers in an order in which they can run.
+        Layers in topological order.
     views : dict
         Tensors that are views of others: name -> name of the tensor whose bytes they are.
     parts : dict
@@ -119,27 +126,27 @@ class LoweredNetwork:
     refused: dict[str, str] = field(default_factory=dict)
 
     def root(self, name: str) -> str:
-        """The tensor whose bytes a tensor is, or is a part of."""
+        """The tensor of which a tensor is a view or a part."""
         while name in self.views or name in self.parts:
             name = self.views[name] if name in self.views else self.parts[name].of
         return name
 
     def part(self, name: str) -> SubTensor | None:
-        """Part of another tensor that a tensor is, perhaps in another shape; None if it is none."""
+        """The location of a tensor, or of its view, within another tensor; None if it is stored separately."""
         while name in self.views:
             name = self.views[name]
         return self.parts.get(name)
 
 
 def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> LoweredNetwork:
-    """Layers of all groups; nodes that have none are in `refused`."""
+    """Lower all groups to layers; nodes that the accelerator cannot execute are in `refused`."""
     out = LoweredNetwork(graph, parts=find_parts(graph, groups))
     for nodes in groups:
         lowering = LoweringContext(graph, nodes, rounding)
         try:
             op = lowering.anchor.op
             if all(t.constant for node in nodes for t in graph.ins(node)):
-                raise UnsupportedLoweringError("all it reads is constant")
+                raise UnsupportedLoweringError("all its operands are constant")
             if op == "onnx":
                 raise UnsupportedLoweringError(lowering.anchor.attributes["why"])
             for node in nodes:

@@ -9,28 +9,28 @@ from compiler.ir.identity import identity
 from compiler.lowering.lower import handed_over, lower
 from hw.errors import InputError
 
-#: Why control flow is the host's, by whether the accelerator has a part in it.
+#: Reason for control flow on the host, by the presence of subgraph nodes on the accelerator.
 DECIDES = {
-    True: "the host decides what runs; the accelerator runs the layers of the subgraphs",
-    False: "the host decides what runs, and there is nothing for the accelerator in the subgraphs",
+    True: "the host executes control flow; the accelerator runs the layers of the subgraphs",
+    False: "the host executes control flow, and no layer of the subgraphs runs on the accelerator",
 }
 
-#: Why conversions of the caller's numbers are the host's.
-HANDED_OVER = "the caller's float numbers are converted as they are handed over"
+#: Reason for conversions at the model boundary.
+HANDED_OVER = "float inputs and outputs are converted on the host"
 
 
 @dataclass(frozen=True, eq=False)
 class GraphPart:
-    """Nodes that run in one go.
+    """A stage: nodes that are executed together on the accelerator or on the host.
 
     Parameters
     ----------
     graph : Graph
-        They, with what comes in and what goes out.
+        Graph of the nodes, with their inputs and outputs.
     device : bool
-        On the accelerator, else on the host.
-    bodies : tuple of tuples of Part
-        If it is one node of control flow: its subgraphs, each in parts.
+        True for the accelerator, False for the host.
+    bodies : tuple of tuples of GraphPart
+        For a single node of control flow, the stages of each of its subgraphs.
     """
 
     graph: Graph
@@ -44,7 +44,7 @@ class GraphPart:
 
 
 def parts_in(parts: Iterable[GraphPart]) -> Iterator[GraphPart]:
-    """All parts, those of subgraphs among them."""
+    """Iterate over all parts, including those of subgraphs."""
     for part in parts:
         yield part
         for body in part.bodies:
@@ -55,10 +55,15 @@ Bodies = tuple[tuple[GraphPart, ...], ...]
 
 
 def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list[GraphPart], dict[str, str]]:
-    """Stages in turn on the accelerator and on the host, as few as there can be, and why nodes run on the host.
+    """Split a graph into a minimal number of stages that alternate between accelerator and host.
 
-    A node of control flow is a stage of its own, whose subgraphs have stages again. What reads the tensor `cut` on the
-    accelerator is in another stage than what makes it.
+    A node of control flow is a separate stage, whose subgraphs are split recursively. Readers of the tensor `cut`
+    on the accelerator are in a later stage than its producer.
+
+    Returns
+    -------
+    parts, reasons
+        The stages in execution order, and the reasons of nodes that run on the host.
     """
     inside = {node.name: [partition(body, rounding) for body in node.bodies] for node in graph if node.bodies}
     reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding).refused
@@ -75,25 +80,25 @@ def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list
         if not idle:
             return parts, reasons
         reasons |= {
-            node.name: "there is nothing but reshapes to do here" for part in idle for node in part.graph
+            node.name: "its stage would consist of reshapes only" for part in idle for node in part.graph
         }
 
 
 def _parts(
     graph: Graph, reasons: Mapping[str, str], inside: Mapping[str, Bodies], cut: str | None
 ) -> list[GraphPart]:
-    """Stages in turn; on the host run the nodes that have a reason to."""
+    """Stages in execution order; nodes with a reason run on the host."""
     stages: dict[int, list[Node]] = {}
     stage_of: dict[str, int] = {}
     for node in graph:
         device = node.name not in reasons
         number = 0 if device else -1  # stages of the accelerator have even numbers
         for name in node.inputs:
-            maker = graph.producer(name)
-            if maker is not None:
-                before = stage_of[maker.name]
-                apart = (maker.name not in reasons) != device
-                number = max(number, before + (2 if name == cut and device and not apart else apart))
+            producer = graph.producer(name)
+            if producer is not None:
+                before = stage_of[producer.name]
+                crosses = (producer.name not in reasons) != device
+                number = max(number, before + (2 if name == cut and device and not crosses else crosses))
         stage_of[node.name] = number
         stages.setdefault(number, []).append(node)
     pieces = [(number, piece) for number in sorted(stages) for piece in _pieces(stages[number])]
@@ -104,7 +109,7 @@ def _parts(
 
 
 def _pieces(nodes: list[Node]) -> list[list[Node]]:
-    """Nodes of one stage, those of control flow each by itself."""
+    """Split the nodes of one stage so that each node of control flow is separate."""
     return [list(piece) for _, piece in groupby(nodes, key=lambda node: node.name if node.bodies else None)]
 
 
@@ -132,7 +137,17 @@ def _subgraph(graph: Graph, nodes: list[Node]) -> Graph:
 @identity("HostNode", "node", "op", "reason", "edge")
 @dataclass(frozen=True)
 class HostNode:
-    """A node that runs on the host, and why; at the `edge` it only converts or lays out float inputs or outputs."""
+    """A node that runs on the host.
+
+    Parameters
+    ----------
+    node, op : str
+        Name and operator of the node.
+    reason : str
+        Reason why the accelerator does not execute it.
+    edge : bool
+        True if it only converts, or changes the layout of, inputs or outputs of the model.
+    """
 
     node: str
     op: str
@@ -141,12 +156,12 @@ class HostNode:
 
 
 def check_strict(name: str, host: Iterable[HostNode]) -> None:
-    """Refuse nodes on the host that are more than conversions at the edges of the model of this name.
+    """Check that nodes on the host are only conversions at the boundary of the model called `name`.
 
     Raises
     ------
     InputError
-        There are some; all are named.
+        There are other nodes on the host; the message lists all of them.
     """
     found = [f"{each.node} ({each.op}): {each.reason}" for each in host if not each.edge]
     if found:

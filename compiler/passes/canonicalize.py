@@ -1,4 +1,4 @@
-"""Canonicalization: pads folded, axes last, broadcasts materialized, wide zero points split."""
+"""Canonicalization passes: folding of pads, axes last, materialized broadcasts, splitting of wide zero points."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,16 +14,16 @@ from compiler.layers.lowering_context import EIGHT_BITS, is_unary
 
 
 def fold_pads(graph: Graph) -> Graph:
-    """The same graph without the pad nodes whose readers can pad by themselves with exactly the same result.
+    """Fold pad nodes into the convolutions and maximum pools that read them, if the result is exactly the same.
 
-    Convolutions pad with zero, that is with their input's zero point; a maximum is never padding.
+    Convolutions pad with zero, which is their input's zero point; maximum pools ignore padding.
     """
     folded = {graph.out(node).name: node for node in graph if node.op == "pad" and _foldable(graph, node)}
     if not folded:
         return graph
-    kept = (node for node in graph if node.outputs[0] not in folded)
+    remaining = (node for node in graph if node.outputs[0] not in folded)
     padded = {name: folded[node.inputs[0]] for name, node in graph.nodes.items() if node.inputs[0] in folded}
-    return rebuild(graph, [_padded(n, padded[n.name]) if n.name in padded else n for n in kept])
+    return rebuild(graph, [_padded(n, padded[n.name]) if n.name in padded else n for n in remaining])
 
 
 def _foldable(graph: Graph, pad: Node) -> bool:
@@ -35,11 +35,11 @@ def _foldable(graph: Graph, pad: Node) -> bool:
         bool(readers)
         and (x.dtype, x.quantization) == (y.dtype, y.quantization)
         and y.shape == tuple(size + sum(pair) for size, pair in zip(x.shape, pads, strict=True))
-        and all(_takes(reader, pad, x) and reader.inputs.count(y.name) == 1 for reader in readers)
+        and all(_absorbs(reader, pad, x) and reader.inputs.count(y.name) == 1 for reader in readers)
     )
 
 
-def _takes(reader: Node, pad: Node, x: Tensor) -> bool:
+def _absorbs(reader: Node, pad: Node, x: Tensor) -> bool:
     """Return True if a reader can absorb the padding; every window of a maximum must overlap the input."""
     if reader.inputs[0] != pad.outputs[0]:
         return False
@@ -50,21 +50,21 @@ def _takes(reader: Node, pad: Node, x: Tensor) -> bool:
         return False
     top, left, bottom, right = _sum(reader, pad)
     height, width = reader.attributes["kernel"]
-    return max(top, bottom) < height and max(left, right) < width and _least(value, x)
+    return max(top, bottom) < height and max(left, right) < width and _is_lower_bound(value, x)
 
 
-def _least(value: float, x: Tensor) -> bool:
-    """Whether nothing in a tensor is less than a value."""
+def _is_lower_bound(value: float, x: Tensor) -> bool:
+    """Return True if no element that a tensor can hold is less than a value."""
     if x.dtype == "float32":
         return value == -np.inf
-    q, least = x.quantization, np.iinfo(x.dtype).min
+    q, lowest = x.quantization, np.iinfo(x.dtype).min
     if q is None or not q.whole:
-        return value <= least
-    return value / q.scale[0] + q.zero_point[0] <= least
+        return value <= lowest
+    return value / q.scale[0] + q.zero_point[0] <= lowest
 
 
 def _sum(reader: Node, pad: Node) -> tuple[int, int, int, int]:
-    """Top, left, bottom, right, of both."""
+    """Combined padding of a reader and a pad node: top, left, bottom, right."""
     (_, (top, bottom), (left, right), _), own = pad.attributes["pads"], reader.attributes["pads"]
     return own[0] + top, own[1] + left, own[2] + bottom, own[3] + right
 
@@ -75,16 +75,16 @@ def _padded(reader: Node, pad: Node) -> Node:
 
 
 def turn_axes(graph: Graph) -> Graph:
-    """The same graph with every quantized softmax and cumulated sum along the last dimension.
+    """Transpose the operands of quantized softmax and cumsum nodes so that they work along the last dimension.
 
-    What the host computes in real numbers it computes along any dimension.
+    Nodes on real numbers, which run on the host, support any dimension and remain.
     """
     made: dict[str, Tensor] = {}
     nodes: list[Node] = []
     for node in graph:
         x = graph.ins(node)[0] if node.inputs else None
         if OPS[node.op].last_axis and x is not None and x.quantization and _axis(node, x) != len(x.shape) - 1:
-            nodes += _turned(graph, node, x, made)
+            nodes += _transposed(graph, node, x, made)
         else:
             nodes.append(node)
     return rebuild(graph, nodes, changed=made) if made else graph
@@ -94,8 +94,8 @@ def _axis(node: Node, x: Tensor) -> int:
     return node.attributes["axis"] % len(x.shape)
 
 
-def _turned(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) -> list[Node]:
-    """A transpose, the operator, the transpose back: an exchange of two dimensions is its own inverse."""
+def _transposed(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) -> list[Node]:
+    """A transpose, the operator, and the same transpose: exchanging two dimensions is its own inverse."""
     last, axis = len(x.shape) - 1, _axis(node, x)
     perm = list(range(last + 1))
     perm[axis], perm[last] = last, axis
@@ -121,39 +121,44 @@ def _fresh(graph: Graph, made: dict[str, Tensor], name: str) -> str:
     return name
 
 
-#: So many elements of a constant that is repeated, and of a tensor that is repeated element by element.
-_MOST = 1 << 22
+#: Limit on the elements of a repeated operand.
+_MAX_ELEMENTS = 1 << 22
 
 
 def spread_operands(graph: Graph) -> Graph:
-    """The same graph whose quantized sums, differences and products have operands that the machine takes.
+    """Materialize broadcasts of quantized sums, differences and products that the hardware does not support.
 
-    It takes one of the shape of the result, and beside it one of that shape too, or a row that is the same for all,
-    or of products a number for each row. Others become such by being repeated along dimensions of size one.
+    The hardware supports one operand of the result's shape, with another of the same shape, a row that is the same for
+    all rows, or, for products, one number per row. Other operands are repeated along dimensions of size one.
     """
-    wanting = {node.name for node in graph if node.op in BINARY_OPS and _wanting(graph, node)}
-    if not wanting:
+    unsupported = {node.name for node in graph if node.op in BINARY_OPS and _needs_broadcast(graph, node)}
+    if not unsupported:
         return graph
     made: dict[str, Tensor] = {}
     nodes: list[Node] = []
     for node in graph:
-        nodes += _repeated(graph, node, made) if node.name in wanting else [node]
+        nodes += _repeated(graph, node, made) if node.name in unsupported else [node]
     return rebuild(graph, nodes, changed=made)
 
 
-def _wanting(graph: Graph, node: Node) -> bool:
+def _needs_broadcast(graph: Graph, node: Node) -> bool:
     """Return True if a node is quantized to 8 bits and the hardware does not support its broadcast."""
     ins, out = graph.ins(node), graph.out(node)
     eight = all(
         tensor.dtype in EIGHT_BITS and tensor.quantization is not None and tensor.quantization.whole
         for tensor in (*ins, out)
     )
-    if not eight or out.elements > _MOST or all(tensor.constant for tensor in ins) or is_unary(graph, node):
+    if (
+        not eight
+        or out.elements > _MAX_ELEMENTS
+        or all(tensor.constant for tensor in ins)
+        or is_unary(graph, node)
+    ):
         return False
-    return not _taken(node, ins[0], ins[1], out)
+    return not _supported(node, ins[0], ins[1], out)
 
 
-def _taken(node: Node, a: Tensor, b: Tensor, y: Tensor) -> bool:
+def _supported(node: Node, a: Tensor, b: Tensor, y: Tensor) -> bool:
     """Return True if the hardware supports the node with these operands."""
     return any(
         first.shape == y.shape
@@ -164,12 +169,12 @@ def _taken(node: Node, a: Tensor, b: Tensor, y: Tensor) -> bool:
 
 
 def _repeated(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
-    """The node behind what makes its operands of a shape that goes; the greater one that flows first."""
+    """The node, preceded by nodes that repeat its operands; the larger dynamic operand is repeated first."""
     operands, y = list(graph.ins(node)), graph.out(node)
     for number in sorted((0, 1), key=lambda i: (operands[i].constant, -operands[i].elements)):
         called = f"{node.name}:operand{number}"
         for axis in range(-1, len(y.shape)):
-            if _taken(node, operands[0], operands[1], y):
+            if _supported(node, operands[0], operands[1], y):
                 break
             x = operands[number]
             if x.data is not None:
@@ -185,7 +190,7 @@ def _repeated(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Nod
 def _ranked(
     called: str, operands: list[Tensor], number: int, rank: int, made: dict[str, Tensor]
 ) -> Iterator[Node]:
-    """An operand gets as many dimensions as there are."""
+    """Reshape an operand to the rank of the result."""
     x = operands[number]
     if len(x.shape) < rank:
         shape = (1,) * (rank - len(x.shape)) + x.shape
@@ -196,7 +201,7 @@ def _ranked(
 def _longer(
     called: str, operands: list[Tensor], number: int, wanted: tuple[int, int], made: dict[str, Tensor]
 ) -> Iterator[Node]:
-    """An operand is repeated along an axis, so many times."""
+    """Repeat an operand along an axis; `wanted` is the axis and its new size."""
     x, (axis, size) = operands[number], wanted
     again = Tensor(f"{called}:again{axis}", (size,), "int32", data=np.zeros(size, np.int32))
     y = replace(x, name=f"{called}:axis{axis}", shape=(*x.shape[:axis], size, *x.shape[axis + 1 :]))
@@ -209,18 +214,18 @@ _BYTES = ("int8", "uint8")
 
 
 def split_zeros(graph: Graph) -> Graph:
-    """The same graph whose products have weights with one zero point, where those of channels are too far apart.
+    """Rewrite products whose weights have per-channel zero points that the hardware does not support.
 
-    Such weights are sums of two, or three, that are near enough: x is put beside itself as often, so that the array
-    goes over it with each of them.
+    The weights less their zero points may exceed 8 bits. They are split into a sum of two or three 8-bit weights with
+    one zero point, and x is concatenated with itself as often.
     """
-    wanting = {node.name for node in graph if _wide_zero_points(graph, node)}
-    if not wanting:
+    split = {node.name for node in graph if _wide_zero_points(graph, node)}
+    if not split:
         return graph
     made: dict[str, Tensor] = {}
     nodes: list[Node] = []
     for node in graph:
-        nodes += _twice(graph, node, made) if node.name in wanting else [node]
+        nodes += _split(graph, node, made) if node.name in split else [node]
     return rebuild(graph, nodes, changed=made)
 
 
@@ -244,7 +249,7 @@ def _centred(weights: Tensor) -> NDArray[np.int64]:
 
 
 def _parts(centred: NDArray[np.int64]) -> tuple[list[NDArray[np.int8]], int]:
-    """Integers of 8 bits with one zero point whose sum, each less that, the weights are."""
+    """Split weights into 8-bit integers with one zero point: the sum of the parts, less that, gives the weights."""
     zero = -1 if centred.min() >= -254 else 0
     low, high = -128 - zero, 127 - zero
     parts: list[NDArray[np.int8]] = []
@@ -255,7 +260,7 @@ def _parts(centred: NDArray[np.int64]) -> tuple[list[NDArray[np.int8]], int]:
     return parts, zero
 
 
-def _twice(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
+def _split(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
     x, weights, *_ = graph.ins(node)
     q, parts, zero = weights.quantization, *_parts(_centred(weights))
     assert q is not None
@@ -268,19 +273,21 @@ def _twice(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
         groups = attributes["groups"]
     data = np.ascontiguousarray(np.concatenate(parts, -1))
     meaning = Quantization(q.scale, (zero,) * len(q.scale), 0)
-    held = Tensor(f"{node.name}:parts", data.shape, "int8", meaning, data)
-    apart = (*x.shape[:-1], groups, x.shape[-1] // groups)
-    beside = replace(x, name=f"{node.name}:beside", shape=(*apart[:-1], apart[-1] * count))
+    weight_parts = Tensor(f"{node.name}:parts", data.shape, "int8", meaning, data)
+    grouped = (*x.shape[:-1], groups, x.shape[-1] // groups)
+    joined = replace(x, name=f"{node.name}:beside", shape=(*grouped[:-1], grouped[-1] * count))
     whole = replace(x, name=f"{node.name}:whole", shape=(*x.shape[:-1], x.shape[-1] * count))
     last = f"{node.name}{_TIMES}{count}"
-    made |= {each.name: each for each in (held, whole)}
+    made |= {each.name: each for each in (weight_parts, whole)}
     if groups == 1:
         yield Node(last, "concat", (x.name,) * count, (whole.name,), {"axis": len(x.shape) - 1})
     else:
-        split = replace(x, name=f"{node.name}:apart", shape=apart)
-        made |= {split.name: split, beside.name: beside}
-        yield Node(split.name, "reshape", (x.name,), (split.name,), {"shape": apart})
-        axis = len(apart) - 1
-        yield Node(beside.name, "concat", (split.name,) * count, (beside.name,), {"axis": axis})
-        yield Node(last, "reshape", (beside.name,), (whole.name,), {"shape": whole.shape})
-    yield replace(node, op=op, inputs=(whole.name, held.name, *node.inputs[2:]), attributes=attributes)
+        split = replace(x, name=f"{node.name}:apart", shape=grouped)
+        made |= {split.name: split, joined.name: joined}
+        yield Node(split.name, "reshape", (x.name,), (split.name,), {"shape": grouped})
+        axis = len(grouped) - 1
+        yield Node(joined.name, "concat", (split.name,) * count, (joined.name,), {"axis": axis})
+        yield Node(last, "reshape", (joined.name,), (whole.name,), {"shape": whole.shape})
+    yield replace(
+        node, op=op, inputs=(whole.name, weight_parts.name, *node.inputs[2:]), attributes=attributes
+    )

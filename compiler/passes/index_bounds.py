@@ -1,4 +1,4 @@
-"""Backward analysis: which integer inputs of a model are indices, and their upper bounds."""
+"""Backward analysis that finds the integer inputs of a model that are indices, and their upper bounds."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.runtime.stages import Stage
 
-#: What becomes a place by arithmetic (counts of masks, say) is taken to be 0 or 1.
-_SMALL = 2
-#: Operators of ONNX that hand on the numbers of their first operand.
-_SAME = frozenset(
+#: Bound assumed for integers from which an index is computed by arithmetic, for example mask elements that are counted.
+_DEFAULT_BOUND = 2
+#: ONNX operators whose output has the values of their first operand.
+_FORWARDING = frozenset(
     ("Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Expand", "Tile")
 )
-#: Operators of ONNX whose second operand says where along one axis of the first.
-_ALONG = frozenset(("Gather", "GatherElements", "ScatterElements", "Scatter"))
-_DEEP = frozenset(("GatherND", "ScatterND"))
+#: ONNX operators whose second operand has indices along one axis of the first, and those with indices of several axes.
+_INDEX_ONE_AXIS = frozenset(("Gather", "GatherElements", "ScatterElements", "Scatter"))
+_INDEX_MANY_AXES = frozenset(("GatherND", "ScatterND"))
 
 
 class Item(NamedTuple):
-    """A node: its operator and attributes, tensors by place, and subgraphs."""
+    """A node, of a graph or of a compiled network: operator, attributes, inputs, output names and subgraphs."""
 
     op: str
     attributes: dict[str, Any]
@@ -34,7 +34,7 @@ class Item(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Nodes in the order in which they run, with what comes in and goes out."""
+    """Nodes in execution order, with the names of inputs and outputs."""
 
     inputs: Sequence[str]
     outputs: Sequence[str]
@@ -62,7 +62,7 @@ def _of_graph(graph: Graph) -> Region:
 
 
 def _of_stages(inputs: Iterable[Tensor], outputs: Iterable[Tensor], stages: "Iterable[Stage]") -> Region:
-    """What is left of a compiled network's nodes: those on the host."""
+    """The region of a compiled network: nodes on the host, and one opaque node for each stage on the accelerator."""
     items: list[Item] = []
     for stage in stages:
         if stage.graph is not None:
@@ -80,38 +80,38 @@ def _names(tensors: Iterable[Tensor]) -> list[str]:
 
 
 def _limits(region: Region, wanted: dict[str, int]) -> dict[str, int]:
-    """What numbers must be below, by tensor; `wanted` are those of the outputs."""
+    """Exclusive upper bounds of tensors by name, given the bounds `wanted` of the outputs."""
     found = dict(wanted)
 
-    def enter(name: str, limit: int) -> None:
+    def add(name: str, limit: int) -> None:
         found[name] = min(found.get(name, limit), limit)
 
     for item in reversed(region.items):
-        for place, limit in _indexing(item):
-            enter(item.inputs[place].name, limit)
+        for number, limit in _indexing(item):
+            add(item.inputs[number].name, limit)
         if item.bodies:
-            for name, limit in _inside(item, found):
-                enter(name, limit)
+            for name, limit in _control_flow_limits(item, found):
+                add(name, limit)
             continue
         limit = min((found[name] for name in item.outputs if name in found), default=None)
         if limit is None:
             continue
         operator = item.attributes.get("operator", item.op)
-        moved = item.op in MOVING or operator in _SAME or operator in _ALONG | _DEEP
+        moved = item.op in MOVING or operator in _FORWARDING or operator in _INDEX_ONE_AXIS | _INDEX_MANY_AXES
         first = item.inputs if item.op == "concat" else item.inputs[:1]
         for tensor in first if moved else item.inputs:
-            enter(tensor.name, limit if moved else min(limit, _SMALL))
+            add(tensor.name, limit if moved else min(limit, _DEFAULT_BOUND))
     return found
 
 
-def _inside(item: Item, found: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Limits of what a node of control flow reads, from those in its subgraphs and of its outputs."""
+def _control_flow_limits(item: Item, found: dict[str, int]) -> Iterator[tuple[str, int]]:
+    """Bounds of the operands of a control-flow node, from its subgraphs and the bounds of its outputs."""
     loop = item.op == "loop"
     operands, inner = item.inputs[2 if loop else 1 :], slice(1, None) if loop else slice(None)
     for body in item.bodies:
         ends = body.outputs[inner]
         wanted = {end: found[name] for end, name in zip(ends, item.outputs, strict=True) if name in found}
-        if loop:  # a state goes round
+        if loop:  # a state is an input of the next iteration
             states = zip(ends, body.inputs[inner], strict=False)
             first = _limits(body, wanted)
             again = [(end, name) for end, name in states if name in first][: item.attributes["states"]]
@@ -123,16 +123,16 @@ def _inside(item: Item, found: dict[str, int]) -> Iterator[tuple[str, int]]:
 
 
 def _indexing(item: Item) -> Iterator[tuple[int, int]]:
-    """Operands of a node that are places, and how many places there are."""
+    """Operand numbers of a node that are indices, with their exclusive upper bounds."""
     if item.op == "gather":
         yield 1, item.inputs[0].shape[item.attributes["axis"]]
     if item.op != "onnx" or len(item.inputs) < 2:
         return
     operator, (data, where, *_) = item.attributes["operator"], item.inputs
-    if operator in _ALONG and data.shape:
+    if operator in _INDEX_ONE_AXIS and data.shape:
         axis = _attributes(item).get("axis", 0)
         yield 1, data.shape[axis]
-    if operator in _DEEP and where.shape:
+    if operator in _INDEX_MANY_AXES and where.shape:
         first = _attributes(item).get("batch_dims", 0)
         yield 1, min(data.shape[first : first + where.shape[-1]], default=1)
     if operator == "OneHot" and where.data is not None:
@@ -140,7 +140,7 @@ def _indexing(item: Item) -> Iterator[tuple[int, int]]:
 
 
 def _attributes(item: Item) -> Mapping[str, Any]:
-    """Attributes of an operator of ONNX."""
-    from compiler.reference.onnx_node_model import node_model  # few models need it
+    """Attributes of an ONNX node."""
+    from compiler.reference.onnx_node_model import node_model  # imported only if needed
 
-    return node_model(item.attributes["model"]).asked.attributes
+    return node_model(item.attributes["model"]).spec.attributes

@@ -1,4 +1,4 @@
-"""Removes unused operands and outputs of control flow, and moves constant operands into the subgraphs."""
+"""Control-flow passes: removal of unused operands and outputs, resolution of constant conditions, loop unrolling."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from hw.errors import InputError, shown
 
 
 def trim_control(graph: Graph) -> Graph:
-    """The same graph with no more operands and outputs of control flow than it needs."""
+    """Remove unused operands and outputs of control flow, and move constant operands into the subgraphs."""
     if not any(node.bodies for node in graph):
         return graph
     return rebuild(graph, [_trimmed(graph, node) if node.bodies else node for node in graph])
@@ -26,32 +26,32 @@ def _trimmed(graph: Graph, node: Node) -> Node:
 
 
 def _without_outputs(graph: Graph, node: Node) -> Node:
-    """States of a loop stay, which needs them itself."""
+    """Remove unused outputs, except states of a loop, which the loop itself needs."""
     states = node.attributes.get("states", 0)
-    kept = [
+    used = [
         number
         for number, name in enumerate(node.outputs)
         if number < states or graph.consumers(name) or name in graph.outputs
     ]
-    if len(kept) == len(node.outputs):
+    if len(used) == len(node.outputs):
         return node
-    outputs = tuple(node.outputs[number] for number in kept)
+    outputs = tuple(node.outputs[number] for number in used)
     attributes, first = dict(node.attributes), 0
     if node.op == "loop":
         first = 1
-        attributes["stacked"] = tuple(attributes["stacked"][number - states] for number in kept[states:])
+        attributes["stacked"] = tuple(attributes["stacked"][number - states] for number in used[states:])
     bodies = []
     for body in node.bodies:
-        made = [*body.outputs[:first], *(body.outputs[first + number] for number in kept)]
-        bodies.append(rebuild(body, body, outputs=made))
+        inner = [*body.outputs[:first], *(body.outputs[first + number] for number in used)]
+        bodies.append(rebuild(body, body, outputs=inner))
     return replace(node, outputs=outputs, attributes=attributes, bodies=tuple(bodies))
 
 
 def _without_operands(graph: Graph, node: Node) -> Node:
-    """Constants become constants of the subgraphs; what no subgraph reads is no operand."""
+    """Move constant operands into the subgraphs and remove operands that no subgraph reads."""
     inner = 1 if node.op == "if" else 2
     first = inner if node.op == "if" else inner + node.attributes["states"] + len(node.attributes["scanned"])
-    offset = inner - (0 if node.op == "if" else 1)  # of an operand's number over that of its input inside
+    offset = inner - (0 if node.op == "if" else 1)  # operand number less the number of the subgraph's input
     dropped = {
         number
         for number in range(first, len(node.inputs))
@@ -71,7 +71,7 @@ def _read(body: Graph, name: str) -> bool:
 
 
 def _with_constants(body: Graph, constants: dict[int, Tensor]) -> Graph:
-    """A subgraph with constants in place of some inputs, which are left out where nothing reads them."""
+    """A subgraph with some inputs, by number, replaced by constants."""
     changed = {
         body.inputs[number]: replace(body.tensors[body.inputs[number]], data=tensor.data)
         for number, tensor in constants.items()
@@ -80,13 +80,13 @@ def _with_constants(body: Graph, constants: dict[int, Tensor]) -> Graph:
     return rebuild(body, body, inputs=inputs, changed=changed)
 
 
-#: Loops of more iterations stay loops. Each iteration gets layers and programs of its own, which are worth it as long
-#: as they fit the instruction store together: programs that do not are loaded again for every sample.
+#: Maximum number of iterations of an unrolled loop. Each iteration has separate layers and programs, which is faster
+#: only while all of them fit the instruction store; otherwise they are reloaded for every sample.
 MOST_UNROLLED = 32
-#: The same for loops that would become more nodes than large networks have, all loops of a graph together.
+#: Maximum number of nodes that all unrolled loops of a graph may become.
 MOST_NODES = 1024
 
-#: Nodes that loops in loops may carry out for a sample: they multiply, and calibration carries them out.
+#: Maximum number of nodes that nested loops may execute per sample, which calibration has to execute as well.
 MOST_WORK = 1 << 18
 
 Known = NDArray | None
@@ -98,7 +98,7 @@ def known_trips(node: Node, operands: Sequence[Known], room: int = MOST_NODES) -
     Parameters
     ----------
     node : Node
-        The loop.
+        The loop node.
     operands : sequence of array or None
         Contents of the loop's operands; None where unknown.
     room : int
@@ -108,43 +108,43 @@ def known_trips(node: Node, operands: Sequence[Known], room: int = MOST_NODES) -
     if given.condition is None or given.trips is None:
         return None
     (body,) = node.bodies
-    most = min(MOST_UNROLLED, room // max(_size(body, _inside(node, operands)), 1))
-    going, states, trips = truth(given.condition), given.states, whole(given.trips)
+    limit = min(MOST_UNROLLED, room // max(_size(body, _known_inputs(node, operands)), 1))
+    condition, states, trips = truth(given.condition), given.states, whole(given.trips)
     slices: list[Known] = [None] * len(given.scanned)
     count = 0
-    while going and count < trips:
-        if count == most:
+    while condition and count < trips:
+        if count == limit:
             return None
         inputs = [np.array(count, np.int64), *states, *slices, *given.rest]
-        made = _known(body, inputs)
-        if made[0] is None:
+        results = _known_outputs(body, inputs)
+        if results[0] is None:
             return None
-        going, states = truth(made[0]), made[1 : 1 + len(states)]
+        condition, states = truth(results[0]), results[1 : 1 + len(states)]
         count += 1
     return count
 
 
 def unrolled_nodes(node: Node, operands: Sequence[Known], trips: int) -> int:
-    """Nodes that so many iterations of a loop become, at most."""
+    """Maximum number of nodes that the given number of iterations of a loop become."""
     (body,) = node.bodies
-    return trips * _size(body, _inside(node, operands))
+    return trips * _size(body, _known_inputs(node, operands))
 
 
-def _inside(node: Node, operands: Sequence[Known]) -> list[Known]:
-    """What is known of the inputs of a loop's subgraph in each iteration."""
+def _known_inputs(node: Node, operands: Sequence[Known]) -> list[Known]:
+    """Contents of the inputs of a loop's subgraph that are constant over all iterations; None for the others."""
     given = loop_operands(node.attributes, operands)
     return [*[None] * (1 + len(given.states) + len(given.scanned)), *given.rest]
 
 
 def _size(graph: Graph, inputs: Sequence[Known]) -> int:
-    """Nodes of a graph, at most, when the loops in it are unrolled too."""
+    """Maximum number of nodes of a graph after unrolling the loops in it."""
     values, size = _values(graph, inputs), 0
     for node in graph:
         size += 1
         operands = [values[name] for name in node.inputs]
         if node.op == "loop":
             trips = loop_operands(node.attributes, operands).trips
-            size += unrolled_nodes(node, operands, MOST_UNROLLED if trips is None else _few(trips))
+            size += unrolled_nodes(node, operands, MOST_UNROLLED if trips is None else _clamped_trips(trips))
         else:
             size += sum(_size(body, operands[1:]) for body in node.bodies)
     return size
@@ -170,30 +170,30 @@ def check_work(graph: Graph) -> None:
 
 
 def _work(node: Node, operands: Sequence[Known]) -> int:
-    """Nodes that a loop carries out for certain: those whose end depends on the data count as one iteration."""
+    """Minimum number of nodes that a loop executes; a loop whose end depends on the data counts as one iteration."""
     (body,), trips = node.bodies, loop_operands(node.attributes, operands).trips
-    values, work = _values(body, _inside(node, operands)), 0
+    values, work = _values(body, _known_inputs(node, operands)), 0
     for inner in body:
         known = [values[name] for name in inner.inputs]
         work += 1 + (_work(inner, known) if inner.op == "loop" else 0)
-    going = values[body.outputs[0]]
-    certain = trips is not None and going is not None and truth(going)
+    condition = values[body.outputs[0]]
+    certain = trips is not None and condition is not None and truth(condition)
     return work * (whole(trips) if certain else 1)
 
 
-def _few(trips: NDArray) -> int:
-    """Iterations of a loop that is unrolled, at least one: it may stay a loop."""
+def _clamped_trips(trips: NDArray) -> int:
+    """Iterations counted for a loop that may be unrolled: at least 1, because it may also remain a loop."""
     return max(1, min(whole(trips), MOST_UNROLLED))
 
 
-def _known(graph: Graph, inputs: Sequence[Known]) -> list[Known]:
-    """Outputs of a graph, as far as they follow from the inputs that are known."""
+def _known_outputs(graph: Graph, inputs: Sequence[Known]) -> list[Known]:
+    """Outputs of a graph that follow from the known inputs; None for the others."""
     values = _values(graph, inputs)
     return [values[name] for name in graph.outputs]
 
 
 def _values(graph: Graph, inputs: Sequence[Known]) -> dict[str, Known]:
-    """All tensors of a graph, as far as they follow from the inputs that are known."""
+    """Contents of all tensors of a graph that follow from the known inputs; None for the others."""
     values: dict[str, Known] = {name: tensor.data for name, tensor in graph.tensors.items()}
     values |= zip(graph.inputs, inputs, strict=True)
     for node in graph:
@@ -208,7 +208,7 @@ Names = dict[str, str]
 
 
 def resolve_control(graph: Graph) -> Graph:
-    """Return the graph with its static control flow resolved."""
+    """Resolve control flow with constant conditions and unroll loops with constant trip counts."""
     if not any(node.bodies for node in graph):
         return graph
     check_work(graph)
@@ -216,15 +216,15 @@ def resolve_control(graph: Graph) -> Graph:
 
 
 class _Resolver:
-    """A graph whose nodes are taken over one by one; what constants make is constant at once."""
+    """Copies a graph node by node, folding constants and resolving control flow."""
 
     def __init__(self, graph: Graph):
         self.old, self.new = graph, Graph(graph.name)
-        self.tensors, self.nodes = set(graph.tensors), set(graph.nodes)  # names that are taken
+        self.tensors, self.nodes = set(graph.tensors), set(graph.nodes)  # names in use
         self.constants: dict[int, str] = {}  # by identity
-        self.room = MOST_NODES  # nodes that loops may still become
+        self.nodes_left = MOST_NODES  # limit on nodes from loops that are unrolled from now on
         self.unrolling = False
-        self.renamed: Names = {}  # what is an output of the graph
+        self.renamed: Names = {}  # names of outputs of the graph by the names of their tensors
 
     def run(self) -> Graph:
         names: Names = {}
@@ -232,19 +232,19 @@ class _Resolver:
             self.new.add_input(self.old.tensors[name])
             names[name] = name
         for node in self.old:
-            self._take(node, self.old, names, "")
+            self._copy(node, self.old, names, "")
         self.new.finish([self._output(name, names) for name in self.old.outputs])
         return self._renamed()
 
-    def _take(self, node: Node, source: Graph, names: Names, prefix: str) -> None:
-        """Add what a node becomes; `names` says what the tensors of its graph are called in the new one."""
+    def _copy(self, node: Node, source: Graph, names: Names, prefix: str) -> None:
+        """Copy a node of `source`, folded or resolved if possible; `names` maps tensor names to the new graph's."""
         inputs = [self._name(name, source, names, prefix) for name in node.inputs]
         values = [self.new.tensors[name].data for name in inputs]
         known = [value for value in values if value is not None]
         if node.bodies:
-            made = self._resolved(node, source, inputs, values, prefix)
-            if made is not None:
-                names |= zip(node.outputs, made, strict=True)
+            outputs_inside = self._resolved(node, source, inputs, values, prefix)
+            if outputs_inside is not None:
+                names |= zip(node.outputs, outputs_inside, strict=True)
                 return
         elif known and len(known) == len(values):
             for name, data in zip(node.outputs, run_node(source, node, known), strict=True):
@@ -258,34 +258,34 @@ class _Resolver:
     def _resolved(
         self, node: Node, source: Graph, inputs: list[str], values: list[NDArray | None], prefix: str
     ) -> list[str] | None:
-        """What the outputs of control flow are called if it is known beforehand."""
+        """Output names of a control-flow node after inlining or unrolling it; None if that is not possible."""
         here = f"{prefix}{node.name}/"
         if node.op == "if":
             if values[0] is None:
                 return None
             return self._inline(node.bodies[0 if truth(values[0]) else 1], inputs[1:], here)
-        # What is inside a loop that is unrolled has been counted with it.
-        trips = known_trips(node, values, MOST_NODES if self.unrolling else self.room)
+        # Loops inside of an unrolled loop were counted with it.
+        trips = known_trips(node, values, MOST_NODES if self.unrolling else self.nodes_left)
         stacks = [source.tensors[name] for name in node.outputs[node.attributes["states"] :]]
         scanned = [self.new.tensors[name] for name in loop_operands(node.attributes, inputs).scanned]
         if trips is None or any(stack.shape[0] != trips for stack in stacks):
             return None
         if any(tensor.shape[0] < trips for tensor in scanned):
-            return None  # an error, if it comes to that
+            return None  # an error when the loop is executed
         if self.unrolling:
             return self._unrolled(node, inputs, trips, stacks, here)
-        self.room -= unrolled_nodes(node, values, trips)
+        self.nodes_left -= unrolled_nodes(node, values, trips)
         self.unrolling = True
-        made = self._unrolled(node, inputs, trips, stacks, here)
+        outputs = self._unrolled(node, inputs, trips, stacks, here)
         self.unrolling = False
-        return made
+        return outputs
 
     def _unrolled(
         self, node: Node, inputs: list[str], trips: int, stacks: list[Tensor], here: str
     ) -> list[str]:
         given, (body,) = loop_operands(node.attributes, inputs), node.bodies
         states = given.states
-        made: list[list[str]] = [[] for _ in stacks]
+        slices_out: list[list[str]] = [[] for _ in stacks]
         for count in range(trips):
             prefix = f"{here}{count}/"
             number = self._add(Tensor(body.inputs[0], (), "int64", None, np.array(count, np.int64)), prefix)
@@ -295,44 +295,44 @@ class _Resolver:
             ]
             _, *results = self._inline(body, [number, *states, *slices, *given.rest], prefix)
             states = results[: len(states)]
-            for parts, name in zip(made, results[len(states) :], strict=True):
+            for parts, name in zip(slices_out, results[len(states) :], strict=True):
                 parts.append(name)
         signs = node.attributes["stacked"]
         return states + [
             self._stack(tensor, parts[::sign], here)
-            for tensor, parts, sign in zip(stacks, made, signs, strict=True)
+            for tensor, parts, sign in zip(stacks, slices_out, signs, strict=True)
         ]
 
     def _inline(self, body: Graph, inputs: Sequence[str], prefix: str) -> list[str]:
         names = dict(zip(body.inputs, inputs, strict=True))
         for node in body:
-            self._take(node, body, names, prefix)
+            self._copy(node, body, names, prefix)
         return [self._name(name, body, names, prefix) for name in body.outputs]
 
     def _slice(self, name: str, index: int, prefix: str) -> str:
-        """A slice of what a loop scans."""
+        """Slice `index` of a tensor that a loop scans."""
         x = self.new.tensors[name]
         if x.data is not None:
             return self._add(replace(x, name=f"{name}:{index}", shape=x.shape[1:], data=x.data[index]), None)
         spans = {"starts": (index, *(0,) * (len(x.shape) - 1)), "sizes": (1, *x.shape[1:])}
         row = replace(x, name=f"{name}:row", shape=spans["sizes"])
-        cut = self._made("slice", [name], row, prefix, **spans, steps=(1,) * len(x.shape))
+        cut = self._emit("slice", [name], row, prefix, **spans, steps=(1,) * len(x.shape))
         return self._shaped(cut, x.shape[1:])
 
     def _stack(self, tensor: Tensor, parts: list[str], prefix: str) -> str:
-        """Slices put together."""
+        """Slices stacked along a new first dimension."""
         rows = [self._shaped(name, (1, *tensor.shape[1:])) for name in parts]
-        return self._made("concat", rows, tensor, prefix, axis=0)
+        return self._emit("concat", rows, tensor, prefix, axis=0)
 
     def _shaped(self, name: str, shape: tuple[int, ...]) -> str:
         x = self.new.tensors[name]
         if x.data is not None:
             return self._add(replace(x, name=f"{name}:shaped", shape=shape, data=x.data.reshape(shape)), None)
-        return self._made(
+        return self._emit(
             "reshape", [name], replace(x, name=f"{name}:shaped", shape=shape), None, shape=shape
         )
 
-    def _made(
+    def _emit(
         self, op: str, inputs: list[str], output: Tensor, prefix: str | None, **attributes: object
     ) -> str:
         name = self._add(output, prefix)
@@ -343,7 +343,7 @@ class _Resolver:
         self.new.add_node(node if own else replace(node, name=_unused(node.name, self.nodes)))
 
     def _name(self, name: str, source: Graph, names: Names, prefix: str) -> str:
-        """What a tensor is called; constants are taken over when they are asked for, once for all iterations."""
+        """Name of a tensor in the new graph; a constant is copied when it is first used, once for all iterations."""
         if name not in names:
             tensor = source.tensors[name]
             if id(tensor) not in self.constants:
@@ -352,45 +352,45 @@ class _Resolver:
         return names[name]
 
     def _add(self, tensor: Tensor, prefix: str | None) -> str:
-        """Add a tensor; those of the graph itself (prefix "") keep their names, others keep clear of these."""
+        """Add a tensor: those of the graph itself (prefix "") with their own names, others with unused ones."""
         name = tensor.name if prefix == "" else _unused((prefix or "") + tensor.name, self.tensors)
         return self.new.add_tensor(replace(tensor, name=name)).name
 
     def _output(self, name: str, names: Names) -> str:
-        """The output of the graph under its own name."""
-        made = self._name(name, self.old, names, "")
-        if made == name:
+        """The tensor of an output: a constant or copy of the output's name, or a tensor to be renamed later."""
+        current = self._name(name, self.old, names, "")
+        if current == name:
             return name
-        tensor = self.new.tensors[made]
+        tensor = self.new.tensors[current]
         if tensor.data is not None:
             return self.new.add_tensor(replace(tensor, name=name)).name
-        if self.new.producer(made) and made not in self.old.outputs and made not in self.renamed:
-            self.renamed[made] = name
-            return made
+        if self.new.producer(current) and current not in self.old.outputs and current not in self.renamed:
+            self.renamed[current] = name
+            return current
         self.new.add_tensor(replace(tensor, name=name))
-        self._node(Node(f"{name}:copy", "reshape", (made,), (name,), {"shape": tensor.shape}))
+        self._node(Node(f"{name}:copy", "reshape", (current,), (name,), {"shape": tensor.shape}))
         return name
 
     def _renamed(self) -> Graph:
-        """The graph with outputs under their own names that were made under others."""
+        """The new graph with the tensors of outputs renamed to the outputs' names."""
         if not self.renamed:
             return self.new
-        call = {name: self.renamed.get(name, name) for name in self.new.tensors}
-        made = Graph(self.new.name)
+        new_names = {name: self.renamed.get(name, name) for name in self.new.tensors}
+        result = Graph(self.new.name)
         for name, tensor in self.new.tensors.items():
-            add = made.add_input if name in self.new.inputs else made.add_tensor
-            add(replace(tensor, name=call[name]))
+            add = result.add_input if name in self.new.inputs else result.add_tensor
+            add(replace(tensor, name=new_names[name]))
         for node in self.new:
-            inputs, outputs = (tuple(call[n] for n in part) for part in (node.inputs, node.outputs))
-            made.add_node(replace(node, inputs=inputs, outputs=outputs))
-        return made.finish([call[name] for name in self.new.outputs])
+            inputs, outputs = (tuple(new_names[n] for n in names) for names in (node.inputs, node.outputs))
+            result.add_node(replace(node, inputs=inputs, outputs=outputs))
+        return result.finish([new_names[name] for name in self.new.outputs])
 
 
-def _unused(wish: str, taken: set[str]) -> str:
-    """A name that nothing has, which it has from now on: `wish`, numbered if need be."""
-    name, number = wish, 1
-    while name in taken:
+def _unused(base: str, used: set[str]) -> str:
+    """Reserve an unused name: `base`, with a number appended if it is in use."""
+    name, number = base, 1
+    while name in used:
         number += 1
-        name = f"{wish}.{number}"
-    taken.add(name)
+        name = f"{base}.{number}"
+    used.add(name)
     return name

@@ -1,4 +1,4 @@
-"""The graph evaluated in numpy: what runs on the host, folds constants, and what tests compare with."""
+"""Reference operators in numpy, used for host operators, for constant folding and as a reference in tests."""
 
 from compiler.reference.evaluate import evaluate, run_node
 from compiler.reference.node_invocation import Kernels

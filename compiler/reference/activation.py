@@ -1,4 +1,4 @@
-"""Functions of one number, and their quantized forms as LiteRT computes them."""
+"""Elementwise functions of one operand, and their quantized forms as LiteRT, XNNPACK and onnxruntime compute them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,13 +14,13 @@ from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import half_away, half_up, saturate, scale
 from hw.isa.enums import Rounding
 
-#: Multipliers of XNNPACK's leaky ReLU: what it takes of either sign, in magnitude at least 1/256.
-_LEAST, _MOST, _MOST_NEGATIVE = np.float32(1 / 256), np.float32(128), np.float32(-127.99609375)
+#: Range of the multipliers that XNNPACK's leaky ReLU supports: magnitude, largest positive and largest negative one.
+_MIN_SLOPE, _MAX_SLOPE, _MIN_NEGATIVE_SLOPE = np.float32(1 / 256), np.float32(128), np.float32(-127.99609375)
 
 
 def _erfc(x: Array) -> Array:
     """The complementary error function."""
-    from scipy.special import erfc  # takes longer to load than small networks to compile
+    from scipy.special import erfc  # imported on demand: loading takes longer than compiling a small network
 
     return erfc(x)
 
@@ -39,16 +39,16 @@ def gelu(x: Real, tanh: bool) -> Real:
 
 
 def _by_table(call: NodeInvocation, function: Callable[[NodeInvocation], Array]) -> Array:
-    """A function of single stored values, computed once for each of the 256 there are."""
+    """Evaluate a function of 8-bit values through a table of all 256 values if the operand is larger than that."""
     limits, x = np.iinfo(call.values[0].dtype), call.values[0]
     if limits.bits > 8 or x.size <= limits.max - limits.min:
         return function(call)
-    every = np.arange(limits.min, limits.max + 1).astype(x.dtype)
-    return function(replace(call, values=(every, *call.values[1:])))[x.astype(np.int64) - limits.min]
+    domain = np.arange(limits.min, limits.max + 1).astype(x.dtype)
+    return function(replace(call, values=(domain, *call.values[1:])))[x.astype(np.int64) - limits.min]
 
 
 def _table_steps(call: NodeInvocation, function: Callable[[Single], Array], delegated: bool) -> Array:
-    """Stored results of a float32 function, as LiteRT fills its tables, or XNNPACK its own."""
+    """Stored results of a float32 function, as in the tables of LiteRT or, if `delegated`, of XNNPACK."""
     real = call.scale() * call.centred().astype(np.float32)
     limit = np.float32(1 << 30)
     steps = np.clip(function(real).astype(np.float32) * (np.float32(1) / call.output_scale), -limit, limit)
@@ -66,12 +66,23 @@ def _unary(
     in_int16: Callable[[NodeInvocation], Array] | None = None,
     int16_table: bool = False,
 ) -> Operator:
-    """An operator that is a function of each number.
+    """An elementwise operator of one operand.
 
-    Quantized to 8 bits it is a table, which LiteRT fills in single precision: `single`, or by default the function
-    rounded to that. What is `in_xnnpack` has a table there, filled in double precision. `in_onnxruntime` is what
-    its kernel gives between quantized numbers where that is not the function rounded to single precision; `in_int16`
-    is LiteRT's kernel of int16 numbers, `int16_table` says that it interpolates between entries of a table.
+    Parameters
+    ----------
+    function : callable
+        The function in double precision.
+    single : callable, optional
+        The function in single precision, with which LiteRT fills its table for 8-bit operands. Default: `function`
+        rounded to single precision.
+    in_xnnpack : bool
+        True if XNNPACK has a table for 8-bit operands, filled in double precision.
+    in_onnxruntime : callable, optional
+        Kernel of onnxruntime between dequantized and quantized numbers, if it is not `function` rounded to float32.
+    in_int16 : callable, optional
+        LiteRT's kernel for int16 operands.
+    int16_table : bool
+        True if LiteRT's kernel for int16 operands interpolates a table.
     """
 
     def double(x: Single) -> Array:
@@ -151,9 +162,9 @@ def _leaky_relu(call: NodeInvocation) -> Array:
 def _leaky_steps(call: NodeInvocation) -> Array:
     x, alpha = call.centred(), np.float32(call["alpha"])
     plus = call.scale() / call.output_scale
-    if call.delegated and _LEAST <= plus <= _MOST:
+    if call.delegated and _MIN_SLOPE <= plus <= _MAX_SLOPE:
         minus = plus * alpha
-        if _MOST_NEGATIVE <= minus <= _MOST and abs(minus) >= _LEAST:
+        if _MIN_NEGATIVE_SLOPE <= minus <= _MAX_SLOPE and abs(minus) >= _MIN_SLOPE:
             return np.where(x < 0, eighth_bits(x, minus), eighth_bits(x, plus))
     minus = call.scale() * alpha / call.output_scale
     return np.where(x < 0, multiplied(x, float(minus)), multiplied(x, float(plus)))
@@ -169,9 +180,9 @@ def _prelu(call: NodeInvocation) -> Array:
     return steps + call.output_zero
 
 
-#: Fraction bits that an integer's root gets before it is scaled.
-_FINE = 20
-#: 1.5 with three integer bits, and the root of 1/2 with none.
+#: Fraction bits of an inverse square root before it is scaled.
+_FRACTION_BITS = 20
+#: 1.5 with three integer bits, and sqrt(1/2) with none.
 _THREE_HALVES, _ROOT_HALF = (1 << 28) + (1 << 27), 1518500250
 _NEWTON_STEPS = 5
 
@@ -181,7 +192,7 @@ def _in_bytes(call: NodeInvocation) -> bool:
 
 
 def _magnitude(call: NodeInvocation) -> Array:
-    """Scaled after the sign is gone, which decides halves."""
+    """Absolute value; quantized, the magnitude is scaled, so that ties round away from zero."""
     if not call.in_integers():
         return np.abs(call.numbers())
     if call.scale() == call.output_scale:
@@ -190,7 +201,7 @@ def _magnitude(call: NodeInvocation) -> Array:
 
 
 def _root(call: NodeInvocation) -> Array:
-    """Integer square root rounded down; negative numbers give 0."""
+    """Square root; quantized, rounded down, and 0 for negative numbers."""
     if not call.in_integers():
         return np.sqrt(call.numbers().astype(np.float64))
     real = np.maximum(call.centred(), 0).astype(np.float32) * call.scale()
@@ -198,7 +209,7 @@ def _root(call: NodeInvocation) -> Array:
 
 
 def _inverse_root(call: NodeInvocation) -> Array:
-    """Numbers that are not above zero make the greatest."""
+    """1 / sqrt(x); quantized, the largest value for numbers that are not positive."""
     if int16.is_int16(call):
         return int16.of_positive(call, lambda x: np.float32(1) / np.sqrt(x), greatest=True)
     if not _in_bytes(call):
@@ -208,13 +219,13 @@ def _inverse_root(call: NodeInvocation) -> Array:
     table = np.full(256, limits.max, np.int64)
     for value in range(1, 256):
         root, shift = _newton(value)
-        fine = scale(np.array([1], np.int64), root, shift + _FINE, 0, Rounding.DOUBLE)
-        table[value] = scale(fine, mult, exponent - _FINE, 0, Rounding.DOUBLE)[0] + call.output_zero
+        fine = scale(np.array([1], np.int64), root, shift + _FRACTION_BITS, 0, Rounding.DOUBLE)
+        table[value] = scale(fine, mult, exponent - _FRACTION_BITS, 0, Rounding.DOUBLE)[0] + call.output_zero
     return table[np.clip(x, 0, 255)]
 
 
 def _newton(value: int) -> tuple[int, int]:
-    """Multiplier of 31 bits and exponent of 1 / sqrt(value), by Newton's method from 1."""
+    """31-bit multiplier and exponent of 1 / sqrt(value), by Newton's method starting from 1."""
     if value <= 1:
         return ONE, 0
     shift = 11
@@ -266,7 +277,7 @@ def _left(value: Int64, bits: int) -> Int64:
 
 
 def hard_swish_steps(call: NodeInvocation) -> Int64:
-    """Stored results."""
+    """Stored results of LiteRT's 8-bit hard swish."""
     fine_scale = np.float32(1 / 128) * call.scale()
     multiplier, exponent = _multiplier(fine_scale / call.output_scale)
     if exponent > 0:
@@ -280,12 +291,12 @@ def hard_swish_steps(call: NodeInvocation) -> Int64:
 
 
 def _truncated(product: Int64) -> Int64:
-    """Product of two numbers in units of 2**-15, cut towards zero."""
+    """Product in units of 2**-30, truncated towards zero to units of 2**-15."""
     return np.sign(product) * (np.abs(product) >> 15)
 
 
 def _gate(fine: Int64, fine_scale: np.float32) -> Int64:
-    """relu6(x + 3) / 6 in units of 2**-15: x in units of 3 * 2**-15, saturated, then from -1..1 to 0..1."""
+    """relu6(x + 3) / 6 in units of 2**-15: x is saturated in units of 3 * 2**-15 and mapped from -1..1 to 0..1."""
     multiplier, exponent = _multiplier(fine_scale / np.float32(3 / 32768))
     value = _left(fine, exponent - 1) if exponent > 0 else fine
     value = saturate(half_up(value * multiplier, 15), _LOW, _HIGH)

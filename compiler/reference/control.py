@@ -1,4 +1,4 @@
-"""Control flow: which subgraph runs, and how often. Who runs it, numpy or the accelerator, is the caller's affair."""
+"""Execution of `if` and `loop` nodes; the caller supplies functions that run the subgraphs, in numpy or on a device."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,23 +10,22 @@ from compiler.ir.tensor import Tensor
 from compiler.reference.node_invocation import Array
 from hw.errors import WorkError
 
-#: The loops of a model may take so many iterations for a sample, all together; with more, one of them is taken for
-#: endless. The longest sequences that networks go through step by step are 16,000 samples of sound and texts of 32,000
-#: words; on the golden model so many steps of a small layer take minutes.
+#: Limit on the iterations of all loops of a model per sample, beyond which a loop counts as endless. The longest
+#: sequences that networks process step by step are about 16,000 audio samples or 32,000 words.
 MOST_TRIPS = 1 << 15
 
-#: From the inputs of a subgraph, in order, to its outputs.
+#: Function that runs a subgraph: takes its inputs in order and returns its outputs.
 Body = Callable[[Sequence[Array]], Sequence[Array]]
 
 
 class Trips:
-    """Counts the iterations of all loops for one sample."""
+    """Counter of the iterations of all loops for one sample."""
 
     def __init__(self) -> None:
         self.left = MOST_TRIPS
 
     def take(self, name: str) -> None:
-        """One more; WorkError if there may be none."""
+        """Count an iteration of the named loop; raises WorkError if the limit is exceeded."""
         if not self.left:
             raise WorkError(
                 f"loop {name!r} does not end: the loops of a model may take {MOST_TRIPS:,} iterations for a sample"
@@ -43,25 +42,25 @@ def run_control(
     outputs: Sequence[Tensor],
     trips: Trips,
 ) -> list[Array]:
-    """Reference evaluation of control-flow nodes (compiler/ir/control.py).
+    """Execute a control-flow node (compiler/ir/control.py) and return its outputs.
 
     Parameters
     ----------
     name, op, attributes
-        The node's.
+        Name, operator and attributes of the node.
     operands : sequence of arrays
-        In the node's order, constants among them.
+        Operands in the node's order, constants included.
     bodies : sequence of functions
-        Its subgraphs.
+        Functions that run the node's subgraphs.
     outputs : sequence of Tensor
-        What is to be made.
+        Output tensors of the node.
     trips : Trips
-        Iterations that there may be.
+        Counter of loop iterations.
 
     Raises
     ------
     WorkError
-        A loop does not end, goes on behind the end of what it scans, or ends before its stacks are full.
+        A loop does not end, exceeds the length of a scanned value, or ends before its stacked outputs are complete.
     """
     if op == "if":
         return list(bodies[0 if truth(operands[0]) else 1](operands[1:]))
@@ -103,5 +102,5 @@ def _loop(
 
 def _slice(name: str, scanned: Array, count: int, sign: int) -> Array:
     if count >= len(scanned):
-        raise WorkError(f"loop {name!r} goes on behind the {len(scanned)} slices of what it scans")
+        raise WorkError(f"loop {name!r} runs past the {len(scanned)} slices of its scanned input")
     return np.asarray(scanned[count if sign > 0 else len(scanned) - 1 - count])

@@ -1,4 +1,4 @@
-"""Sums, products, clips and comparisons, element by element."""
+"""Elementwise sums, products, clips, integer divisions and comparisons."""
 
 import math
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from compiler.reference.node_invocation import Array, NodeInvocation, Operator, 
 from compiler.util.scaling import Affine
 from cosim.semantics.fixed_point import half_up
 
-#: The same for int16, whose sums must be 32 bits as well.
+#: `LEFT_SHIFT` for int16 operands, whose sums must fit 32 bits as well.
 _LEFT_SHIFT_16 = 15
-#: Quotients of scales that XNNPACK's kernels take; LiteRT's own run otherwise.
+#: Ratios of scales that XNNPACK's kernels support; LiteRT's own kernels are used otherwise.
 _SUM_RATIOS = (np.float32(2**-10), np.float32(2**8))
 _PRODUCT_RATIOS = (np.float32(2**-16), np.float32(2**8))
 
 
 def _sum_reference(call: NodeInvocation, sign: int) -> Int64:
-    """Both operands to half the greater scale with many more bits, then the sum to the output's."""
+    """LiteRT's kernel: operands are scaled to twice the larger scale with extra bits, the sum to the output's."""
     left = _LEFT_SHIFT_16 if call.output.dtype == "int16" else LEFT_SHIFT
     twice = 2 * max(float(call.scale(0)), float(call.scale(1)))
     a, b = (multiplied(call.centred(i), float(call.scale(i)) / twice, left=left) for i in (0, 1))
@@ -27,7 +27,7 @@ def _sum_reference(call: NodeInvocation, sign: int) -> Int64:
 
 
 def _sum_xnnpack(call: NodeInvocation, sign: int) -> Int64:
-    """One shift, halves up, of the sum of products with 21-bit multipliers."""
+    """XNNPACK's kernel: one shift, rounding ties up, of the sum of products with 21-bit multipliers."""
     a, b = (Affine(float(call.scale(i)), call.zero(i)) for i in (0, 1))
     fields = raw_fields(a, b, Affine(float(call.output_scale), call.output_zero))
     total = call.centred(0) * fields["x_mult"] + sign * call.centred(1) * fields["r_mult"]
@@ -48,7 +48,7 @@ def _summed(call: NodeInvocation, sign: int) -> Array:
 
 
 def mul(call: NodeInvocation) -> Array:
-    """Product; quantized, its scale is computed in float32."""
+    """Product; if quantized, the ratio of scales is computed in float32."""
     if not call.in_integers(2):
         return call.numbers(0) * call.numbers(1)
     ratio, product = call.scale(0) * call.scale(1) / call.output_scale, call.centred(0) * call.centred(1)
@@ -58,7 +58,7 @@ def mul(call: NodeInvocation) -> Array:
 
 
 def clip(call: NodeInvocation) -> Array:
-    """Within limits that are real numbers; quantized, the limits are rounded to the output's integers."""
+    """Clip to real limits; if quantized, the limits are rounded to integers of the output."""
     low, high = call["low"], call["high"]
     if call.in_integers():
         steps = (_limit(call, low), _limit(call, high))
@@ -72,15 +72,16 @@ def clip(call: NodeInvocation) -> Array:
 
 
 def _limit(call: NodeInvocation, value: float) -> int:
-    least, most = limits(call.output.dtype)
+    """A real limit as an integer of the output."""
+    lowest, highest = limits(call.output.dtype)
     if math.isinf(value):
-        return most if value > 0 else least
+        return highest if value > 0 else lowest
     steps = round_half_away(np.array(np.float32(value) / call.output_scale, np.float64))
-    return int(max(least, min(float(steps) + call.output_zero, most)))
+    return int(max(lowest, min(float(steps) + call.output_zero, highest)))
 
 
 def floor_div(call: NodeInvocation) -> Array:
-    """Quotient rounded down, of stored integers whatever they mean, as LiteRT's kernel takes them."""
+    """Quotient of the stored values, rounded down; quantizations are ignored, as in LiteRT's kernel."""
     a, b = call.values
     if not b.all():
         raise call.error("divides by zero")
@@ -99,7 +100,7 @@ ELEMENTWISE: dict[str, Operator] = {
 
 
 def _comparing(function: Callable[..., Array]) -> Operator:
-    """An operator on the numbers that its operands stand for."""
+    """An operator on the dequantized values of its operands."""
 
     def compare(call: NodeInvocation) -> Array:
         return np.asarray(function(*(call.numbers(i) for i in range(len(call.values)))))

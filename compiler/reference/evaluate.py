@@ -1,4 +1,4 @@
-"""Computes a whole graph or one node of it."""
+"""Evaluation of a whole graph or of one node, and the table of all operators."""
 
 import binascii
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +28,11 @@ from compiler.reference.reduce import POOL, REDUCE
 from compiler.reference.shape import SHAPE
 from hw.errors import InputError, shown
 
-#: Integers that are no quantized numbers, and what says so.
+#: Types of integers that are not quantized numbers.
 _WIDE = ("int32", "int64", "bool")
+#: Identity quantization, of integers that represent their own value.
 _ONE = Quantization((1.0,), (0,))
-#: Gets a subgraph and its inputs.
+#: Callback that receives a subgraph and its inputs.
 Watch = Callable[[Graph, Mapping[str, Array]], None]
 
 
@@ -49,28 +50,30 @@ def evaluate(
     Parameters
     ----------
     graph : Graph
+        The graph to evaluate.
     inputs : dict
-        An array for each input of the graph, of its shape and type.
+        An array of the right shape and type for each input of the graph.
     rounding : "reference", "xnnpack" or "onnxruntime"
-        Whether quantized operators round as LiteRT's reference kernels, as its default interpreter, or as onnxruntime.
+        Rounding of quantized operators: LiteRT's reference kernels, its default interpreter with XNNPACK, or
+        onnxruntime.
     keep : bool
-        Give every tensor that is no constant, not only the outputs.
+        Return every tensor that is not constant, not only the outputs.
     watch : function, optional
-        Gets every subgraph that runs, and its inputs.
+        Called with every subgraph that runs, and its inputs.
     trips : Trips, optional
-        Iterations that loops may take, where this is part of something larger.
+        Counter of loop iterations, if this graph is part of a larger one.
 
     Raises
     ------
     InputError
-        An input is missing, unknown, or of another shape or type; or as `run_node` says.
+        An input is missing, unknown, or of another shape or type; or `run_node` rejects a node.
     WorkError
         A loop does not end.
     """
     _check(graph, inputs)
     trips = trips or Trips()
     values = {name: np.asarray(inputs[name]) for name in graph.inputs}
-    left = {} if keep else {name: len(graph.consumers(name)) for name in graph.tensors}
+    uses_left = {} if keep else {name: len(graph.consumers(name)) for name in graph.tensors}
     wanted = set(graph.outputs)
     for node in graph:
         operands = [_value(graph.tensors[name], values) for name in node.inputs]
@@ -80,8 +83,8 @@ def evaluate(
             strict=True,
         )
         for name in dict.fromkeys(() if keep else node.inputs):
-            left[name] -= 1
-            if not left[name] and name not in wanted:
+            uses_left[name] -= 1
+            if not uses_left[name] and name not in wanted:
                 values.pop(name, None)
     if keep:
         return values
@@ -102,8 +105,8 @@ def run_node(
     Raises
     ------
     InputError
-        The number of inputs, a shape or type is wrong; a window, index or quantization is none the operator can have;
-        the result is not of the shape the graph says; there is too little memory.
+        The number of inputs, a shape or type is wrong; the operator does not support a window, index or quantization;
+        the result does not have the shape of the output tensor; or memory is exhausted.
     """
     if rounding not in KERNELS:
         raise InputError(f"rounding must be {' or '.join(KERNELS)}, not {shown(rounding)}")
@@ -135,15 +138,15 @@ def run_node(
 
 
 def _as_integers(tensors: Sequence[Tensor], output: Tensor) -> tuple[Sequence[Tensor], Tensor]:
-    """The tensors of a node on integers that stand for themselves, without that meaning.
+    """The tensors of a node, without quantization if all of them are integers that represent their own value.
 
-    Arithmetic on them is that of their type, which neither saturates nor goes through float32. Bytes with a meaning
-    are quantized numbers.
+    Arithmetic on such integers is that of their type, which neither saturates nor converts to float32. 8-bit tensors
+    with a quantization are quantized numbers.
     """
-    every = (*tensors, output)
+    all_tensors = (*tensors, output)
     wide = all(each.dtype in _WIDE for each in tensors) and output.dtype in (*_WIDE, "float32")
-    plain = output.quantization is None and all(each.dtype != "float32" for each in every)
-    if not (wide or plain) or any(each.quantization not in (None, _ONE) for each in every):
+    plain = output.quantization is None and all(each.dtype != "float32" for each in all_tensors)
+    if not (wide or plain) or any(each.quantization not in (None, _ONE) for each in all_tensors):
         return tensors, output
     return [replace(each, quantization=None) for each in tensors], replace(output, quantization=None)
 
@@ -153,8 +156,8 @@ def _body(graph: Graph, rounding: Kernels, watch: Watch | None, trips: Trips) ->
         given = dict(zip(graph.inputs, inputs, strict=True))
         if watch:
             watch(graph, given)
-        made = evaluate(graph, given, rounding=rounding, watch=watch, trips=trips)
-        return [made[name] for name in graph.outputs]
+        results = evaluate(graph, given, rounding=rounding, watch=watch, trips=trips)
+        return [results[name] for name in graph.outputs]
 
     return run
 
@@ -182,7 +185,7 @@ def _kind(tensor: Tensor | Array) -> str:
 
 
 def _fits(tensor: Tensor, value: object, what: str, node: Node | None = None) -> None:
-    """Refuse what is not of a tensor's type and shape; this runs for every operand of every iteration."""
+    """Raise InputError unless a value has a tensor's type and shape; called for every operand of every iteration."""
     if isinstance(value, np.ndarray) and value.shape == tensor.shape and value.dtype == tensor.dtype:
         return
     given = _kind(value) if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
@@ -196,13 +199,13 @@ def onnx_node(call: NodeInvocation) -> Array:
     Raises
     ------
     GraphError
-        The node or its inputs are refused.
+        The node cannot be computed, or its inputs do not fit.
     """
     return _computed(call, call.values, call["number"])
 
 
 def function(call: NodeInvocation) -> Array:
-    """A function of each number, in single precision as ONNX has it."""
+    """An elementwise ONNX function, in single precision."""
     return _computed(call, (call.numbers().astype(np.float32),), 0)
 
 
@@ -222,7 +225,7 @@ OPERATORS: dict[str, Operator] = (
 
 
 def _computed(call: NodeInvocation, values: Sequence[Array], number: int) -> Array:
-    from compiler.reference.onnx_node_model import REFUSALS, line_of, node_model  # few models need it
+    from compiler.reference.onnx_node_model import REFUSALS, line_of, node_model  # imported only if needed
 
     try:
         result = node_model(call["model"]).computed(values, number)
@@ -234,12 +237,13 @@ def _computed(call: NodeInvocation, values: Sequence[Array], number: int) -> Arr
 
 
 def check_node(node: Node, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """Refuse a node of a compiled file that its maker should have refused.
+    """Check an ONNX node of a compiled file, which another version of the compiler may have accepted.
 
     Raises
     ------
     GraphError
-        ONNX's reference would compute it as if it said something else, it would take for ever, or there is none in it.
+        ONNX's reference ignores one of the node's attributes or inputs, the node is too expensive, or its model is
+        damaged.
     """
     from compiler.reference.onnx_node_model import (
         Given,
@@ -259,7 +263,7 @@ def check_node(node: Node, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
     try:
         given = [tensor and Given(tensor.shape, tensor.data) for tensor in known]
         check_reference(held.proto, given)
-        check_work(held.asked, given, [tensor.shape for tensor in outputs])
+        check_work(held.spec, given, [tensor.shape for tensor in outputs])
     except LeftOutError as error:
         raise GraphError(
             f"{name}: {error} is left out by ONNX's reference; compile the model again"

@@ -9,21 +9,29 @@ from hw.isa.enums import Rounding
 
 Int64 = NDArray[np.int64]
 
-#: LiteRT multiplies 64-bit sums by multipliers cut to 16 bits; this is the greatest.
-_MOST_16 = 0x7FFF
+#: Largest of the 16-bit multipliers by which LiteRT multiplies 64-bit sums.
+_MAX_MULTIPLIER_16 = 0x7FFF
 
 
 def round_half_away(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Nearest whole numbers, halves away from zero, exactly."""
+    """Nearest integers, ties away from zero, exactly."""
     whole = np.trunc(values)
     return whole + np.sign(values) * (np.abs(values - whole) >= 0.5)
 
 
 def multiplied(values: Int64, ratio: ArrayLike, rounding: Rounding = Rounding.DOUBLE, left: int = 0) -> Int64:
-    """Values << left, times a ratio (or one for each index of the last axis) in 31-bit fixed point.
+    """LiteRT's MultiplyByQuantizedMultiplier: values << left times a ratio in 31-bit fixed point.
 
-    LiteRT's MultiplyByQuantizedMultiplier: `Rounding.DOUBLE` is how its reference kernels round. A negative ratio
-    negates the product of its magnitude.
+    Parameters
+    ----------
+    values : int64 array
+        Integers to scale.
+    ratio : float or array
+        One ratio, or one for each index of the last axis; a negative ratio negates the product of its magnitude.
+    rounding : Rounding
+        Rounding mode; LiteRT's reference kernels use `Rounding.DOUBLE`.
+    left : int
+        Number of bits by which the values are shifted to the left first.
     """
     ratios = np.atleast_1d(np.asarray(ratio, np.float64))
     pairs = [quantize_multiplier(abs(float(r))) for r in ratios]
@@ -37,20 +45,20 @@ def multiplied(values: Int64, ratio: ArrayLike, rounding: Rounding = Rounding.DO
 
 
 def multiplied_16(values: Int64, ratio: ArrayLike) -> Int64:
-    """The same for the 64-bit sums of int16 operators: multipliers of 16 bits, rounded once."""
+    """Scaling of the 64-bit sums of int16 operators, with 16-bit multipliers and a single rounding."""
     pairs = [quantize_multiplier(float(r)) for r in np.atleast_1d(np.asarray(ratio, np.float64))]
-    multipliers = np.array([min((m + (1 << 15)) >> 16, _MOST_16) for m, _ in pairs], np.int64)
+    multipliers = np.array([min((m + (1 << 15)) >> 16, _MAX_MULTIPLIER_16) for m, _ in pairs], np.int64)
     shifts = np.array([15 - e for _, e in pairs], np.int64)
     return (values * multipliers + (np.int64(1) << (shifts - 1))) >> shifts
 
 
 def multiplied_real(values: Int64, ratio: ArrayLike) -> Int64:
-    """XNNPACK's: a float32 product, rounded to even; the ratio is made of float32 numbers in float32."""
+    """XNNPACK's scaling: a float32 product, ties to even; the ratio must have been computed in float32."""
     return np.rint(values.astype(np.float32) * np.asarray(ratio, np.float32)).astype(np.int64)
 
 
 def multiplied_away(values: Int64, ratio: ArrayLike) -> Int64:
-    """LiteRT's reference dense layer: a product in double precision, halves away from zero."""
+    """Scaling of LiteRT's reference dense layer: a product in double precision, ties away from zero."""
     return round_half_away(values * np.asarray(ratio, np.float64)).astype(np.int64)
 
 
@@ -58,17 +66,17 @@ ONE = (1 << 31) - 1
 #: exp(-2**k) for k = -2..4, in units of 2**-31.
 _POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
 _EXP_EIGHTH, _THIRD = 1895147668, 715827883
-#: Newton's start for a reciprocal, 48/17 - 32/17 x, in units of 2**-29.
+#: Coefficients of the initial estimate 48/17 - 32/17 x of a reciprocal for Newton's method, in units of 2**-29.
 _NEWTON = (1515870810, -1010580540)
 
 
 def times(a: Int64, b: Int64 | int) -> Int64:
-    """Product of numbers in units of 2**-31, rounded to such units: halves up."""
+    """Product of numbers in units of 2**-31, rounded to the same units, ties up."""
     return saturate(half_up(a * b, 31))
 
 
 def shifted(a: Int64, bits: int) -> Int64:
-    """Times a power of two: saturated, or rounded with halves away from zero."""
+    """Product with a power of two: saturated to the left, rounded with ties away from zero to the right."""
     return saturate(a << bits) if bits >= 0 else half_away(a, -bits)
 
 

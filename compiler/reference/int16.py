@@ -1,4 +1,4 @@
-"""LiteRT's int16 kernels of functions: tables of few entries, between which they interpolate in integers."""
+"""LiteRT's int16 kernels of functions, which interpolate small tables in integer arithmetic."""
 
 from collections.abc import Callable
 from functools import cache
@@ -11,16 +11,16 @@ from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import scale
 from hw.isa.enums import Rounding
 
-#: How much of a straight line's error in its middle the entries of the sigmoid's table take away.
-_MOVED = 0.5
-#: Entries of other tables, each for 128 values of x.
+#: Fraction of the linear interpolation's midpoint error by which entries of the sigmoid's table are corrected.
+_MIDPOINT_CORRECTION = 0.5
+#: Number of intervals of the other tables, each for 128 values of x.
 _STEPS = 512
-#: Units of a scaled x: 1 / (3 * 4096).
+#: Number of units per 1.0 of a scaled x.
 _UNITS = 3.0 * 4096
-_LEAST, _MOST = -(1 << 15), (1 << 15) - 1
-#: Steps of the input of the softmax's exponential, which covers -10..0.
+_INT16_MIN, _INT16_MAX = -(1 << 15), (1 << 15) - 1
+#: Scale of the input of the softmax's exponential, which covers -10..0.
 _EXP_STEP = 10.0 / 65535
-#: Steps of the results of the softmax's tables.
+#: Scale of the results of the softmax's tables.
 _UNIT_STEP = 2.0 / 65535
 
 
@@ -39,7 +39,7 @@ def is_unit(call: NodeInvocation) -> bool:
 def sigmoid(call: NodeInvocation) -> Int64:
     """1 / (1 + exp(-x)) in units of 2**-15."""
     x = _scaled(call)
-    found = _interpolated(np.abs(x), 9, _MOST << 10)
+    found = _interpolated(np.abs(x), 9, _INT16_MAX << 10)
     found = np.where(x >= 0, found + (1 << 9), (1 << 25) - found + (1 << 9) - 1)
     return found >> 10
 
@@ -53,24 +53,24 @@ def tanh(call: NodeInvocation) -> Int64:
 
 
 def _scaled(call: NodeInvocation) -> Int64:
-    """The operand in units of 1 / 12288."""
+    """The operand in units of 1 / (3 * 4096)."""
     x, real = call.values[0].astype(np.int64), float(call.scale())
     mantissa, exponent = np.frexp(real)
     left = 12 + int(exponent) - 1
     if mantissa == 0.5 and left in (0, 1):
         return x * (3 << left)
     multiplier, shift = real * _UNITS, 0
-    while multiplier <= _MOST / 2 and shift <= 30:
+    while multiplier <= _INT16_MAX / 2 and shift <= 30:
         multiplier, shift = multiplier * 2, shift + 1
     return x * int(multiplier) + (1 << shift >> 1) >> shift
 
 
-def _interpolated(x: Int64, bits: int, most: int) -> Int64:
-    """Entries of the sigmoid's table at x >= 0, of which the lowest `bits` lie between two entries."""
+def _interpolated(x: Int64, bits: int, saturated: int) -> Int64:
+    """Interpolated sigmoid at x >= 0, whose lowest `bits` bits are the fraction; `saturated` beyond the table."""
     index = np.minimum(x >> bits, 254)
     low = _SIGMOID[index]
     between = (low << bits) + (x & (1 << bits) - 1) * (_SIGMOID[index + 1] - low)
-    return np.where(x >> bits >= 255, most, between)
+    return np.where(x >> bits >= 255, saturated, between)
 
 
 def softmax(call: NodeInvocation, away: Int64) -> Int64:
@@ -78,34 +78,34 @@ def softmax(call: NodeInvocation, away: Int64) -> Int64:
 
     Parameters
     ----------
-    call : Call
-        The node.
+    call : NodeInvocation
+        The softmax node with its operand.
     away : int64 array (..., columns)
-        How far each value lies below the greatest of its row: 0 or negative.
+        Difference of each value to the maximum of its row, 0 or negative.
     """
     ratio = float(call.scale()) * float(np.float32(call["beta"])) / _EXP_STEP
     scaled = scale(away, *quantize_multiplier(ratio), 0, Rounding.DOUBLE)
-    powers = _looked_up(_exponentials(), np.clip(scaled + _MOST, _LEAST, _MOST))
+    powers = _looked_up(_exponentials(), np.clip(scaled + _INT16_MAX, _INT16_MIN, _INT16_MAX))
     sums = powers.sum(-1, keepdims=True)
     headroom = 32 - np.frexp(sums.astype(np.float64))[1].astype(np.int64)  # leading zeros
     fraction = ((sums << (headroom - 1)) + (1 << 13) >> 14) - (1 << 15) - (1 << 16)
-    inverse = _looked_up(_reciprocals(), np.clip(fraction, _LEAST, _MOST))
+    inverse = _looked_up(_reciprocals(), np.clip(fraction, _INT16_MIN, _INT16_MAX))
     shift = 31 - headroom
-    return np.clip(powers * inverse + (np.int64(1) << (shift - 1)) >> shift, 0, _MOST)
+    return np.clip(powers * inverse + (np.int64(1) << (shift - 1)) >> shift, 0, _INT16_MAX)
 
 
 def _looked_up(table: Int64, x: Int64) -> Int64:
-    """The table's entries for int16 numbers, interpolated."""
+    """Interpolated values of a table of 513 entries at int16 numbers."""
     index = (x >> 7) + 256
     slope = table[index + 1] - table[index]
     return table[index] + (slope * (x & 0x7F) + 64 >> 7)
 
 
 def _sigmoids() -> Int64:
-    """The sigmoid's table: entries 1/24 apart, in units of 2**-16, moved by half the error of straight lines."""
-    places = np.arange(256)
-    here, middle, there = (65536 / (1 + np.exp(-(places + more) / 24)) for more in (0, 0.5, 1))
-    entries = np.rint(here + _MOVED * (middle - (here + there) / 2)).astype(np.int64)
+    """The sigmoid's table: entries at multiples of 1/24, in units of 2**-16, corrected by half the midpoint error."""
+    indices = np.arange(256)
+    here, middle, there = (65536 / (1 + np.exp(-(indices + offset) / 24)) for offset in (0, 0.5, 1))
+    entries = np.rint(here + _MIDPOINT_CORRECTION * (middle - (here + there) / 2)).astype(np.int64)
     entries[-1] = 0xFFFF
     return entries
 
@@ -115,23 +115,23 @@ _SIGMOID = _sigmoids()
 
 @cache
 def _exponentials() -> Int64:
-    return _table(np.exp, (_EXP_STEP, _MOST), (_UNIT_STEP, 0), np.float64)
+    return _table(np.exp, (_EXP_STEP, _INT16_MAX), (_UNIT_STEP, 0), np.float64)
 
 
 @cache
 def _reciprocals() -> Int64:
-    return _table(lambda x: 1 / (1 + x), (1.0 / 65535, _LEAST), (_UNIT_STEP, 0), np.float64)
+    return _table(lambda x: 1 / (1 + x), (1.0 / 65535, _INT16_MIN), (_UNIT_STEP, 0), np.float64)
 
 
 def by_table(call: NodeInvocation, function: Callable[[Array], Array]) -> Int64:
-    """A function of single precision numbers, interpolated between 513 of them."""
-    meanings = ((float(call.scale()), call.zero()), (float(call.output_scale), call.output_zero))
-    return _looked_up(_table(function, *meanings, np.float32), call.values[0].astype(np.int64))
+    """A function of single-precision numbers, interpolated from a table of 513 entries."""
+    quantizations = ((float(call.scale()), call.zero()), (float(call.output_scale), call.output_zero))
+    return _looked_up(_table(function, *quantizations, np.float32), call.values[0].astype(np.int64))
 
 
 def of_positive(call: NodeInvocation, function: Callable[[Array], Array], *, greatest: bool) -> Int64:
-    """The same of a function of numbers above zero; others become the greatest result, or the least."""
-    bound = _MOST if greatest else _LEAST
+    """`by_table` for a function of positive numbers; others give the largest or smallest result."""
+    bound = _INT16_MAX if greatest else _INT16_MIN
     limit = call.output_scale * np.float32(bound - call.output_zero)
 
     def single(x: Array) -> Array:
@@ -143,22 +143,22 @@ def of_positive(call: NodeInvocation, function: Callable[[Array], Array], *, gre
 def _table(
     function: Callable[[Array], Array], given: tuple[float, int], made: tuple[float, int], kind: type
 ) -> Int64:
-    """Entries of a function, moved by half the error of straight lines between them.
+    """Table of a function, with entries corrected by half the midpoint error of linear interpolation.
 
     Parameters
     ----------
     function : callable
-        From real numbers to real numbers.
+        Function of real numbers.
     given, made : (float, int)
         Scale and zero point of its operand and of its result.
     kind : type
-        float32 or float64, in which LiteRT computes the table.
+        float32 or float64, the type in which LiteRT computes the table.
     """
-    first, last = (kind(given[0]) * kind(each - given[1]) for each in (_LEAST, _MOST))
-    least, most = (kind(made[0]) * kind(each - made[1]) for each in (_LEAST, _MOST))
-    inverse = kind(65536) / (most - least)
+    first, last = (kind(given[0]) * kind(each - given[1]) for each in (_INT16_MIN, _INT16_MAX))
+    lowest, highest = (kind(made[0]) * kind(each - made[1]) for each in (_INT16_MIN, _INT16_MAX))
+    inverse = kind(65536) / (highest - lowest)
     width = (last - first) / kind(_STEPS)
-    places = np.arange(_STEPS).astype(kind)
+    indices = np.arange(_STEPS).astype(kind)
 
     def units(x: Array) -> Array:
         return function(x).astype(kind) * inverse
@@ -166,9 +166,9 @@ def _table(
     def nearest(x: Array) -> Array:
         return round_half_away(x.astype(np.float64)).astype(kind)
 
-    here, there = units(first + places * width), units(first + (places + kind(1)) * width)
-    middle = nearest(units(first + places * width + width / kind(2)))
-    drawn = nearest((there + nearest(here)) / kind(2))
-    entries = nearest(here) - nearest((drawn - middle) / kind(2))
+    here, there = units(first + indices * width), units(first + (indices + kind(1)) * width)
+    middle = nearest(units(first + indices * width + width / kind(2)))
+    interpolated = nearest((there + nearest(here)) / kind(2))
+    entries = nearest(here) - nearest((interpolated - middle) / kind(2))
     entries = np.append(entries, nearest(units(np.array([last]))))
-    return np.clip(entries, _LEAST, _MOST).astype(np.int64)
+    return np.clip(entries, _INT16_MIN, _INT16_MAX).astype(np.int64)

@@ -1,4 +1,4 @@
-"""One node about to be computed: its operands, as stored and as the numbers they stand for."""
+"""A node with its operands as stored and as real numbers, and the operators that convert quantizations."""
 
 import functools
 from collections.abc import Callable
@@ -12,17 +12,17 @@ from compiler.ir.graph import GraphError, Node
 from compiler.ir.tensor import Quantization, Tensor, same_numbers
 from compiler.reference.fixed_point import Int64, multiplied, round_half_away
 
-#: Range of the quotient of scales that XNNPACK converts, in 1/256.
-_LEAST, _MOST = np.float32(1 / 256), np.float32(128)
+#: Range of the ratio of scales that XNNPACK's requantization supports.
+_MIN_RATIO, _MAX_RATIO = np.float32(1 / 256), np.float32(128)
 
 
 def eighth_bits(centred: Int64, ratio: np.float32) -> Int64:
-    """XNNPACK's conversion: a multiplier in 1/256, halves up."""
+    """XNNPACK's requantization: a multiplier in units of 1/256, ties up."""
     return (centred * int(np.rint(np.float32(256) * ratio)) + 128) >> 8
 
 
-#: Whose rounding quantized operators repeat: LiteRT's reference kernels, its default interpreter with XNNPACK, or
-#: onnxruntime, where a quantized operator is the real one between dequantized inputs and a quantized result.
+#: Kernels whose rounding quantized operators reproduce: LiteRT's reference kernels, its default interpreter with
+#: XNNPACK, or onnxruntime, where a quantized operator is the real one on dequantized inputs with a quantized result.
 Kernels = Literal["reference", "xnnpack", "onnxruntime"]
 KERNELS: tuple[str, ...] = get_args(Kernels)
 
@@ -34,20 +34,20 @@ Real = NDArray[np.float64]
 class NodeInvocation:
     """A node with its operands.
 
-    An operator is a function of a Call. It returns either integers, the values to be stored (saturated to a quantized
-    output's type afterwards), or floating point numbers, the real results (quantized or rounded to float32 afterwards).
-    Real arithmetic is done in double precision, so that a float32 result is rounded once.
+    An operator is a function of a NodeInvocation. It returns either integers, the values to be stored (saturated to a
+    quantized output's type afterwards), or floating-point numbers, the real results (quantized or rounded to float32
+    afterwards). Real arithmetic is done in double precision, so that a float32 result is rounded once.
 
     Parameters
     ----------
     node : Node
         Operator, name and attributes.
     tensors, values : tuple
-        Its inputs and their contents, in the operator's order.
+        Input tensors and their contents, in the operator's order.
     output : Tensor
-        What is to be made.
+        Output tensor of the node.
     kernels : Kernels
-        Whose rounding applies where numbers are quantized.
+        Kernels whose rounding is reproduced for quantized numbers.
     """
 
     node: Node
@@ -60,22 +60,22 @@ class NodeInvocation:
         return self.node.attributes[attribute]
 
     def quantized(self, count: int = 1) -> bool:
-        """The first `count` inputs and the output all are quantized."""
+        """Return True if the first `count` inputs and the output are quantized."""
         tensors = (*self.tensors[:count], self.output)
         return all(tensor.quantization is not None for tensor in tensors)
 
     def in_integers(self, count: int = 1) -> bool:
-        """The node is quantized so, and the kernels compute such a node with integers."""
+        """Return True if the node is `quantized` and the kernels compute on its integers."""
         return self.kernels != "onnxruntime" and self.quantized(count)
 
     @property
     def delegated(self) -> bool:
-        """The operator, if XNNPACK has it at all, runs there: it is quantized to 8 bits."""
+        """True if XNNPACK computes the node, provided it has the operator: the node is quantized to 8 bits."""
         eight = all(np.dtype(t.dtype).itemsize == 1 for t in (self.tensors[0], self.output))
         return self.kernels == "xnnpack" and eight
 
     def centred(self, index: int = 0) -> Int64:
-        """An input's integers less their zero point."""
+        """Integers of an input less their zero point."""
         values, q = self.values[index].astype(np.int64), self.tensors[index].quantization
         if q is None or not any(q.zero_point):
             return values
@@ -91,21 +91,21 @@ class NodeInvocation:
         return values.astype(np.int64)
 
     def scale(self, index: int = 0) -> np.float32:
-        """The one scale of an input."""
+        """Per-tensor scale of an input."""
         return np.float32(self._whole(self.tensors[index]).scale[0])
 
     def zero(self, index: int = 0) -> int:
-        """The one zero point of an input."""
+        """Per-tensor zero point of an input."""
         return self._whole(self.tensors[index]).zero_point[0]
 
     @property
     def output_scale(self) -> np.float32:
-        """The one scale of the output."""
+        """Per-tensor scale of the output."""
         return np.float32(self._whole(self.output).scale[0])
 
     @property
     def output_zero(self) -> int:
-        """The one zero point of the output."""
+        """Per-tensor zero point of the output."""
         return self._whole(self.output).zero_point[0]
 
     def error(self, text: str) -> GraphError:
@@ -122,29 +122,29 @@ class NodeInvocation:
 
 
 def requantized(call: NodeInvocation, stored: Array, index: int = 0, dtype: type = np.float64) -> Int64:
-    """Integers of an input's quantization in that of the output, not yet saturated.
+    """Stored integers converted from an input's quantization to the output's, not yet saturated.
 
-    The quotient of the scales is taken in `dtype`: LiteRT's kernels differ in that.
+    The ratio of the scales is computed in `dtype`, in which LiteRT's kernels differ.
     """
-    whole = stored.astype(np.int64)
+    integers = stored.astype(np.int64)
     if same_numbers(call.tensors[index].quantization, call.output.quantization):
-        return whole
+        return integers
     if call.kernels == "onnxruntime":
-        real = (whole - call.zero(index)).astype(np.float32) * call.scale(index)
+        real = (integers - call.zero(index)).astype(np.float32) * call.scale(index)
         return quantize_real(real, call.output, call.kernels)
     ratio = float(dtype(call.scale(index)) / dtype(call.output_scale))
-    return multiplied(whole - call.zero(index), ratio) + call.output_zero
+    return multiplied(integers - call.zero(index), ratio) + call.output_zero
 
 
 def quantize(call: NodeInvocation) -> Array:
-    """Nearest integers; the output's quantization applies when the result is stored."""
+    """The real operand; it is quantized when the result is stored."""
     return call.numbers()
 
 
 def requantize(call: NodeInvocation) -> Array:
-    """The same numbers in another quantization."""
+    """The operand converted to the output's quantization."""
     ratio = call.scale() / call.output_scale
-    if call.delegated and call.tensors[0].dtype == call.output.dtype and _LEAST <= ratio <= _MOST:
+    if call.delegated and call.tensors[0].dtype == call.output.dtype and _MIN_RATIO <= ratio <= _MAX_RATIO:
         return eighth_bits(call.centred(), ratio) + call.output_zero
     return requantized(call, call.values[0])
 
@@ -155,7 +155,7 @@ def table(call: NodeInvocation) -> Array:
 
 
 def _dynamic(call: NodeInvocation) -> tuple[np.float32, int]:
-    """Step and zero byte, as onnxruntime finds them."""
+    """Scale and zero point of a dynamic quantization to uint8, as onnxruntime computes them."""
     x = call.values[0].astype(np.float32)
     low, high = (np.float32(f(x, initial=np.float32(0))) for f in (np.min, np.max))
     scale = np.float32(1) if low == high else (high - low) / np.float32(255)
@@ -163,7 +163,7 @@ def _dynamic(call: NodeInvocation) -> tuple[np.float32, int]:
 
 
 def dynamic_quantize(call: NodeInvocation) -> Array:
-    """Nearest steps of the range's 255th part, ties to even."""
+    """The operand quantized to uint8 with the scale of its own range, ties to even."""
     scale, zero = _dynamic(call)
     return np.clip(np.rint(call.values[0].astype(np.float32) / scale) + zero, 0, 255).astype(np.int64)
 
@@ -183,7 +183,7 @@ QUANTIZE: dict[str, Operator] = {
 
 
 def along(values: Array, q: Quantization, dimensions: int) -> Array:
-    """One value for each scale, shaped to broadcast over a tensor of so many dimensions."""
+    """Values per scale, reshaped to broadcast over a tensor with the given number of dimensions."""
     shape = [1] * dimensions
     if q.axis is not None:
         shape[q.axis] = -1
@@ -191,9 +191,10 @@ def along(values: Array, q: Quantization, dimensions: int) -> Array:
 
 
 def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
-    """Stored integers of real numbers, not yet saturated; halves to even, with the reference kernels away from zero.
+    """Quantize real numbers to integers that are not yet saturated.
 
-    They are divided by the scale in float32; XNNPACK multiplies by its float32 reciprocal.
+    Ties round to even, with the reference kernels away from zero. The numbers are divided by the scale in float32;
+    XNNPACK multiplies by its float32 reciprocal.
     """
     q = output.quantization
     assert q is not None
@@ -202,7 +203,7 @@ def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
     real = values.astype(np.float32)
     with np.errstate(over="ignore"):
         quotient = real * (np.float32(1) / scale) if kernels == "xnnpack" else real / scale
-    # What int64 cannot hold is not converted by numpy; no quantized type is wider than this.
+    # Numpy's conversion to int64 is undefined out of range; the limits exceed every quantized type.
     quotient = quotient.astype(np.float64)
     quotient = np.minimum(np.maximum(np.where(np.isnan(quotient), 0.0, quotient), -(2.0**40)), 2.0**40)
     steps = round_half_away(quotient) if kernels == "reference" else np.rint(quotient)
@@ -211,13 +212,13 @@ def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
 
 @functools.cache
 def limits(dtype: str) -> tuple[int, int]:
-    """Least and greatest integer of a type; numpy takes long to say it."""
+    """Smallest and largest integer of a type, cached because numpy.iinfo is slow."""
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
 
 
 def finished(call: NodeInvocation, result: Array) -> Array:
-    """An operator's result as the output tensor stores it."""
+    """An operator's result converted to the contents of the output tensor."""
     output = call.output
     if output.quantization is not None:
         stored = result if result.dtype.kind in "iu" else quantize_real(result, output, call.kernels)

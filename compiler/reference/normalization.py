@@ -10,7 +10,7 @@ from compiler.reference.node_invocation import Array, NodeInvocation, Operator, 
 from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import half_away, half_up
 
-#: Integer bits of a scaled difference, and of the sum of powers.
+#: Integer bits of a scaled difference, and of the sum of exponentials.
 _DIFFERENCE_BITS, _SUM_BITS = 5, 12
 
 
@@ -34,7 +34,7 @@ def _kernel(call: NodeInvocation) -> Callable[[NodeInvocation, Int64], Int64]:
 
 
 def _eighth(call: NodeInvocation) -> bool:
-    """The quantization that LiteRT's kernels of 8 bits demand of the output."""
+    """Return True if the output has the 8-bit quantization that LiteRT's kernels require."""
     lowest = np.iinfo(call.output.dtype).min
     return np.dtype(call.output.dtype).itemsize == 1 and (float(call.output_scale), call.output_zero) == (
         1 / 256,
@@ -43,7 +43,7 @@ def _eighth(call: NodeInvocation) -> bool:
 
 
 def _fixed(call: NodeInvocation, away: Int64) -> Int64:
-    """LiteRT's reference kernel; `away` is how far each value lies below the greatest of its row."""
+    """LiteRT's reference kernel; `away` is the difference of each value to the maximum of its row."""
     real = min(
         float(np.float32(call["beta"])) * float(call.scale()) * (1 << (31 - _DIFFERENCE_BITS)),
         (1 << 31) - 1.0,
@@ -61,7 +61,7 @@ def _fixed(call: NodeInvocation, away: Int64) -> Int64:
 
 
 def _by_table(call: NodeInvocation, away: Int64) -> Int64:
-    """LiteRT's optimized kernel: sums in float32 in the row's order."""
+    """LiteRT's optimized kernel: sums in float32, in the order of the row."""
     scale = -call.scale() * np.float32(call["beta"])
     powers = np.exp((scale * np.arange(256).astype(np.float32)).astype(np.float64)).astype(np.float32)[-away]
     sums = np.cumsum(powers, -1, dtype=np.float32)[..., -1:]

@@ -1,4 +1,4 @@
-"""A node of ONNX by itself, and the reference that computes it."""
+"""Single-node ONNX models: decoding, checks, cost limits and execution on the host."""
 
 import base64
 import functools
@@ -12,59 +12,63 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler.reference.onnx_ops import Array, Asked, own
+from compiler.reference.onnx_ops import Array, OnnxNodeSpec, own
 from compiler.reference.onnx_ops.registry import MOST_STEPS, steps
 from hw.errors import InputError, shown
 
-#: Activations of one direction that the reference computes, whatever the attribute says.
-_USUAL = {"LSTM": (b"Sigmoid", b"Tanh", b"Tanh"), "GRU": (b"Sigmoid", b"Tanh"), "RNN": (b"Tanh",)}
+#: Activations of one direction that ONNX's reference uses regardless of the attribute.
+_DEFAULT_ACTIVATIONS = {
+    "LSTM": (b"Sigmoid", b"Tanh", b"Tanh"),
+    "GRU": (b"Sigmoid", b"Tanh"),
+    "RNN": (b"Tanh",),
+}
 
 
 class LeftOutError(InputError):
-    """The reference would compute a node as if it said something else; the message names the attribute or input."""
+    """ONNX's reference ignores an attribute or input of a node; the message names it."""
 
 
 class Given(NamedTuple):
-    """Static facts about an input of a node: its contents only if it is constant."""
+    """Shape of an input of a node, and its contents if it is constant."""
 
     shape: tuple[int, ...]
     data: NDArray | None
 
 
 def check_reference(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
-    """Refuse a node that ONNX's reference would compute as if it said something else.
+    """Check that ONNX's reference does not ignore an attribute or input of a node.
 
     Raises
     ------
     LeftOutError
-        The message names the attribute or input.
+        It does; the message names the attribute or input.
     """
-    if proto.op_type in _USUAL:
+    if proto.op_type in _DEFAULT_ACTIVATIONS:
         _check_recurrent(proto, inputs)
 
 
-def check_work(asked: Asked, inputs: Sequence[Given | None], outputs: Sequence[tuple[int, ...]]) -> int:
-    """Steps that a node takes, about.
+def check_work(spec: OnnxNodeSpec, inputs: Sequence[Given | None], outputs: Sequence[tuple[int, ...]]) -> int:
+    """Estimated number of elementary operations of a node.
 
     Raises
     ------
     InputError
-        It takes more than the host may.
+        The node exceeds the limit for host operators.
     """
-    count = steps(asked, [value and value.shape for value in inputs], outputs)
+    count = steps(spec, [value and value.shape for value in inputs], outputs)
     if count > MOST_STEPS:
         raise InputError(f"it takes the host {count:,} steps, more than {MOST_STEPS:,}")
     return count
 
 
 def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
-    """LSTM, GRU and RNN: all sequences run to their end, through the usual functions."""
+    """Check an LSTM, GRU or RNN: default activations, no clipping, and sequences of full length."""
     given = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
-    usual = _USUAL[proto.op_type]
-    wanted = tuple(given.get("activations", usual))
-    if wanted not in (usual, 2 * usual):
-        names = ", ".join(name.decode(errors="replace") for name in wanted)
-        raise LeftOutError(f"activations {shown(names)} (only {b', '.join(usual).decode()})")
+    default = _DEFAULT_ACTIVATIONS[proto.op_type]
+    activations = tuple(given.get("activations", default))
+    if activations not in (default, 2 * default):
+        names = ", ".join(name.decode(errors="replace") for name in activations)
+        raise LeftOutError(f"activations {shown(names)} (only {b', '.join(default).decode()})")
     if "clip" in given:
         raise LeftOutError(f"clip of {given['clip']:.6g}")
     if given.get("input_forget", 0):
@@ -75,7 +79,7 @@ def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> N
         raise LeftOutError(f"sequence_lens other than the {steps} steps of all sequences")
 
 
-#: What is raised where ONNX's reference does not have a node, or inputs do not fit.
+#: Exceptions of ONNX's reference for nodes that it does not implement or inputs that do not fit.
 REFUSALS = (
     ArithmeticError,
     AssertionError,
@@ -97,26 +101,26 @@ class NodeModel:
 
     Attributes
     ----------
-    asked : Asked
-        The node.
+    spec : OnnxNodeSpec
+        Operator, version and attributes of the node.
     inputs : tuple of str
-        Names of those that are given when it is computed.
+        Names of the inputs that are passed to `computed`.
     held : dict
-        Constants that it has with it: those that no tensor can be, as they are empty.
+        Constants stored in the model: those without elements, which cannot be tensors.
     """
 
     model: onnx.ModelProto
-    asked: Asked
+    spec: OnnxNodeSpec
     inputs: tuple[str, ...]
     held: dict[str, Array]
 
     @property
     def proto(self) -> onnx.NodeProto:
-        """The node."""
+        """Protocol buffer of the node."""
         return self.model.graph.node[0]
 
     def computed(self, values: Sequence[Array], number: int) -> Array:
-        """One of its outputs.
+        """Compute one output of the node.
 
         Raises
         ------
@@ -124,22 +128,22 @@ class NodeModel:
             The node cannot be computed with such inputs.
         """
         given = dict(zip(self.inputs, values, strict=True)) | self.held
-        function = own(self.asked)
+        function = own(self.spec)
         if function is None:
-            (made,) = self._evaluator.run([f"output{number}"], given)
-            return np.asarray(made)
-        asked = replace(self.asked, outputs=number + 1)
-        return np.asarray(function(asked, [given.get(name) for name in self.proto.input])[number])
+            (result,) = self._evaluator.run([f"output{number}"], given)
+            return np.asarray(result)
+        spec = replace(self.spec, outputs=number + 1)
+        return np.asarray(function(spec, [given.get(name) for name in self.proto.input])[number])
 
     def known(self) -> None:
-        """Refuse a node that nothing computes.
+        """Check that the node is implemented here or by ONNX's reference.
 
         Raises
         ------
         REFUSALS
-            ONNX's reference does not have it.
+            The node is implemented in neither.
         """
-        if own(self.asked) is None:
+        if own(self.spec) is None:
             assert self._evaluator
 
     @functools.cached_property
@@ -149,12 +153,12 @@ class NodeModel:
 
 @functools.lru_cache(64)
 def node_model(text: str) -> NodeModel:
-    """The model that a text holds.
+    """Decode the model in the attribute of an ONNX node.
 
     Raises
     ------
     ValueError, DecodeError
-        It is none of one node, or has graphs inside, which could be endless.
+        The text is not a model of exactly one node without subgraphs, which could contain endless loops.
     """
     model = onnx.ModelProto.FromString(base64.b64decode(text, validate=True))
     graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
@@ -168,17 +172,17 @@ def node_model(text: str) -> NodeModel:
     domain = "" if node.domain == "ai.onnx" else node.domain
     attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     op = node.op_type if not domain else f"{domain}:{node.op_type}"
-    asked = Asked(op, versions.get(domain, 1), attributes, len(node.output))
+    spec = OnnxNodeSpec(op, versions.get(domain, 1), attributes, len(node.output))
     given = tuple(dict.fromkeys(name for name in node.input if name and name not in held))
-    return NodeModel(model, asked, given, held)
+    return NodeModel(model, spec, given, held)
 
 
 def text_of(model: onnx.ModelProto) -> str:
-    """A model as text."""
+    """A model serialized and encoded in base 64."""
     return base64.b64encode(model.SerializeToString(deterministic=True)).decode()
 
 
 def line_of(error: BaseException) -> str:
-    """The first line of what a library says."""
+    """First line of a library's error message, shortened to 200 characters."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip()
     return line if len(line) <= 200 else f"{line[:197].rsplit(' ', 1)[0]} ..."

@@ -1,8 +1,8 @@
-"""Functions as onnxruntime's kernels round them in single precision: bit for bit what they give.
+"""Bit-exact single-precision functions of onnxruntime's kernels.
 
-Sigmoid and tanh are quotients of polynomials whose products are not rounded before they are added, as any x86-64 with
-FMA does. Coefficients: onnxruntime, core/mlas/lib/logistic.cpp and tanh.cpp, there from Eigen. The exponential function
-inside of elu is Eigen's own (GenericPacketMathFunctions.h), where products are rounded.
+Sigmoid and tanh are quotients of polynomials evaluated with fused multiply-adds, as on x86-64 with FMA. Coefficients:
+onnxruntime, core/mlas/lib/logistic.cpp and tanh.cpp, originally from Eigen. The exponential function in elu is Eigen's
+(GenericPacketMathFunctions.h), without fused multiply-adds.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 Single = NDArray[np.float32]
 
-#: Where each function is as good as constant.
+#: Magnitude beyond which each function is constant.
 _SIGMOID_END, _TANH_END = np.float32(18), np.float32(9)
-#: Numerator (of odd powers) and denominator (of even ones), the highest power first.
+#: Coefficients of the numerator (odd powers) and denominator (even powers), highest power first.
 _SIGMOID = (
     (
         4.37031012579801e-11,
@@ -44,10 +44,10 @@ _TANH = (
     ),
     (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
 )
-#: Of exp, the highest power first; and the logarithm of 2 in two parts.
+#: Coefficients of exp, highest power first, and the logarithm of 2 as a sum of two numbers.
 _EXP = (1.37449638e-03, 8.36894474e-03, 4.16696519e-02, 0.166665182, 0.499999881, 1.0, 1.0)
 _LN2, _LN2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_EXP_LEAST, _EXP_MOST = np.float32(-104), np.float32(88.723)
+_EXP_MIN, _EXP_MAX = np.float32(-104), np.float32(88.723)
 
 
 def sigmoid(x: Single) -> Single:
@@ -61,7 +61,7 @@ def tanh(x: Single) -> Single:
 
 
 def elu(x: Single, alpha: float) -> Single:
-    """The number itself, below zero alpha * (exp(x) - 1)."""
+    """X if it is not negative, alpha * (exp(x) - 1) otherwise."""
     return np.where(x < 0, np.float32(alpha) * (_exp(np.minimum(x, np.float32(0))) - np.float32(1)), x)
 
 
@@ -72,15 +72,15 @@ def hard_swish(x: Single) -> Single:
 
 
 def _exp(x: Single) -> Single:
-    """Power of two times a polynomial of what is left, even and odd powers by themselves."""
-    inside = np.clip(x, _EXP_LEAST, _EXP_MOST)
+    """Exponential function as a power of two times a polynomial, with even and odd powers evaluated separately."""
+    inside = np.clip(x, _EXP_MIN, _EXP_MAX)
     exponent = np.floor(inside * np.float32(1 / np.log(2)) + np.float32(0.5))
     rest: Single = (inside - exponent * _LN2) - exponent * _LN2_REST
     p6, p5, p4, p3, p2, p1, p0 = (np.float32(each) for each in _EXP)
     square = rest * rest
     even, odd = square * (square * p6 + p4) + p2, square * p5 + p3
     value = square * (rest * odd + even) + (rest * p1 + p0)
-    return np.where(x < _EXP_LEAST, np.float32(0), np.ldexp(value, exponent.astype(np.int32)))
+    return np.where(x < _EXP_MIN, np.float32(0), np.ldexp(value, exponent.astype(np.int32)))
 
 
 def _quotient(x: Single, numerator: Sequence[float], denominator: Sequence[float]) -> Single:
@@ -89,7 +89,7 @@ def _quotient(x: Single, numerator: Sequence[float], denominator: Sequence[float
 
 
 def _polynomial(x: Single, coefficients: Sequence[float]) -> Single:
-    """By Horner's rule; products are exact in double precision, so each step is rounded once to single."""
+    """Polynomial by Horner's rule; products are exact in double precision, so each step rounds once."""
     value, *rest = (np.float32(each) for each in coefficients)
     for each in rest:
         value = (x.astype(np.float64) * value + each).astype(np.float32)

@@ -24,7 +24,7 @@ def _added(call: NodeInvocation, *, mean: bool) -> Array:
 
 
 def _scaled(call: NodeInvocation, sums: Int64, count: int, mean: bool) -> Int64:
-    """Sums of `count` stored integers, or their means, in the output's quantization."""
+    """Sums of `count` stored integers, or their means, converted to the output's quantization."""
     if call.delegated:
         return _scaled_xnnpack(call, sums, count, mean)
     centred = sums - count * call.zero()
@@ -37,14 +37,14 @@ def _scaled(call: NodeInvocation, sums: Int64, count: int, mean: bool) -> Int64:
 
 
 def _scaled_xnnpack(call: NodeInvocation, sums: Int64, count: int, mean: bool) -> Int64:
-    """All in float32, the zero points as well; halves to even."""
+    """XNNPACK's conversion: everything in float32, zero points included, ties to even."""
     ratio = call.scale() / call.output_scale * np.float32(1 / count if mean else 1)
     zero = np.float32(call.output_zero) - np.float32(count * call.zero()) * ratio
     return np.rint(sums.astype(np.float32) * ratio + zero).astype(np.int64)
 
 
 def _scaled_reference(call: NodeInvocation, sums: Int64, count: int) -> Int64:
-    """Double rounding, by a multiplier that is divided by the count."""
+    """LiteRT's reference conversion: double rounding, with a multiplier divided by the count."""
     multiplier, exponent = quantize_multiplier(float(call.scale()) / float(call.output_scale))
     shift = min(count.bit_length() - 1, 32, 31 + exponent)
     return scale(sums, (multiplier << shift) // count, exponent - shift, 0, Rounding.DOUBLE)
@@ -58,7 +58,7 @@ def _extreme(call: NodeInvocation, *, greatest: bool) -> Array:
 
 
 def _cumulated(call: NodeInvocation) -> Array:
-    """Sums along an axis up to each element, quantized as the dense layer that they are."""
+    """Cumulative sums along an axis, requantized like the sums of a dense layer."""
     stored, axis = call.quantized(), call["axis"]
     x = np.moveaxis(call.centred() if stored else call.numbers(), axis, -1)
     x = x[..., ::-1] if call["reverse"] else x

@@ -19,7 +19,7 @@ def _concat(call: NodeInvocation) -> Array:
 
 
 def _converted(call: NodeInvocation, index: int) -> Array:
-    """An operand in the output's quantization: LiteRT scales in float32, halves away from zero."""
+    """An operand converted to the output's quantization; LiteRT scales in float32, ties away from zero."""
     values = call.values[index].astype(np.int64)
     if call.kernels == "onnxruntime" or call.tensors[index].quantization == call.output.quantization:
         return requantized(call, values, index)
@@ -65,7 +65,7 @@ def _gather(call: NodeInvocation) -> Array:
 
 
 def _resize_nearest(call: NodeInvocation) -> Array:
-    """Output pixel i shows input pixel floor(i * in / out), of its centre i + 1/2 where centers are asked for."""
+    """Nearest-neighbour resizing: output i is input floor(i * in / out), with i + 1/2 for i if `centers`."""
     x, half = call.values[0], int(call["centers"])
     rows, columns = (
         (2 * np.arange(size) + half) * given // (2 * size)

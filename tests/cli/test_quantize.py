@@ -93,4 +93,4 @@ def test_both_verbs_print_what_quantization_lost(mla, network, data, tmp_path):
         told = result.out.splitlines()[-3:] if verb == "run" else result.out.splitlines()[-4:-1]
         assert told[0] == "quantized with 5 samples; compared with float on 5:", result.out
         assert "output y: " in told[1] and " dB, maximum error " in told[1] and "same top 1 in" in told[1]
-        assert "of a node alone: " in told[2] and told[2].count(" dB") == 3
+        assert "of single nodes: " in told[2] and told[2].count(" dB") == 3

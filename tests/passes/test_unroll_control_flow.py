@@ -200,7 +200,7 @@ def test_a_loop_must_fill_its_stacks() -> None:
         WorkError, match="loop 'again' ended after 3 iterations, but its output 'ys' takes a slice"
     ):
         evaluate(loop(5, 3), rows(1, s0=0, x=5, w=0))
-    with pytest.raises(WorkError, match="loop 'again' goes on behind the 5 slices of what it scans"):
+    with pytest.raises(WorkError, match="loop 'again' runs past the 5 slices of its scanned input"):
         evaluate(loop(5, 6), rows(1, s0=0, x=5, w=0))
 
 
@@ -247,6 +247,8 @@ def test_damaged_packages(tmp_path: Path) -> None:
 
 
 def test_strict_refuses_what_the_host_decides() -> None:
-    with pytest.raises(InputError, match=r"choose \(if\): the host decides what runs; the accelerator runs"):
+    with pytest.raises(
+        InputError, match=r"choose \(if\): the host executes control flow; the accelerator runs"
+    ):
         compile(choice(), "n4", strict=True)
     assert not compile(loop(3, 3), "n4", strict=True).host

@@ -132,7 +132,7 @@ def test_what_others_read_keeps_its_range(tmp_path):
         assert np.abs(found[other] - wanted[other]).max() < 1e4 / 100
 
 
-def test_outputs_that_are_hardly_the_float_models_are_warned_of(tmp_path):
+def test_noisy_outputs_cause_a_warning(tmp_path):
     path = tmp_path / "noisy.onnx"
     weights = numbers(16, 16, scale=0.25)
     weights[0, 0] = 300
@@ -146,7 +146,7 @@ def test_outputs_that_are_hardly_the_float_models_are_warned_of(tmp_path):
     db = report.outputs[0].sqnr_db
     assert db is not None and db < 20
     (line,) = quality_warnings(report.document())
-    assert "output y has less than 20 dB" in line
+    assert "output y has a signal-to-noise ratio below 20 dB" in line
     _, made_up = quantize(read_onnx(path), given, random=True)
     assert quality_warnings(made_up.document()) == []
 

@@ -53,7 +53,7 @@ def test_early_exit(tmp_path: Path, target: str) -> None:
         "dense",
     ] * 2
     reasons = {each.op: each.reason for each in network.host}
-    assert reasons["if"] == "the host decides what runs; the accelerator runs the layers of the subgraphs"
+    assert reasons["if"] == "the host executes control flow; the accelerator runs the layers of the subgraphs"
     samples = images(rng, SURE, UNSURE, SURE, SURE, UNSURE)
     with open_device(network, "golden", 1, 100, 4, print) as device:
         run = run_samples(device, network, samples, lambda text: None)
@@ -78,7 +78,10 @@ def test_early_exit_on_the_chip(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for amplitudes in ((SURE, SURE), (SURE, UNSURE)):
         np.save(inputs, np.concatenate([each["x"] for each in images(rng, *amplitudes)]))
         status = main(["run", str(path), "--target", "n4", "--input", str(inputs), "--json", str(output)])
-        assert (status, "runs on the host: If:y (if): the host decides" in capsys.readouterr().err) == (
+        assert (
+            status,
+            "runs on the host: If:y (if): the host executes control flow" in capsys.readouterr().err,
+        ) == (
             0,
             True,
         )

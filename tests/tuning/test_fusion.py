@@ -123,10 +123,10 @@ def test_chains_are_split_and_merged() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("clip", "add"), "clip takes no other operators along"),
+        (("clip", "add"), "no operators can be fused into clip"),
         (("conv2d", "add"), "is not the only reader of 'conv2d"),
-        (("conv2d", "clip", "max_pool2d"), "a drain cannot do max_pool2d"),
-        (("max_pool2d", "conv2d"), "max_pool2d takes no other operators along"),
+        (("conv2d", "clip", "max_pool2d"), "an epilogue cannot execute max_pool2d"),
+        (("max_pool2d", "conv2d"), "no operators can be fused into max_pool2d"),
     ],
 )
 def test_invalid_chains_are_refused(names: tuple[str, ...], words: str) -> None:

@@ -184,13 +184,13 @@ def infer_by_running(
         Given(tensor.shape, tensor.data) if (tensor := named.get(name)) else None for name in node.proto.input
     ]
     shapes = [output.shape for output in found if output is not None and output.shape is not None]
-    here = own(node.asked) is not None
+    here = own(node.spec) is not None
     if len(shapes) < sum(output is not None for output in found) and not here:
         raise UnsupportedNodeError(
             "the shape of its output depends on its input's numbers, and must be known beforehand"
         )
     try:
-        steps = check_work(node.asked, given, shapes or [tensor.shape for tensor in tensors[:1]])
+        steps = check_work(node.spec, given, shapes or [tensor.shape for tensor in tensors[:1]])
     except InputError as error:
         raise UnsupportedNodeError(str(error)) from None
     data_dependent = any(output is not None and output.data_dependent for output in found)
@@ -229,7 +229,7 @@ def _trial_output(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Ar
         except (*REFUSALS, DecodeError, binascii.Error) as error:
             message = message or line_of(error)
     raise UnsupportedNodeError(
-        message if own(node.asked) else f"ONNX's reference cannot compute it: {message}"
+        message if own(node.spec) else f"ONNX's reference cannot compute it: {message}"
     )
 
 
@@ -263,7 +263,7 @@ _TYPES = {name: number for number, name in DTYPES.items()}
 #: First operator set in which the reference implements an operator, for operators whose behaviour has not changed.
 _REFERENCE_OPSETS = {"DequantizeLinear": 19}
 #: Reason for an operator without any implementation on the accelerator.
-NO_WAY = "there is no way to do it on the accelerator"
+NO_WAY = "not supported on the accelerator"
 #: An input of a node: a tensor, or a constant without elements, which cannot be a tensor.
 _Operand = Tensor | NDArray
 

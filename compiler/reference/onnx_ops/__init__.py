@@ -1,11 +1,11 @@
-"""Operators of ONNX as onnxruntime computes them, where ONNX's own reference in numpy does otherwise or takes long."""
+"""ONNX operators as onnxruntime computes them, for which ONNX's numpy reference differs or is slow."""
 
 from compiler.reference.onnx_ops import products, regions, resize, row_ops, scatter_gather, windows
-from compiler.reference.onnx_ops.registry import Array, Asked, own
+from compiler.reference.onnx_ops.registry import Array, OnnxNodeSpec, own
 
 __all__ = [
     "Array",
-    "Asked",
+    "OnnxNodeSpec",
     "own",
     "products",
     "regions",

@@ -1,52 +1,52 @@
-"""Convolutions of any number of dimensions, and products of integers."""
+"""Convolutions with any number of dimensions, and integer matrix products."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from compiler.reference.onnx_ops.registry import Array, Asked, computes
+from compiler.reference.onnx_ops.registry import Array, OnnxNodeSpec, computes
 from compiler.reference.onnx_ops.windows import check_room, windows
 
 
-def _convolved(asked: Asked, x: Array, w: Array) -> Array:
+def _convolved(spec: OnnxNodeSpec, x: Array, w: Array) -> Array:
     """The sums of a convolution."""
-    groups = asked.get("group", 1)
-    each = windows(asked, x.shape[2:], w.shape[2:])
-    padded, made = each.padded(x, 0), np.zeros((x.shape[0], w.shape[0], *each.counts), x.dtype)
+    groups = spec.get("group", 1)
+    each = windows(spec, x.shape[2:], w.shape[2:])
+    padded, sums = each.padded(x, 0), np.zeros((x.shape[0], w.shape[0], *each.counts), x.dtype)
     inputs, outputs = x.shape[1] // groups, w.shape[0] // groups
     for offset in each.offsets():
         taken = each.taken(padded, offset)
         for group in range(groups):
             part = taken[:, group * inputs : (group + 1) * inputs]
             span = slice(group * outputs, (group + 1) * outputs)
-            made[:, span] += np.moveaxis(np.tensordot(part, w[(span, slice(None), *offset)], (1, 1)), -1, 1)
-    return made
+            sums[:, span] += np.moveaxis(np.tensordot(part, w[(span, slice(None), *offset)], (1, 1)), -1, 1)
+    return sums
 
 
 def _channels(values: Array, rank: int) -> Array:
-    """Numbers of each output channel, laid along dimension 1."""
+    """Values per output channel, reshaped to broadcast along dimension 1."""
     return values.reshape(-1, *(1,) * (rank - 2))
 
 
 @computes("Conv")
-def _conv(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
+def _conv(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     x, w, bias = [*inputs, None][:3]
-    made = _convolved(asked, x.astype(np.float64), w.astype(np.float64))
-    return ((made if bias is None else made + _channels(bias, x.ndim)).astype(x.dtype),)
+    sums = _convolved(spec, x.astype(np.float64), w.astype(np.float64))
+    return ((sums if bias is None else sums + _channels(bias, x.ndim)).astype(x.dtype),)
 
 
 @computes("ConvTranspose")
-def _conv_transpose(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
-    """Each input adds its multiples of the kernel where its window lies; then the padding is cut off."""
+def _conv_transpose(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
+    """Transposed convolution: each input element adds its multiple of the kernel; then the padding is cropped."""
     x, w, bias = [*inputs, None][:3]
-    rank, groups = x.ndim - 2, asked.get("group", 1)
+    rank, groups = x.ndim - 2, spec.get("group", 1)
     ones = (1,) * rank
-    strides, dilations = asked.get("strides", ones), asked.get("dilations", ones)
-    extra = asked.get("output_padding", (0,) * rank)
+    strides, dilations = spec.get("strides", ones), spec.get("dilations", ones)
+    extra = spec.get("output_padding", (0,) * rank)
     spans = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
     whole = [(n - 1) * s + span for n, s, span in zip(x.shape[2:], strides, spans, strict=True)]
-    before, sizes = _cut(asked, x.shape[2:], whole, strides, extra)
+    before, sizes = _cut(spec, x.shape[2:], whole, strides, extra)
     room = [max(a, b + n) for a, b, n in zip(whole, before, sizes, strict=True)]
     check_room((x.shape[0], w.shape[1] * groups, *room))
     made = np.zeros((x.shape[0], w.shape[1] * groups, *room))
@@ -67,15 +67,19 @@ def _conv_transpose(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
 
 
 def _cut(
-    asked: Asked, shape: Sequence[int], whole: Sequence[int], strides: Sequence[int], extra: Sequence[int]
+    spec: OnnxNodeSpec,
+    shape: Sequence[int],
+    whole: Sequence[int],
+    strides: Sequence[int],
+    extra: Sequence[int],
 ) -> tuple[list[int], list[int]]:
-    """Number of elements cut off at the start of each dimension, and number that remain."""
-    rank, auto = len(whole), asked.text("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
-    wanted = asked.get("output_shape", None)
+    """Number of elements cropped at the start of each dimension, and number of elements that remain."""
+    rank, auto = len(whole), spec.text("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    wanted = spec.get("output_shape", None)
     if wanted is None and auto.startswith("SAME"):
         wanted = [min(n * s, size) for n, s, size in zip(shape, strides, whole, strict=True)]
     if wanted is None:
-        pads = asked.get("pads", (0,) * (2 * rank)) if auto == "NOTSET" else (0,) * (2 * rank)
+        pads = spec.get("pads", (0,) * (2 * rank)) if auto == "NOTSET" else (0,) * (2 * rank)
         ends = zip(whole, pads[:rank], pads[rank:], extra, strict=True)
         return list(pads[:rank]), [n - first - last + more for n, first, last, more in ends]
     sizes = [int(n) for n in wanted][-rank:]
@@ -85,15 +89,15 @@ def _cut(
 
 
 @computes("ConvInteger")
-def _conv_integer(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
+def _conv_integer(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     x, w, x_zero, w_zero = [*inputs, None, None][:4]
-    return (_convolved(asked, _centred(x, x_zero), _centred(w, w_zero, 0)).astype(np.int32),)
+    return (_convolved(spec, _centred(x, x_zero), _centred(w, w_zero, 0)).astype(np.int32),)
 
 
 @computes("QLinearConv")
-def _qlinear_conv(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
+def _qlinear_conv(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias = [*inputs, None][:9]
-    sums = _convolved(asked, _centred(x, x_zero), _centred(w, w_zero, 0))
+    sums = _convolved(spec, _centred(x, x_zero), _centred(w, w_zero, 0))
     if bias is not None:
         sums = sums + _channels(bias, x.ndim)
     factor = np.reshape(x_scale, -1)[0] * w_scale / np.reshape(scale, -1)[0]
@@ -101,7 +105,7 @@ def _qlinear_conv(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
 
 
 def _centred(values: Array, zero: Array | None, axis: int | None = None) -> Array:
-    """Integers less their zero point, one of several along an axis; as real numbers, whose sums are exact."""
+    """Integers less their zero point, optionally one per index of an axis, as float64, whose sums are exact."""
     values = values.astype(np.float64)
     if zero is None:
         return values
@@ -112,7 +116,7 @@ def _centred(values: Array, zero: Array | None, axis: int | None = None) -> Arra
 
 
 def _requantized(sums: Array, factor: Array, zero: Array) -> Array:
-    """Sums in the scale of an output: multiplied in single precision, halves to even."""
+    """Sums converted to an output's scale: multiplied in single precision, ties to even."""
     zero = zero.reshape(-1)[0]
     steps = np.rint(sums.astype(np.float32) * factor.astype(np.float32)) + float(zero)
     limits = np.iinfo(zero.dtype)
@@ -120,20 +124,20 @@ def _requantized(sums: Array, factor: Array, zero: Array) -> Array:
 
 
 def _rows(values: Any, rank: int) -> Any:
-    """Numbers of each row of a first factor, as a column; one number as such."""
+    """Values per row of a first factor as a column; a single value as a scalar."""
     if values is None or values.size == 1:
         return None if values is None else values.reshape(())
     return values[:, None] if values.ndim == 1 and rank > 1 else values
 
 
 @computes("MatMulInteger")
-def _matmul_integer(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
+def _matmul_integer(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     a, b, a_zero, b_zero = [*inputs, None, None][:4]
     return ((_centred(a, _rows(a_zero, a.ndim)) @ _centred(b, b_zero)).astype(np.int32),)
 
 
 @computes("QLinearMatMul")
-def _qlinear_matmul(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
+def _qlinear_matmul(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = inputs
     sums = _centred(a, _rows(a_zero, a.ndim)) @ _centred(b, b_zero)
     factor = _rows(a_scale, a.ndim) * (b_scale.reshape(()) if b_scale.size == 1 else b_scale)

@@ -1,4 +1,4 @@
-"""Resize and Upsample: source coordinates, then one dimension after the other."""
+"""Resize and Upsample: source coordinates, and interpolation of one dimension after the other."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.reference.onnx_ops.registry import Array, Asked, computes
+from compiler.reference.onnx_ops.registry import Array, OnnxNodeSpec, computes
 from hw.errors import InputError, shown
 
 Floats = NDArray[np.float32]
@@ -16,12 +16,18 @@ _F = np.float32
 
 @dataclass(frozen=True)
 class ResizeAxis:
-    """One dimension of an image that is resized: sizes, the scale between them, and the part that is taken.
+    """One dimension of an image to resize.
 
-    Attributes
+    Parameters
     ----------
+    size, count : int
+        Size of the input and of the output.
+    scale : float
+        Ratio of the output's size to the input's.
+    start, end : float
+        Region to crop, as fractions of the input's size; for tf_crop_and_resize only.
     length : float or None
-        The new size with its fraction, if corners are measured by that.
+        Fractional output size to use for align_corners; None: `count`.
     """
 
     size: int
@@ -33,7 +39,7 @@ class ResizeAxis:
 
 
 def resized(size: int, scale: float) -> int:
-    """The size that a scale makes of a size."""
+    """Output size for an input size and a scale, rounded down."""
     return int(np.floor(_F(size) * _F(scale)))
 
 
@@ -43,7 +49,7 @@ def coordinates(mode: str, axis: ResizeAxis) -> Floats:
     Raises
     ------
     InputError
-        There is no such mode.
+        The mode does not exist.
     """
     i = np.arange(axis.count, dtype=_F)
     if axis.scale == 1:
@@ -60,7 +66,7 @@ def _half_pixel(i: Floats, axis: ResizeAxis) -> Floats:
 
 
 def _symmetric(i: Floats, axis: ResizeAxis) -> Floats:
-    """Half a pixel off, about the centre of what a size with a fraction would be; the sum in double precision."""
+    """Half-pixel coordinates, symmetric about the centre of the fractional output size; the sum in double precision."""
     adjustment = _F(axis.count) / (_F(axis.scale) * _F(axis.size))
     offset = _F(axis.size / 2) * (_F(1) - adjustment)
     return (np.float64(offset) + (i.astype(np.float64) + 0.5) / _F(axis.scale) - 0.5).astype(_F)
@@ -92,17 +98,17 @@ _MODES: dict[str, Callable[[Floats, ResizeAxis], Floats]] = {
     "tf_crop_and_resize": _cropped,
 }
 
-#: What is so near the middle between two elements counts as the middle.
-_MIDDLE = _F(1e-6)
+#: Tolerance within which a coordinate counts as halfway between two elements.
+_TIE_TOLERANCE = _F(1e-6)
 
 
-def _rounded(places: Floats, sign: int) -> Floats:
-    """The nearer element; of two that are as near, the one before (-1) or behind (1)."""
-    below = np.floor(places)
-    return below + ((places - below) - _F(0.5) > -sign * _MIDDLE)
+def _rounded(positions: Floats, sign: int) -> Floats:
+    """The nearest element; for a tie the preceding one (sign -1) or the following one (sign 1)."""
+    below = np.floor(positions)
+    return below + ((positions - below) - _F(0.5) > -sign * _TIE_TOLERANCE)
 
 
-#: From places to the nearest elements. "simple" is what there was before there were others.
+#: Rounding functions of coordinates by nearest_mode; "simple" is that of operator sets before 11.
 _ROUNDINGS: dict[str, Callable[[Floats, ResizeAxis], Floats]] = {
     "round_prefer_floor": lambda v, _: _rounded(v, -1),
     "round_prefer_ceil": lambda v, _: _rounded(v, 1),
@@ -118,7 +124,7 @@ def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
     Raises
     ------
     InputError
-        There is no such mode, or no such rounding.
+        The mode or the rounding does not exist.
     """
     if rounding not in _ROUNDINGS:
         raise InputError(
@@ -130,80 +136,90 @@ def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _Taps:
-    """For each output along an axis the inputs that make it, their weights, and whether it lies outside."""
+    """Inputs of each output along an axis.
 
-    places: NDArray[np.int64]
+    Parameters
+    ----------
+    indices : (count, taps) int64 array
+        Indices of the inputs.
+    weights : (count, taps) float32 array
+        Weights of the inputs.
+    outside : (count,) bool array
+        True for outputs whose position is outside the input.
+    """
+
+    indices: NDArray[np.int64]
     weights: NDArray[np.float32]
     outside: NDArray[np.bool_]
 
 
 @computes("Resize", "Upsample")
-def resize(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
-    """An image in another size."""
-    x, axes = inputs[0], _axes(asked, inputs)
-    if all(axis.count == axis.size for axis in axes) and not _crops(asked):
+def resize(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
+    """Resize an image."""
+    x, axes = inputs[0], _axes(spec, inputs)
+    if all(axis.count == axis.size for axis in axes) and not _crops(spec):
         return (x.copy(),)
-    mode = asked.text("mode", "nearest", "nearest", "linear", "cubic")
+    mode = spec.text("mode", "nearest", "nearest", "linear", "cubic")
     if mode != "nearest":
         axes = _with_fractions(axes)
     taps = {"nearest": _nearest, "linear": _linear, "cubic": _cubic}[mode]
     made = x if mode == "nearest" else x.astype(_F)
     outside = np.zeros((1,) * x.ndim, bool)
     for number, axis in enumerate(axes):
-        if axis.count == axis.size and axis.scale == 1 and not _crops(asked):
+        if axis.count == axis.size and axis.scale == 1 and not _crops(spec):
             continue
-        each = taps(asked, axis)
+        each = taps(spec, axis)
         made = _combined(made, each, number)
         outside = outside | each.outside.reshape(-1, *(1,) * (x.ndim - number - 1))
-    if _crops(asked):
-        made = np.where(outside, _F(asked.get("extrapolation_value", 0.0)), made)
+    if _crops(spec):
+        made = np.where(outside, _F(spec.get("extrapolation_value", 0.0)), made)
     return (_stored(made, x.dtype),)
 
 
 def _with_fractions(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
-    """Between corners ONNX's node tests measure to sizes with their fraction, which onnxruntime leaves out."""
+    """Axes with fractional output sizes, which ONNX's node tests use for align_corners and onnxruntime does not."""
     return [replace(axis, length=float(_F(axis.size) * _F(axis.scale))) for axis in axes]
 
 
 def _stored(made: Array, dtype: np.dtype) -> Array:
-    """Numbers in the type of the image; integers without their fraction."""
+    """Values converted to the image's type; truncated and saturated for integers."""
     if dtype.kind in "iu" and made.dtype.kind == "f":
         limits = np.iinfo(dtype)
         made = np.clip(np.trunc(made), limits.min, limits.max)
     return made.astype(dtype)
 
 
-def _mode(asked: Asked) -> str:
-    """How places are measured; there was one way before operator set 11."""
-    if asked.op == "Upsample" or asked.version < 11:
+def _mode(spec: OnnxNodeSpec) -> str:
+    """Coordinate transformation mode of a node; asymmetric before operator set 11."""
+    if spec.op == "Upsample" or spec.version < 11:
         return "asymmetric"
-    return asked.text("coordinate_transformation_mode", "half_pixel")
+    return spec.text("coordinate_transformation_mode", "half_pixel")
 
 
-def _crops(asked: Asked) -> bool:
-    return _mode(asked) == "tf_crop_and_resize"
+def _crops(spec: OnnxNodeSpec) -> bool:
+    return _mode(spec) == "tf_crop_and_resize"
 
 
-def _axes(asked: Asked, inputs: list[Any]) -> list[ResizeAxis]:
-    """Sizes and scale of each dimension."""
+def _axes(spec: OnnxNodeSpec, inputs: list[Any]) -> list[ResizeAxis]:
+    """Resize parameters of each dimension."""
     x = inputs[0]
-    old = asked.op == "Upsample" or asked.version < 11
+    old = spec.op == "Upsample" or spec.version < 11
     _, second, third, fourth = [*inputs, None, None, None][:4]
     roi, scales, sizes = (None, second, None) if old else (second, third, fourth)
-    chosen = [axis % x.ndim for axis in asked.get("axes", range(x.ndim))]
+    chosen = [axis % x.ndim for axis in spec.get("axes", range(x.ndim))]
     part = np.tile([0.0, 1.0], (x.ndim, 1))
     if roi is not None and roi.size:
         part[chosen] = roi.reshape(2, -1).T
     counts, factors = list(x.shape), [1.0] * x.ndim
     if sizes is not None and sizes.size:
         ratios = [float(_F(n) / _F(x.shape[axis])) for n, axis in zip(sizes, chosen, strict=True)]
-        policy = asked.text("keep_aspect_ratio_policy", "stretch")
+        policy = spec.text("keep_aspect_ratio_policy", "stretch")
         one = {"not_larger": min, "not_smaller": max}.get(policy)
         for axis, ratio, size in zip(chosen, ratios, sizes, strict=True):
             factors[axis] = one(ratios) if one else ratio
             counts[axis] = int(np.floor(factors[axis] * x.shape[axis] + 0.5)) if one else int(size)
     else:
-        given = asked.get("scales", ()) if scales is None else scales
+        given = spec.get("scales", ()) if scales is None else scales
         for axis, factor in zip(chosen, given, strict=True):
             factors[axis], counts[axis] = float(factor), resized(x.shape[axis], float(factor))
     return [
@@ -213,42 +229,42 @@ def _axes(asked: Asked, inputs: list[Any]) -> list[ResizeAxis]:
 
 
 def _combined(x: Array, taps: _Taps, axis: int) -> Array:
-    """The sums of weighted inputs along an axis; one tap without a weight is the input itself."""
-    if taps.places.shape[1] == 1:
-        return np.take(x, taps.places[:, 0], axis)
+    """Weighted sums of inputs along an axis; a single tap selects an input."""
+    if taps.indices.shape[1] == 1:
+        return np.take(x, taps.indices[:, 0], axis)
     shape = (-1, *(1,) * (x.ndim - axis - 1))
     total = np.zeros((), _F)
-    for places, weights in zip(taps.places.T, taps.weights.T, strict=True):
-        total = total + np.take(x, places, axis) * weights.reshape(shape)
+    for indices, weights in zip(taps.indices.T, taps.weights.T, strict=True):
+        total = total + np.take(x, indices, axis) * weights.reshape(shape)
     return total
 
 
-def _nearest(asked: Asked, axis: ResizeAxis) -> _Taps:
-    old = asked.op == "Upsample" or asked.version < 11
-    rounding = "simple" if old else asked.text("nearest_mode", "round_prefer_floor")
-    places = nearest(_mode(asked), rounding, axis)[:, None]
-    return _Taps(places, np.ones(places.shape, _F), _outside(coordinates(_mode(asked), axis), axis))
+def _nearest(spec: OnnxNodeSpec, axis: ResizeAxis) -> _Taps:
+    old = spec.op == "Upsample" or spec.version < 11
+    rounding = "simple" if old else spec.text("nearest_mode", "round_prefer_floor")
+    indices = nearest(_mode(spec), rounding, axis)[:, None]
+    return _Taps(indices, np.ones(indices.shape, _F), _outside(coordinates(_mode(spec), axis), axis))
 
 
-def _outside(places: Array, axis: ResizeAxis) -> NDArray[np.bool_]:
-    return (places < 0) | (places > axis.size - 1)
+def _outside(positions: Array, axis: ResizeAxis) -> NDArray[np.bool_]:
+    return (positions < 0) | (positions > axis.size - 1)
 
 
-def _linear(asked: Asked, axis: ResizeAxis) -> _Taps:
-    places = coordinates(_mode(asked), axis)
-    outside = _outside(places, axis)
-    if asked.get("antialias", 0) and axis.scale < 1:
-        return _smoothed(asked, axis, places, 1, lambda v: np.maximum(1 - np.abs(v), 0))
-    places = np.clip(places, 0, axis.size - 1)
-    first = np.minimum(places.astype(np.int64), axis.size - 1)
+def _linear(spec: OnnxNodeSpec, axis: ResizeAxis) -> _Taps:
+    positions = coordinates(_mode(spec), axis)
+    outside = _outside(positions, axis)
+    if spec.get("antialias", 0) and axis.scale < 1:
+        return _antialiased(spec, axis, positions, 1, lambda v: np.maximum(1 - np.abs(v), 0))
+    positions = np.clip(positions, 0, axis.size - 1)
+    first = np.minimum(positions.astype(np.int64), axis.size - 1)
     second = np.minimum(first + 1, axis.size - 1)
-    weight = (places - first).astype(_F)
+    weight = (positions - first).astype(_F)
     return _Taps(np.stack([first, second], 1), np.stack([1 - weight, weight], 1), outside)
 
 
-def _kernel(asked: Asked) -> Callable[[Array], Array]:
+def _kernel(spec: OnnxNodeSpec) -> Callable[[Array], Array]:
     """The weight of an input by its distance, for cubic interpolation."""
-    a = asked.get("cubic_coeff_a", -0.75)
+    a = spec.get("cubic_coeff_a", -0.75)
 
     def weight(distance: Array) -> Array:
         d = np.abs(distance)
@@ -259,33 +275,33 @@ def _kernel(asked: Asked) -> Callable[[Array], Array]:
     return weight
 
 
-def _cubic(asked: Asked, axis: ResizeAxis) -> _Taps:
-    places = coordinates(_mode(asked), axis)
-    if asked.get("antialias", 0) and axis.scale < 1:
-        return _smoothed(asked, axis, places, 2, _kernel(asked))
-    found = np.floor(places).astype(np.int64)[:, None] + np.arange(-1, 3)
-    weights = _kernel(asked)(found - places[:, None].astype(np.float64))
-    return _limited(asked, axis, found, weights, _outside(places, axis))
+def _cubic(spec: OnnxNodeSpec, axis: ResizeAxis) -> _Taps:
+    positions = coordinates(_mode(spec), axis)
+    if spec.get("antialias", 0) and axis.scale < 1:
+        return _antialiased(spec, axis, positions, 2, _kernel(spec))
+    found = np.floor(positions).astype(np.int64)[:, None] + np.arange(-1, 3)
+    weights = _kernel(spec)(found - positions[:, None].astype(np.float64))
+    return _limited(spec, axis, found, weights, _outside(positions, axis))
 
 
-def _smoothed(
-    asked: Asked, axis: ResizeAxis, places: Array, support: int, kernel: Callable[[Array], Array]
+def _antialiased(
+    spec: OnnxNodeSpec, axis: ResizeAxis, positions: Array, support: int, kernel: Callable[[Array], Array]
 ) -> _Taps:
-    """Where an image gets smaller: the kernel is as much wider, and its weights add up to one."""
-    reach = support / axis.scale
-    center = places.astype(np.float64)
-    first = np.floor(center - reach + 1).astype(np.int64)
-    found = first[:, None] + np.arange(int(np.ceil(2 * reach)) + 1)
+    """Taps for reducing an image with antialiasing: the kernel is stretched by 1 / scale and normalized to sum 1."""
+    radius = support / axis.scale
+    center = positions.astype(np.float64)
+    first = np.floor(center - radius + 1).astype(np.int64)
+    found = first[:, None] + np.arange(int(np.ceil(2 * radius)) + 1)
     weights = kernel((found - center[:, None]) * axis.scale)
     weights = weights / weights.sum(1, keepdims=True)
-    return _limited(asked, axis, found, weights, _outside(places, axis))
+    return _limited(spec, axis, found, weights, _outside(positions, axis))
 
 
 def _limited(
-    asked: Asked, axis: ResizeAxis, found: Array, weights: Array, outside: NDArray[np.bool_]
+    spec: OnnxNodeSpec, axis: ResizeAxis, found: Array, weights: Array, outside: NDArray[np.bool_]
 ) -> _Taps:
-    """Inputs beyond the edges are those at the edges, or with `exclude_outside` none."""
-    if asked.get("exclude_outside", 0):
+    """Taps with indices beyond the edges clipped, or with weight 0 if `exclude_outside` is set."""
+    if spec.get("exclude_outside", 0):
         weights = np.where((found >= 0) & (found < axis.size), weights, 0)
         weights = weights / weights.sum(1, keepdims=True)
     return _Taps(np.clip(found, 0, axis.size - 1), weights.astype(_F), outside)

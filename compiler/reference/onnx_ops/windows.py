@@ -1,4 +1,4 @@
-"""Windows that slide over images of any number of dimensions, and pooling with them."""
+"""Sliding windows over images with any number of dimensions, and pooling operators."""
 
 import itertools
 import math
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.reference.onnx_ops.registry import Array, Asked, computes
+from compiler.reference.onnx_ops.registry import Array, OnnxNodeSpec, computes
 from hw.errors import InputError
 
-#: An image may have so many elements with its padding.
-_MOST = 1 << 27
+#: Limit on the elements of an image with its padding.
+_MAX_ELEMENTS = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Windows:
     Parameters
     ----------
     kernel, strides, dilations : tuple of int
-        For each dimension.
+        Size, stride and dilation of the window in each dimension.
     before, after : tuple of int
-        Padding.
+        Padding in front of and behind the image in each dimension.
     counts : tuple of int
-        How many windows there are.
+        Number of windows in each dimension.
     """
 
     kernel: tuple[int, ...]
@@ -41,37 +41,39 @@ class Windows:
         return itertools.product(*(range(size) for size in self.kernel))
 
     def padded(self, x: Array, value: float | int) -> Array:
-        """An image with its padding, and as much behind it as the last windows reach."""
+        """An image with its padding, extended to the end of the last windows."""
         widths = [(0, 0), (0, 0)]
         for i, size in enumerate(x.shape[2:]):
-            reach = (self.counts[i] - 1) * self.strides[i] + (self.kernel[i] - 1) * self.dilations[i] + 1
-            widths.append((self.before[i], max(self.after[i], reach - size - self.before[i])))
+            extent = (self.counts[i] - 1) * self.strides[i] + (self.kernel[i] - 1) * self.dilations[i] + 1
+            widths.append((self.before[i], max(self.after[i], extent - size - self.before[i])))
         check_room([size + sum(width) for size, width in zip(x.shape, widths, strict=True)])
         return np.pad(x, widths, constant_values=value)
 
     def taken(self, padded: Array, offset: tuple[int, ...]) -> Array:
         """The element at one offset of all windows."""
         spans = tuple(
-            slice(place * d, place * d + (count - 1) * stride + 1, stride)
-            for place, d, count, stride in zip(offset, self.dilations, self.counts, self.strides, strict=True)
+            slice(index * d, index * d + (count - 1) * stride + 1, stride)
+            for index, d, count, stride in zip(offset, self.dilations, self.counts, self.strides, strict=True)
         )
         return padded[(slice(None), slice(None), *spans)]
 
 
 def check_room(shape: Sequence[int]) -> None:
-    """Refuse an image that is too large with its padding.
+    """Check the size of an image with its padding.
 
     Raises
     ------
     InputError
-        It would take too much memory.
+        The image would be too large.
     """
-    if math.prod(shape) > _MOST:
-        raise InputError(f"with its padding it would have shape {list(shape)}, more than {_MOST:,} elements")
+    if math.prod(shape) > _MAX_ELEMENTS:
+        raise InputError(
+            f"with its padding it would have shape {list(shape)}, more than {_MAX_ELEMENTS:,} elements"
+        )
 
 
-def windows(asked: Asked, sizes: Sequence[int], kernel: Sequence[int]) -> Windows:
-    """The windows of a node over an image of these sizes.
+def windows(spec: OnnxNodeSpec, sizes: Sequence[int], kernel: Sequence[int]) -> Windows:
+    """The windows of a node over an image of the given sizes.
 
     Raises
     ------
@@ -80,17 +82,17 @@ def windows(asked: Asked, sizes: Sequence[int], kernel: Sequence[int]) -> Window
     """
     rank = len(sizes)
     ones = (1,) * rank
-    strides, dilations = tuple(asked.get("strides", ones)), tuple(asked.get("dilations", ones))
-    pads = tuple(asked.get("pads", (0,) * (2 * rank)))
+    strides, dilations = tuple(spec.get("strides", ones)), tuple(spec.get("dilations", ones))
+    pads = tuple(spec.get("pads", (0,) * (2 * rank)))
     kernel = tuple(int(n) for n in kernel)
     if not len(kernel) == len(strides) == len(dilations) == rank == len(pads) // 2:
         raise InputError(f"kernel_shape, strides, dilations and pads must be of {rank} dimensions")
     if min((*kernel, *strides, *dilations)) < 1:
         raise InputError("kernel_shape, strides and dilations must be positive")
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    auto = asked.text("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    auto = spec.text("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
     if auto.startswith("SAME"):
-        if asked.op.endswith("Pool") and max(dilations) > 1:  # onnxruntime's sizes are other than ONNX's
+        if spec.op.endswith("Pool") and max(dilations) > 1:  # onnxruntime's output sizes differ from ONNX's
             raise InputError(f"auto_pad {auto} of windows with dilations is not defined")
         counts = tuple(-(-size // stride) for size, stride in zip(sizes, strides, strict=True))
         total = [
@@ -104,7 +106,7 @@ def windows(asked: Asked, sizes: Sequence[int], kernel: Sequence[int]) -> Window
         pads = (0,) * (2 * rank)
     before, after = pads[:rank], pads[rank:]
     counts = tuple(
-        _count(size, span, stride, first, last, bool(asked.get("ceil_mode", 0)))
+        _count(size, span, stride, first, last, bool(spec.get("ceil_mode", 0)))
         for size, span, stride, first, last in zip(sizes, spans, strides, before, after, strict=True)
     )
     return Windows(kernel, strides, dilations, before, after, counts)
@@ -112,41 +114,41 @@ def windows(asked: Asked, sizes: Sequence[int], kernel: Sequence[int]) -> Window
 
 def _count(size: int, span: int, stride: int, before: int, after: int, ceil: bool) -> int:
     """Number of windows; with ceil rounding, windows that start in the trailing padding are excluded."""
-    room = size + before + after - span
-    if room < 0:
+    travel = size + before + after - span
+    if travel < 0:
         raise InputError(f"a window of {span} does not fit {size} with its padding")
     if not ceil:
-        return room // stride + 1
-    count = math.ceil(room / stride) + 1
+        return travel // stride + 1
+    count = math.ceil(travel / stride) + 1
     return count - 1 if (count - 1) * stride >= size + before else count
 
 
 @computes("MaxPool")
-def _max_pool(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
+def _max_pool(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     """MaxPool: the maximum of each window and, as second output, its flat index in the tensor."""
     (x,) = inputs
-    each = windows(asked, x.shape[2:], asked.get("kernel_shape", ()))
+    each = windows(spec, x.shape[2:], spec.get("kernel_shape", ()))
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     padded = each.padded(x, lowest)
-    places = each.padded(_places(x.shape, bool(asked.get("storage_order", 0))), -1)
+    indices = each.padded(_flat_indices(x.shape, columns_first=bool(spec.get("storage_order", 0))), -1)
     best = where = None
     for offset in each.offsets():
         taken = each.taken(padded, offset)
         if best is None:
-            best, where = taken.copy(), each.taken(places, offset).copy() if asked.outputs > 1 else None
+            best, where = taken.copy(), each.taken(indices, offset).copy() if spec.outputs > 1 else None
             continue
         if where is None:
             np.maximum(best, taken, out=best)
             continue
-        here = each.taken(places, offset)
+        here = each.taken(indices, offset)
         better = (taken > best) | ((where < 0) & (here >= 0))
         best, where = np.where(better, taken, best), np.where(better, here, where)
     assert best is not None
     return (best,) if where is None else (best, where)
 
 
-def _places(shape: tuple[int, ...], columns_first: bool) -> Array:
-    """The number of each element in the whole tensor; within an image by columns, if that is wished."""
+def _flat_indices(shape: tuple[int, ...], *, columns_first: bool) -> Array:
+    """Flat index of each element of a tensor, in column-major order within an image if `columns_first`."""
     order = range(len(shape) - 1, 1, -1) if columns_first else range(2, len(shape))
     inner = np.arange(int(np.prod(shape[2:]))).reshape([shape[i] for i in order])
     if columns_first:
@@ -156,12 +158,12 @@ def _places(shape: tuple[int, ...], columns_first: bool) -> Array:
 
 
 @computes("AveragePool")
-def _average_pool(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
+def _average_pool(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     (x,) = inputs
-    each = windows(asked, x.shape[2:], asked.get("kernel_shape", ()))
+    each = windows(spec, x.shape[2:], spec.get("kernel_shape", ()))
     ones = np.ones((1, 1, *x.shape[2:]), np.float64)
-    if asked.get("count_include_pad", 0):
-        # The padding counts, and what rounding up adds behind it does not.
+    if spec.get("count_include_pad", 0):
+        # Explicit padding counts in the mean; padding added by ceil_mode does not.
         widths = [(0, 0), (0, 0), *zip(each.before, each.after, strict=True)]
         check_room([size + sum(width) for size, width in zip(ones.shape, widths, strict=True)])
         plain = Windows(
@@ -179,9 +181,9 @@ def _average_pool(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
 
 
 @computes("LpPool")
-def _lp_pool(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
+def _lp_pool(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     (x,) = inputs
-    each, p = windows(asked, x.shape[2:], asked.get("kernel_shape", ())), asked.get("p", 2)
+    each, p = windows(spec, x.shape[2:], spec.get("kernel_shape", ())), spec.get("p", 2)
     return ((_sums(each, np.abs(x).astype(np.float64) ** p) ** (1 / p)).astype(x.dtype),)
 
 
