@@ -138,7 +138,7 @@ def _answered(
 
 def _lines(found: dict[str, Any]) -> list[str]:
     return [
-        f"{found.get('layer') or found['program']}: {found['cycles']:,} cycles",
+        f"{found.get('layer') or found['program']}: {found['cycles']:,} cycles; log likelihood and text of answers:",
         *(f"  {each['log_likelihood']:7.2f}  {' '.join(each['words'])}" for each in found["answers"]),
     ]
 

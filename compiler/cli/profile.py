@@ -69,8 +69,9 @@ def run(args: argparse.Namespace) -> int:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
         write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())
     if args.report and result.recording:
-        memory = {"DRAM": sum(code.memory for code in network.codes)}
-        write_output(args.report, page(whole, spans(result.recording), memory=memory).encode())
+        clock_hz = args.clock and args.clock * 1e6
+        html = page(whole, spans(result.recording), clock_hz=clock_hz, memory=memory_in_use(whole["memory"]))
+        write_output(args.report, html.encode())
     report(whole, table(whole), args.json)
     return 0
 
@@ -108,3 +109,11 @@ def table(document: Mapping[str, Any]) -> str:
 
 def _share(cycles: int, total: int) -> str:
     return f"{cycles / total:.1%}" if cycles and total else "-"
+
+
+def memory_in_use(memory: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes in use by memory name, from the JSON field `memory`; memories whose peak is unknown are omitted."""
+    peaks = {name: memory[name]["peak_bytes"] for name in ("scratchpad", "accumulator")}
+    return {"DRAM": memory["dram"]["total"]} | {
+        name: peak for name, peak in peaks.items() if peak is not None
+    }

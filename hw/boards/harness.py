@@ -12,8 +12,8 @@ class ScanHarness(wiring.Component):
 
     The chip's buses have hundreds of wires, and a board without a link to a host provides a few pins.
     Here each input comes from a register and each output ends in one: synthesis can remove nothing, every
-    timing path through a port is from register to register, and five pins are enough. To use the component,
-    shift in the inputs, drive `shift` low for a cycle, and shift out the outputs.
+    timing path through a port is from register to register, and five pins are enough. This serves synthesis and
+    timing analysis. It is no link to a host: while bits shift, the inputs of `inner` change and its clock runs.
 
     Cost: one flip-flop for each port bit and one LUT for each output bit. Throughput: one bit a cycle.
 

@@ -23,6 +23,7 @@ def test_samples_are_schedules_that_can_be_compiled(mla, tmp_path):
         assert len(layer["answers"]) == 3
         for answer in layer["answers"]:
             assert answer["log_likelihood"] <= 0 and answer["words"][-1] == "end"
+    assert result.out.count(" cycles; log likelihood and text of answers:\n") == len(document["layers"])
     assert mla(*sampled[:-2]).out == result.out  # the same seed says the same
 
 
