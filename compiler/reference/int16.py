@@ -83,7 +83,8 @@ def softmax(call: NodeInvocation, away: Int64) -> Int64:
     away : int64 array (..., columns)
         Difference of each value to the maximum of its row, 0 or negative.
     """
-    ratio = float(call.scale()) * float(np.float32(call["beta"])) / _EXP_STEP
+    # LiteRT multiplies the two in single precision.
+    ratio = float(np.float32(call.scale()) * np.float32(call["beta"])) / _EXP_STEP
     scaled = scale(away, *quantize_multiplier(ratio), 0, Rounding.DOUBLE)
     powers = _looked_up(_exponentials(), np.clip(scaled + _INT16_MAX, _INT16_MIN, _INT16_MAX))
     sums = powers.sum(-1, keepdims=True)

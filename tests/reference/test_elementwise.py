@@ -279,3 +279,8 @@ def test_ties_in_tables(rng: Rng) -> None:
     got = evaluate(one.graph(), named)["y"]
     assert got[0, 128] == 1
     np.testing.assert_array_equal(got, run(one.file(), RESOLVERS["reference"], named["x"]))
+
+
+def test_int16_softmax_rounds_scale_times_beta_to_single_precision() -> None:
+    """A seed whose scale and beta differ by one unit of the result when multiplied in double precision."""
+    test_as_litert(np.random.default_rng(942951600), "softmax", "int16", "reference")
