@@ -164,7 +164,7 @@ def test_when_it_ends_the_search_goes_on(
         found, author, heard = searched(measurer, server, 2, limits=limits, patience=BRIEF)
         asked = len(server.asked)
         assert len(found.trials) == 2 and author.ended is not None and words in author.ended
-        assert heard == [f"the language model is asked no more: {author.ended}"]
+        assert heard == [f"the language model is no longer queried: {author.ended}"]
         assert not list(author.propose(_about(measurer, found))) and len(server.asked) == asked
     document = author.document()
     assert document["requests"] == asked >= 1 and document["ended"] == author.ended
