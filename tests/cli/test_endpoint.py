@@ -66,7 +66,7 @@ def test_tune(mla, tmp_path, monkeypatch):
     assert (asked["model"], asked["url"], asked["requests"]) == (NAME, server.url, 3)
     assert asked["cost"] == pytest.approx(3 * (100 * 1 + 10 * 10) / 1e6) and asked["candidates"] == 2
     assert asked["ended"] == "its limit of requests is used up (3 of 3)"
-    assert result.err.count("the language model is asked no more: its limit of requests is used up") == 1
+    assert result.err.count("the language model is no longer queried: its limit of requests is used up") == 1
     assert f"{NAME}: 3 requests, 300 input tokens and 30 output tokens in " in result.out
     assert all(each.headers["Authorization"] == f"Bearer {KEY}" for each in server.asked)
     assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)

@@ -191,4 +191,4 @@ class EndpointModel(LanguageModelGenerator):
 
     def _end(self, reason: str) -> None:
         self.ended = reason
-        self._say(f"the language model is asked no more: {reason}")
+        self._say(f"the language model is no longer queried: {reason}")

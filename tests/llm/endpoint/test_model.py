@@ -103,7 +103,7 @@ def test_good_schedule_then_good_program(measurer: Measurer, baseline: Measureme
         (said("```asm\n.na", finish="length"), "the answer was too long and is cut off: write less"),
         (schedule(rows=0), "rows must be at least 1, not 0"),
         (schedule(stream_channel_blocks=2), "it cannot be compiled: "),
-        (schedule(y_buffers=3), "it is not measured: what is made of it was measured before"),
+        (schedule(y_buffers=3), "it is not measured: the same programs were measured before"),
         (rewritten("halt", "stop"), r"it cannot be compiled: .*line \d+: 'stop' is not an instruction"),
         (rewritten("issue load, signal(matrix:0)", "issue load"), "the validator refuses it: .*deadlock"),
         (rewritten("set load.len, 2304", "set load.len, 1048575"), "the validator refuses it: .*bounds"),
@@ -164,7 +164,7 @@ def test_when_it_ends_the_search_goes_on(
         found, author, heard = searched(measurer, server, 2, limits=limits, patience=BRIEF)
         asked = len(server.asked)
         assert len(found.trials) == 2 and author.ended is not None and words in author.ended
-        assert heard == [f"the language model is asked no more: {author.ended}"]
+        assert heard == [f"the language model is no longer queried: {author.ended}"]
         assert not list(author.propose(_about(measurer, found))) and len(server.asked) == asked
     document = author.document()
     assert document["requests"] == asked >= 1 and document["ended"] == author.ended
