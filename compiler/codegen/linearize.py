@@ -1,4 +1,4 @@
-"""One sequence from the steps of all layers: list scheduling with loads at their latest start, drains late."""
+"""One sequence from the steps of all layers: loads at their latest start, drains late."""
 
 from bisect import bisect_right
 from collections import defaultdict, deque

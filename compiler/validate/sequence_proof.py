@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 
 from compiler.util.lru_cache import LruCache
-from compiler.validate.bulk_races import in_order
+from compiler.validate.vectorized_races import in_order
 from compiler.validate.errors import InstructionLocation, ProofFigures, ProofReport, ValidationError
 from compiler.validate.execution_path import MAX_CACHED_WORDS, DecodedProgram
 from compiler.validate.footprint import StridedRegion

@@ -9,7 +9,7 @@ from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, post_control
 from hw.fuse.reduce import COUNT_BITS
 from hw.fuse.requant import COUNT_BITS as CHANGED_BITS
-from hw.fuse.scale import CLIP_LATENCY, SCALE_LATENCY, ScaleControl, ScaleLane, add_zero_point, clip
+from hw.fuse.requant_scale import CLIP_LATENCY, SCALE_LATENCY, ScaleControl, ScaleLane, add_zero_point, clip
 from hw.isa.enums import Rounding
 from hw.lib.pipeline import pipeline_delay, pipeline_register, pipeline_struct
 from hw.lib.trees import tree_sum

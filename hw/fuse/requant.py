@@ -8,7 +8,7 @@ from hw.config import MlaConfig
 from hw.fuse.control_store import fetch
 from hw.fuse.floats import EXPONENT_BITS, pack
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, requant_control
-from hw.fuse.scale import (
+from hw.fuse.requant_scale import (
     CLIP_LATENCY,
     EXPONENT_SUM_BITS,
     ROUNDED,

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, lanes, lanes_of
-from hw.fuse.scale import CLIP_LATENCY, SCALE_LATENCY, ScaleControl, ScaleLane, add_zero_point, clip
+from hw.fuse.requant_scale import CLIP_LATENCY, SCALE_LATENCY, ScaleControl, ScaleLane, add_zero_point, clip
 from hw.lib.delay_line import DelayLine
 from hw.lib.pipeline import pipeline_register, pipeline_struct
 

@@ -4,7 +4,7 @@ from amaranth.hdl import Elaboratable, Module, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.fuse.scale import ScaleControl, ScaleLane
+from hw.fuse.requant_scale import ScaleControl, ScaleLane
 
 
 class ScaleStage(wiring.Component):

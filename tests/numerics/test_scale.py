@@ -12,7 +12,7 @@ from compiler.util.scaling import float32_multiplier
 from cosim.rtl import toolchain
 from cosim.rtl.runner import run_tool
 from hw.fuse.post_scale import COUNT_LIMIT, divider
-from hw.fuse.scale import SCALE_LATENCY
+from hw.fuse.requant_scale import SCALE_LATENCY
 from hw.verilog.writer import convert
 from tests.numerics import kernels
 from tests.numerics.reference import SINGLE, divide, scale

@@ -10,7 +10,7 @@ from compiler.api import compile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.util.lru_cache import LruCache
 from compiler.validate import MacroCall, ValidationError
-from compiler.validate.bulk_races import in_order
+from compiler.validate.vectorized_races import in_order
 from compiler.validate.explore import followed
 from compiler.validate.footprint import region
 from compiler.validate.macro_call import CallStream

@@ -17,7 +17,7 @@ import compiler.frontends.onnx.ops.elementwise
 import compiler.frontends.onnx.ops.indexing
 import compiler.frontends.onnx.ops.lstm
 import compiler.frontends.onnx.ops.matmul
-import compiler.frontends.onnx.ops.pool
+import compiler.frontends.onnx.ops.pool_resize
 import compiler.frontends.onnx.ops.quantize
 import compiler.frontends.onnx.ops.shape  # noqa: F401
 from compiler.frontends.bind import bound_value, check_names

@@ -226,7 +226,7 @@ class CalibrationCollector:
             A simulator died, or the journal cannot be written.
         """
         before = len(self.journal.samples)
-        self.log("opening the machine")
+        self.log("opening the simulated chip")
         with DevicePool(self._open, devices) as pool, progress("measuring", seconds=seconds):
             end = monotonic() + seconds
             index = 0

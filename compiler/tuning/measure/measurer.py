@@ -119,7 +119,7 @@ class Measurer:
         missing = [index for index, result in enumerate(found) if result is None]
         self.cached_count += len(schedules) - len(missing)
         if missing and not self._opened:
-            self.log("opening the machine")
+            self.log("opening the simulated chip")
             self._workers.prepare()
             self._opened = True
         for number, result in self._workers.results([orders[index] for index in missing]):
