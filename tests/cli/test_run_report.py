@@ -194,7 +194,7 @@ def test_warnings_are_in_the_report(mla, noisy, caplog):
     result = mla(*run)
     random, low = sorted(json.loads(result.out)["warnings"])
     assert random == "no --input file: using one random sample (seed 0)" and random in result.err.splitlines()
-    assert low.startswith("warning: output y has less than 20 dB") and low in result.err.splitlines()
+    assert low.startswith("warning: output y has a signal-to-noise ratio below 20 dB") and low in result.err.splitlines()
     assert "--keep-float" in low
     assert json.loads(mla(*run, "--input", given).out)["warnings"] == [low]
     without = json.loads(mla("run", path, "--device", "golden", "--input", given, "--json", "-").out)[
@@ -209,7 +209,7 @@ def test_compile_has_warnings_too(mla, noisy, tmp_path):
     command = ("compile", path, "-o", tmp_path / "noisy.mla", "--calibrate", given)
     (low,) = json.loads(mla(*command, "--json", "-").out)["warnings"]
     result = mla(*command)
-    assert low in result.err.splitlines() and "less than 20 dB" not in result.out
+    assert low in result.err.splitlines() and "below 20 dB" not in result.out
 
 
 def test_nodes_are_kept_float(mla, complains, noisy, tmp_path):
