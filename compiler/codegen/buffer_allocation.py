@@ -13,7 +13,7 @@ _ACC_BYTES = 4
 
 @dataclass(frozen=True)
 class Peak:
-    """Greatest use of the memories on the chip at any point of the command sequence.
+    """Peak use of the on-chip memories over the command sequence.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def peak_use(config: MlaConfig, lives: Mapping[CircularBuffer, tuple[int, int]])
 
 
 def _peak(lives: Mapping[CircularBuffer, tuple[int, int]], memory: BufferMemory) -> int:
-    """Largest sum of the sizes of rings that are alive together, in the memory's units."""
+    """Maximum total size of rings that are alive at the same time, in the memory's units."""
     changes: dict[int, int] = {}
     for ring, (first, last) in lives.items():
         if ring.memory == memory:
@@ -65,18 +65,18 @@ def _peak(lives: Mapping[CircularBuffer, tuple[int, int]], memory: BufferMemory)
 
 
 class MemoryFullError(InputError):
-    """Something does not fit a memory of the machine.
+    """The buffers do not fit a memory of the machine.
 
     Attributes
     ----------
     memory : Memory
-        Which.
+        Memory that is full.
     first, last : int
-        Places of the sequence between which too much is in use.
+        Positions in the command sequence between which too much is in use.
     rings : tuple of str
-        What is in use between them: what is so for longest comes first.
+        Rings in use between these positions, longest lifetime first.
     layers : tuple of str
-        Layers that have a part in it.
+        Layers that use these rings.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class _Taken:
     users: frozenset[int]
 
 
-#: Commands so few places apart may be at work at the same time.
-_SOON = 8
-#: Places of the sequence that are looked up together.
-_TOGETHER = 64
+#: Commands at most this many positions apart may execute concurrently.
+_CONCURRENT_DISTANCE = 8
+#: Number of positions of the sequence per bucket of the lifetime index.
+_BUCKET = 64
 
 
 class _Times:
@@ -115,18 +115,18 @@ class _Times:
 
     def add(self, taken: _Taken) -> None:
         """Add an allocation."""
-        for span in range(taken.first // _TOGETHER, taken.last // _TOGETHER + 1):
+        for span in range(taken.first // _BUCKET, taken.last // _BUCKET + 1):
             self.spans.setdefault(span, []).append(taken)
 
     def between(self, first: int, last: int) -> list[_Taken]:
         """Allocations that are live anywhere from the first to the last position."""
-        spans = range(first // _TOGETHER, last // _TOGETHER + 1)
+        spans = range(first // _BUCKET, last // _BUCKET + 1)
         return [
             taken
             for span in spans
             for taken in self.spans.get(span, ())
-            # In the first of the spans that both are in: once.
-            if max(taken.first // _TOGETHER, spans[0]) == span and taken.first <= last and first <= taken.last
+            # Report a pair only in the first bucket that both are in.
+            if max(taken.first // _BUCKET, spans[0]) == span and taken.first <= last and first <= taken.last
         ]
 
 
@@ -135,17 +135,17 @@ def plan(
     lives: Mapping[CircularBuffer, tuple[int, int]],
     users: Mapping[CircularBuffer, frozenset[int]],
 ) -> dict[CircularBuffer, int]:
-    """Start of every ring that lies in the machine; rings in DRAM are left out.
+    """Start address of every on-chip ring; rings in DRAM are ignored.
 
-    Larger ones first, each in banks that its layers use for nothing else if there are such, if possible in such that
-    nothing else is in at the time, then as low as it fits.
+    Rings are placed in order of decreasing size. Banks that the ring's layers use for nothing else are preferred, then
+    banks without other live rings, then the lowest address that fits.
 
     Parameters
     ----------
     lives : dict
-        First and last place of the sequence at which each ring is in use.
+        First and last position in the command sequence at which each ring is in use.
     users : dict
-        Layers that work on each ring, those that only bring it in early left out.
+        Layers that access each ring, without those that only prefetch it.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def plan(
 
 
 class _NoRoomError(Exception):
-    """A ring found no place beside those that are in use at the same time; packed closely they may all fit."""
+    """A ring does not fit the gaps between those that are in use at the same time; tighter packing may succeed."""
 
     def __init__(self, full: MemoryFullError, here: set[CircularBuffer]):
         super().__init__(str(full))
@@ -205,7 +205,7 @@ def _place(
     for ring in sorted(rings, key=lambda r: (-r.total, lives[r])):
         first, last = lives[ring]
         near = taken.between(first, last)
-        wide, soon = (capacity, 0) if ring in packed else (bank, _SOON)
+        wide, soon = (capacity, 0) if ring in packed else (bank, _CONCURRENT_DISTANCE)
         around = taken.between(max(first - soon, 0), last + soon)
         start = _start(ring.total, users[ring], near, around, capacity, wide, align)
         if start is None:
@@ -229,7 +229,7 @@ def _start(
 ) -> int | None:
     """Address of a ring among those live at the same time: in the fewest shared banks, then lowest.
 
-    Where something was or will be in use `around` that time, one would have to wait for the other.
+    Addresses of rings in use shortly before or after (`around`) are avoided, because one would wait for the other.
     """
     candidates = {0, *(-(-t.end // align) * align for t in around), *range(0, capacity, bank)}
     busy = _banks([t for t in near if t.users & users], bank)

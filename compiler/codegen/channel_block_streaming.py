@@ -18,12 +18,12 @@ from hw.isa.enums import DTYPE_BYTES
 def streamed_layers(
     n: int, lowered: LoweredNetwork, schedules: Mapping[str, LayerSchedule]
 ) -> dict[int, int]:
-    """Numbers of the layers whose results are handed over, with how many blocks of n channels go together.
+    """Numbers of the layers whose results are streamed in channel blocks, with the number of blocks at a time.
 
     Raises
     ------
     InputError
-        A schedule asks for it where it cannot be; says why.
+        A schedule requests streaming where it is not possible; the message gives the reason.
     """
     out = {}
     for number, layer in enumerate(lowered.layers):
@@ -38,7 +38,7 @@ def streamed_layers(
 def _refused(
     n: int, lowered: LoweredNetwork, schedules: Mapping[str, LayerSchedule], number: int
 ) -> tuple[str, int]:
-    """Why a layer's result cannot be handed over; blocks that go together."""
+    """Reason why a layer's result cannot be streamed (empty if it can), and the number of blocks at a time."""
     layer, after = lowered.layers[number], lowered.layers[number + 1 : number + 2]
     if not isinstance(layer, ConvLayer) or layer.groups > 1 or layer.batch > 1:
         return "it is no convolution of one group and one image", 0
@@ -60,7 +60,7 @@ def _refused(
 
 
 def _needed(lowered: LoweredNetwork, layer: Layer) -> str:
-    """Why all of a result is needed at once; empty if it is not."""
+    """Reason why a layer's whole result is needed at once; empty if it is not."""
     graph, name = lowered.graph, layer.y
     others = (*lowered.views.values(), *(part.of for part in lowered.parts.values()))
     if name in graph.outputs or name in lowered.views or name in lowered.parts or name in others:

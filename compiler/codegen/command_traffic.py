@@ -11,7 +11,7 @@ _SUM, _ENTRY = 4, 2
 _PARAMETER = 9
 
 
-#: Not a field: sums of earlier steps that MATRIX reads again to add to them.
+#: Pseudo-field for the partial sums of earlier steps that MATRIX reads and adds to.
 AGAIN = "again"
 
 

@@ -1,4 +1,4 @@
-"""Guards of the dispatch table, and the programs behind them."""
+"""Guards of the dispatch table, and the programs that they select."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ _SIGNS = {
 @identity("Guard", "compare", "selector", "value")
 @dataclass(frozen=True)
 class Guard:
-    """A comparison that the machine makes before a program begins (docs/machine.md, Ring and dispatch).
+    """A comparison that the hardware evaluates before a program starts (docs/machine.md, Ring and dispatch).
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Guard:
     Raises
     ------
     ValueError
-        A field is not what the machine takes.
+        A field has a value that the hardware does not support.
     """
 
     compare: Compare
@@ -84,7 +84,7 @@ class Guard:
 
 
 def at_most(operand: int, most: int) -> Guard:
-    """Operand `operand`, a count, is no more than `most`."""
+    """Guard that holds if an operand, a count, is at most `most`."""
     return Guard(Compare.LTU, OPERAND_BASE + operand, most + 1)
 
 
@@ -95,7 +95,7 @@ def equal(statistic: Statistic, value: int) -> Guard:
 
 @dataclass(frozen=True)
 class GuardedProgram:
-    """A program that runs in another's place if its guard holds."""
+    """A program that runs instead of another one if its guard holds."""
 
     guard: Guard
     program: Program

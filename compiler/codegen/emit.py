@@ -15,10 +15,10 @@ from hw.isa.program import Program
 
 
 class RegistersError(InputError):
-    """Nested loops whose fields change in more ways than there are registers."""
+    """Nested loops need more induction variables than there are registers."""
 
 
-#: What a field is set to: a register (0: none) plus a constant, plus an operand (0: none) by its selector.
+#: Value of a field: a register (0: none) plus a constant, plus an operand (0: none) by its selector.
 _Value = tuple[int, int, int]
 #: The tag stands among the fields as one of a unit that is none.
 _Place = tuple[int, int]
@@ -31,7 +31,7 @@ _NUMBERS: dict[_Place, int] = {
     for unit in Unit
     for index, item in enumerate(UNIT_FIELDS[unit])
 }
-#: What fields hold when a program begins; nothing is known of the tag.
+#: Values of the fields at the start of a program; the tag is unknown.
 _DEFAULTS: list[list[_Value | None]] = [
     *([(0, item.default, 0) for item in UNIT_FIELDS[unit]] for unit in Unit),
     [None],
@@ -114,12 +114,12 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool =
     tags : sequence of int
         Tag of each layer.
     alone : bool
-        Wait until everything issued before has left the machine.
+        Wait until all previously issued commands have completed.
 
     Raises
     ------
     RegistersError
-        More fields change differently in one nest of loops than there are registers.
+        A loop nest needs more induction variables than there are registers.
     """
     emitter = _Emitter(name, tags)
     if alone:
@@ -133,9 +133,9 @@ class _Emitter:
     def __init__(self, name: str, tags: Sequence[int]):
         self.name, self.tags = name, tags
         self.words: list[int] = []
-        #: Of each unit, and of the tag, what the fields hold as far as it is known.
+        #: Known values of the fields of each unit, and of the tag; None if unknown.
         self.state: list[list[_Value | None]] = [list(values) for values in _DEFAULTS]
-        #: The same where that is a constant alone.
+        #: Known values that are plain constants.
         self.plain: list[list[int | None]] = [
             [value and value[1] for value in values] for values in _DEFAULTS
         ]
@@ -158,7 +158,7 @@ class _Emitter:
     def _issue(self, command: Issued, moves: dict[int, _Moves]) -> None:
         unit = command.unit
         self._set(_TAG, (0, self.tags[command.layer], 0))
-        # Most fields stay what they are.
+        # Most fields are unchanged.
         changed = set(compress(_INDICES[unit], map(ne, command.values, self.plain[unit])))
         for index in sorted(changed.union(moves, (_DRAM[unit],) if unit in _DRAM else ())):
             setting = (self._register(moves.get(index, ())), command.values[index], _operand(command, index))
@@ -185,7 +185,7 @@ class _Emitter:
             self.add(MicroOp.SET, d=_NUMBERS[place], a=register, b=operand, imm=constant)
 
     def _hold(self, unit: int, index: int, value: _Value | None) -> None:
-        """Remember what a field holds."""
+        """Record the value of a field."""
         self.state[unit][index] = value
         self.plain[unit][index] = value[1] if value and not value[0] and not value[2] else None
 
@@ -221,7 +221,7 @@ class _Emitter:
         return out
 
     def _allocate(self, loop: CommandLoop, moves: dict[int, dict[int, _Moves]]) -> None:
-        """A register for each kind of change in a whole nest, zero at first, as all are when a program begins."""
+        """Allocate a register for each distinct change in a loop nest; registers are zero at the start of a program."""
         kinds: dict[_Moves, None] = {}
         counts = {self.opened - 1: loop.count}
         self._kinds(loop.body, moves, (self.opened - 1,), self.opened, kinds, counts)
@@ -256,7 +256,7 @@ class _Emitter:
         return number
 
     def _hoist(self, loop: CommandLoop, outer: dict[int, dict[int, _Moves]]) -> None:
-        """Set before the loop what stays the same in it; of the rest nothing is known at its start."""
+        """Set loop-invariant fields before the loop and mark the others as unknown."""
         moving = {(leaf.unit, index) for leaf, delta in self._inner(loop) for index in delta}
         tags = {self.tags[leaf.layer] for leaf in loop.leaves}
         self._settle(_TAG, {(0, tag, 0) for tag in tags})
@@ -280,7 +280,7 @@ class _Emitter:
         return register, leaf.values[index], _operand(leaf, index)
 
     def _settle(self, place: _Place, settings: set[_Value]) -> None:
-        """Set what is the same for all; of the rest nothing is known."""
+        """Set a field that has one value for all iterations, or mark it as unknown."""
         if len(settings) == 1:
             self._set(place, *settings)
         else:
@@ -318,7 +318,7 @@ class _Emitter:
 
 
 def leaves(item: Item) -> Sequence[Issued]:
-    """The commands of an item, each once."""
+    """The distinct commands of an item, those of a loop body once."""
     return item.leaves if isinstance(item, CommandLoop) else (item,)
 
 
@@ -332,7 +332,7 @@ def key(item: Item) -> tuple:
 
 
 def reroll(commands: Sequence[Issued], most_depth: int) -> list[Item]:
-    """The same commands as loops, at most `most_depth` nested."""
+    """Reroll a command sequence into loops nested at most `most_depth` deep."""
     items: list[Item] = list(commands)
     for _ in range(most_depth):
         rolled = _pass(items, most_depth)
@@ -343,7 +343,7 @@ def reroll(commands: Sequence[Issued], most_depth: int) -> list[Item]:
 
 
 def _pass(items: list[Item], most_depth: int) -> list[Item]:
-    """Replace what repeats, from left to right, by what saves most at each place."""
+    """Replace repetitions by loops, from left to right, choosing the largest saving at each position."""
     names: dict[tuple, int] = {}
     keys = [names.setdefault(key(item), len(names)) for item in items]
     blocked = [isinstance(item, CommandLoop) and item.depth >= most_depth for item in items]

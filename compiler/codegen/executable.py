@@ -1,4 +1,4 @@
-"""A stage as layers, layouts and commands, and as the machine runs it: programs, constants, calls."""
+"""A stage before emission (layers, layouts, commands) and as an executable (programs, constants, calls)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,15 +54,15 @@ class StageExecutable:
         Programs, in order. Operand 0 is the address of the model's memory, then come those of the inputs and of the
         outputs.
     tags : tuple of int
-        Tag of each layer; neighbours share one if there are more layers than tags.
+        Counter tag of each layer; adjacent layers share tags if there are more layers than tags.
     image : array of uint8
-        What the model's memory holds at the start; zeros where it belongs to other code.
+        Initial contents of the model's memory; zeros in the regions of other stages.
     memory : int
         Bytes of the model's memory.
     places : dict
-        Operand that holds the address of each input and output.
+        Number of the operand with the address of each input and output, by name.
     peak : Peak or None
-        Greatest use of scratchpad and accumulator; None if it is not known.
+        Peak use of scratchpad and accumulator; None if unknown.
     """
 
     config: MlaConfig
@@ -75,17 +75,17 @@ class StageExecutable:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs that run where no guard holds."""
+        """The programs that run if no guard holds."""
         return tuple(part.program for part in self.parts)
 
     @property
     def all_programs(self) -> tuple[Program, ...]:
-        """Every program, those behind guards in front of the one in whose place they run."""
+        """All programs; guarded programs precede the one that they replace."""
         return tuple(program for part in self.parts for program in part.programs)
 
     @property
     def program_names(self) -> tuple[str, ...]:
-        """For each layer the name of the first program that has a part in it; one that only loads has that before."""
+        """Name of the first program of each layer; a layer that only loads belongs to the preceding program."""
         names = {layer: part.program.name for part in reversed(self.parts) for layer in part.layers}
         out: list[str] = []
         for layer in range(len(self.tags)):

@@ -89,7 +89,7 @@ class LayerCodegen:
 
 
 _ALIGN = 64
-#: Of each unit the values that its fields have unless they are set; by name their numbers, least and greatest values.
+#: Default values of the fields of each unit, and index, minimum and maximum of each field by name.
 _DEFAULTS = [tuple(item.default for item in UNIT_FIELDS[unit]) for unit in Unit]
 _PLACES = [
     {item.name: (number, item.low, item.high) for number, item in enumerate(UNIT_FIELDS[unit])}
@@ -112,20 +112,20 @@ def generate(
     Parameters
     ----------
     numbers : (int, int), optional
-        Layers of the stages before, and of all stages: neighbours share a tag if these are more than there are.
+        Number of layers in the preceding stages and in all stages; adjacent layers share tags if there are too few.
     offset : int
         Bytes at the start of the model's memory that belong to other code.
     seen : list, optional
-        Takes what is known before the programs are written.
+        Receives the command stream before the programs are emitted.
     maker : StepMaker, optional
-        Keeps steps of layers for the next schedule of the same network.
+        Cache of the layers' steps for further schedules of the same network.
     dram : Dram
         The memory that loads are to be in time from.
 
     Raises
     ------
     InputError
-        The schedule asks for more than the machine has.
+        The schedule exceeds the resources of the machine.
     """
     before, count = numbers or (0, len(lowered.layers))
     code, stream = _Generator(config, lowered, schedule, before, count, offset, maker, dram).run()
@@ -154,7 +154,7 @@ class _Generator:
         unknown = [layer.name for layer in lowered.layers if layer.name not in schedule.layers]
         if unknown:
             raise InputError(f"schedule: no schedule for layer {', '.join(map(repr, unknown))}")
-        #: Operand that holds the address of a ring in DRAM; those that are not here are in the model's memory.
+        #: Operand with the address of a ring in DRAM; rings that are not listed are in the model's memory.
         self.regions: dict[CircularBuffer, int] = {}
         self.handed = streamed_layers(config.n, lowered, schedule.layers)
         self.homes = self._homes()
@@ -182,7 +182,7 @@ class _Generator:
         return StageExecutable(self.config, parts, self.tags, image, memory, places, peak), stream
 
     def _tags(self, before: int, count: int) -> tuple[int, ...]:
-        """Counter tag of each layer: its own, as far as there are enough, or that of the layer before."""
+        """Counter tag of each layer: a separate one while tags suffice, otherwise that of the previous layer."""
         out: list[int] = []
         for number, layer in enumerate(self.lowered.layers):
             own = self.schedule.layers[layer.name].own_counter_tag or not out
@@ -230,7 +230,7 @@ class _Generator:
         return out
 
     def _home(self, name: str, inside: bool, out: dict[str, TensorLayout]) -> TensorLayout:
-        """A tensor's home: one of its own, another shape of another's, or a part of another's."""
+        """Layout of a tensor: a separate buffer, a reshaped view of another tensor, or a part of one."""
         if name in out:
             return out[name]
         tensor, lowered = self.graph.tensors[name], self.lowered
@@ -274,7 +274,7 @@ class _Generator:
     def _dram(
         self, lives: dict[CircularBuffer, tuple[int, int]], starts: dict[CircularBuffer, int]
     ) -> tuple[NDArray[np.uint8], int]:
-        """Places in the model's memory: first what it holds from the start, then what passes through it."""
+        """Assign addresses in the model's memory: constants first, then intermediate tensors."""
         mine = [ring for ring in lives if ring.memory == BufferMemory.DRAM and ring not in self.regions]
         at = self.offset
         for ring in sorted(mine, key=lambda ring: ring.data is None):
@@ -312,7 +312,7 @@ class _Generator:
 
 
 def _tag_with_neighbours(commands: list[Issued]) -> None:
-    """Loads that come early count for the layer they come in: a change of tag takes the counters a hundred cycles.
+    """Count prefetching loads for the layer during which they run, since a tag change costs about a hundred cycles.
 
     A layer of nothing but loads begins when those before it have nothing more to do.
     """

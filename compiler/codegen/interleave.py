@@ -15,11 +15,11 @@ from hw.isa.commands import UNIT_FIELDS
 
 #: Cycles from the last sum to the first result that another unit can read.
 _DELAY = 150
-#: So many steps MATRIX is told of in advance.
-_LEAD = 2
+#: Number of steps by which MATRIX commands are issued in advance.
+_MATRIX_LEAD_STEPS = 2
 #: Cycles a command of FUSE waits for the results of the one before.
 _START = 60
-#: Rings are told apart by the high bits of addresses.
+#: Bit position from which on an address identifies the ring.
 _RING = 48
 
 
@@ -44,7 +44,7 @@ def interleave(
     order : list of (int, Step)
         Layers and steps.
     after : dict
-        For each place of a step that took turns the one from which on all is there that others of them make for it.
+        For the position of each interleaved step, the position from which on its inputs from other such steps exist.
     """
     order: list[tuple[int, TileStep]] = []
     after: dict[int, int] = {}
@@ -67,7 +67,7 @@ def interleave(
 
 
 def _pieces(step: TileStep) -> list[TileStep]:
-    """A step of FUSE alone command by command: a long row of them would keep those of other units waiting."""
+    """Split a FUSE-only step into its commands, so that it does not delay other units for long."""
     if step.matrix or len(step.fuse) < 2:
         return [step]
     pieces = [TileStep(fuse=[command]) for command in step.fuse]
@@ -85,9 +85,9 @@ def _work(step: TileStep, n: int) -> tuple[int, int, int]:
 def _listed(
     queues: dict[int, list[int]], works: dict[int, tuple[int, int, int]], after: dict[int, set[int]]
 ) -> list[tuple[int, int, int]]:
-    """Steps, when each begins and when what it needs of others is there.
+    """List scheduling: steps, their start times and the times at which their inputs are available.
 
-    The step that can begin first goes first; of several that with most work of FUSE alone behind it.
+    The step that can start first is next; among several, the one followed by the most FUSE-only work.
     """
     ranks = _ranks(queues, works, after)
     free = [0, 0]  # when MATRIX and FUSE have nothing more to do
@@ -113,7 +113,7 @@ def _listed(
         matrix, fuse, _ = works[step]
         if matrix:
             free[0] = begin + matrix
-        if fuse:  # what drains the tile before goes meanwhile
+        if fuse:  # the previous tile is drained concurrently
             free[1] = max(free[1], begin) + fuse
         done[step] = max(begin + matrix + fuse, free[1]) + _DELAY
         out.append((step, begin, ready))
@@ -131,7 +131,7 @@ def _early(
     last: dict[int, int] = {}
     for step, begin, _ in listed:
         layer = steps[step][0]
-        time = begin - _LEAD * works[step][0]
+        time = begin - _MATRIX_LEAD_STEPS * works[step][0]
         times[step] = last[layer] = max([time, last.get(layer, time), *(times[need] for need in after[step])])
     return sorted(((step, times[step], ready) for step, _, ready in listed), key=lambda each: each[1])
 
@@ -180,10 +180,10 @@ def _needs(config: MlaConfig, steps: Sequence[tuple[int, TileStep]]) -> Iterator
 
 
 def _conflict(a: _Touch, b: _Touch) -> bool:
-    """True if one must not overtake the other, by the whole stretches of both.
+    """True if two steps must not be reordered, judged by their whole address ranges.
 
-    Blocks of channels that lie apart would let a layer begin block by block, and LOAD and FUSE wait for each: the first
-    two layers of ResNet-18 took 575,773 cycles, and take 510,145.
+    With exact regions, a layer could start for each channel block separately, and LOAD and FUSE would wait for each
+    block: the first two layers of ResNet-18 took 575,773 cycles that way and take 510,145 with ranges.
     """
     return (a.box.write or b.box.write) and a.box.low <= b.box.high and b.box.low <= a.box.high
 
@@ -213,7 +213,7 @@ def _touches(
 
 
 def _values(command: Command, numbers: dict[CircularBuffer, int]) -> list[int]:
-    """All fields, each shared ring far from all others."""
+    """Field values of a command with each ring at a distinct, widely separated address."""
     out = []
     for item in UNIT_FIELDS[command.unit]:
         value = command.fields.get(item.name, item.default)

@@ -12,8 +12,8 @@ from compiler.options import DEFAULT_DRAM, DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, Unit
 
-#: So many loads at most go ahead of what reads them: half of what semaphores count to (docs/machine.md).
-_AHEAD = SEMAPHORE_MAX // 2
+#: Maximum number of loads issued ahead of their readers: half of the semaphores' range (docs/machine.md).
+_MAX_LOADS_AHEAD = SEMAPHORE_MAX // 2
 
 
 def linearize(
@@ -34,7 +34,7 @@ def linearize(
     prefetch : sequence of int
         For each step the one from which on its loads may come.
     after : dict, optional
-        For steps of layers that take turns the one from which on their loads find what others of them store.
+        For steps of interleaved layers, the step from which on their loads find the data stored by other steps.
     dram : DramTiming
         Timing of the memory.
     """
@@ -49,7 +49,7 @@ def _conflict(first: Command, second: Command) -> bool:
 
 
 def lifetimes(commands: Sequence[Command]) -> dict[CircularBuffer, tuple[int, int]]:
-    """First and last place of the sequence at which each ring is in use."""
+    """First and last position of the sequence at which each ring is in use."""
     out: dict[CircularBuffer, tuple[int, int]] = {}
     for at, command in enumerate(commands):
         for ring in command.rings:
@@ -59,7 +59,7 @@ def lifetimes(commands: Sequence[Command]) -> dict[CircularBuffer, tuple[int, in
 
 
 def workers(commands: Sequence[Command]) -> dict[CircularBuffer, frozenset[int]]:
-    """Layers whose commands work on each ring; those of LOAD, which may come early, do not count."""
+    """Layers whose commands access each ring, without loads, which may be prefetched."""
     out: dict[CircularBuffer, set[int]] = {}
     for command in commands:
         for ring in command.rings:
@@ -69,15 +69,15 @@ def workers(commands: Sequence[Command]) -> dict[CircularBuffer, frozenset[int]]
     return {ring: frozenset(users) for ring, users in out.items()}
 
 
-#: Cycles from a command's first request to its results beyond the memory's latency and its beats.
+#: Cycles from a command's first request to its results, in addition to memory latency and beats.
 _UNIT = 25
-#: Cycles beside the memory's latency by which a load should be done before it is needed: delays of units.
+#: Cycles, in addition to the memory latency, by which a load should complete before it is needed.
 _MARGIN = 300
 #: Cycles from the last sum of a tile to MATRIX's first with its results, beyond those of FUSE's points.
 #: The best for a chain of small dense layers (RTL n16, latency 100; ad01 with 40, 120, 250 and 400).
 _RESULT = 250
-#: MATRIX also goes before loads that find room in the queue so many cycles before it: the sequencer takes them for it.
-_LEAD = 100
+#: MATRIX also precedes loads that fit the queue at most this many cycles earlier: its commands take the sequencer time.
+_MATRIX_LEAD_CYCLES = 100
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,14 @@ class _Arranger:
         return self.out
 
     def _beside(self, step: TileStep) -> None:
-        """A step of FUSE alone among others: what drains a tile of MATRIX that is not complete yet stays behind it."""
+        """Emit a FUSE-only step among others; commands that drain an incomplete MATRIX tile remain after it."""
         for command in step.fuse:
             self._emit(command)
         for command in step.stores:
             self._emit(command)
 
     def loads(self) -> Iterator[Load]:
-        """All loads in order; one may come after the last use of what it overwrites and the making of what it reads."""
+        """All loads in order, each with the position after which its buffer is free and its source is written."""
         free: dict[Tile, int] = {}
         made: dict[CircularBuffer, int] = {}
         fresh: dict[CircularBuffer, int] = {}
@@ -134,8 +134,8 @@ class _Arranger:
                 early = max(free.get(command.target, self.prefetch[slot]), self.after.get(slot, 0))
                 for ref in command.reads():
                     early = max(early, made.get(ref.ring, 0))
-                if len(readers) >= _AHEAD:
-                    early = max(early, readers[-_AHEAD] + 1)
+                if len(readers) >= _MAX_LOADS_AHEAD:
+                    early = max(early, readers[-_MAX_LOADS_AHEAD] + 1)
                 readers.append(slot)
                 yield Load(command, early, slot)
             for command in (*step.matrix, *step.fuse, *step.stores):
@@ -144,7 +144,7 @@ class _Arranger:
                 (fresh if slot in self.after else made)[command.write().ring] = slot + 1
 
     def _due(self, slot: int) -> None:
-        """Emit what is due by now."""
+        """Emit all loads that are due."""
         for entry in [entry for entry in self.waiting if entry[0] <= slot]:
             if entry in self.waiting:
                 self._flush(entry)
@@ -157,7 +157,7 @@ class _Arranger:
         self.out.append(command)
 
     def _flush(self, entry: tuple[int, Command]) -> None:
-        """Emit what waits, after what waits before it and must come first."""
+        """Emit a delayed command, after the delayed commands that must precede it."""
         command = entry[1]
         for other in self.waiting[: self.waiting.index(entry)]:
             first = other[1].unit == command.unit or _conflict(other[1], command)
@@ -172,9 +172,9 @@ def due(
 ) -> list[tuple[int, Command]]:
     """The slot each load is due in, loads in order.
 
-    As late as it may be to be there in time, the bus busy with those behind it; and not before there is room for it:
-    a load that comes sooner than it can start would fill the short queue of LOAD and hold the sequencer up, while
-    MATRIX could begin with what is there.
+    Each load is issued as late as possible for its data to arrive in time, given the bus time of the following loads,
+    and not before its buffer is free: a load that cannot start would occupy LOAD's short queue and stall the sequencer
+    while MATRIX could already start.
     """
     times = _Times(config, steps, loads, dram)
     slots, start = [0] * len(loads), times.reads[-1]
@@ -204,8 +204,8 @@ def _bound_by_bus(steps: Sequence[TileStep], n: int, beat: float) -> set[int]:
 class _Times:
     """When steps begin and requests of loads start if commands are issued in time.
 
-    `begins` has also the end of the last step; `reads` is the same without the time that stores have the bus, and with
-    the wait for what another step makes where the bus is busier than MATRIX: it may go on for later steps meanwhile.
+    `begins` also has the end of the last step. `reads` excludes the bus time of stores and, where the bus is busier
+    than MATRIX, includes waiting for results of other steps, during which loads of later steps can continue.
     """
 
     def __init__(self, config: MlaConfig, steps: Sequence[TileStep], loads: Sequence[Load], dram: DramTiming):
@@ -246,7 +246,7 @@ class _Times:
     def room(self, index: int) -> int:
         """The first slot whose step begins when the queue has room for a load."""
         before = index - self.config.queue_depth
-        return bisect_right(self.begins, self.starts[before] + _LEAD) if before >= 0 else 0
+        return bisect_right(self.begins, self.starts[before] + _MATRIX_LEAD_CYCLES) if before >= 0 else 0
 
     def _requests(self, command: Command) -> int:
         """Bursts of a load, one a cycle."""

@@ -21,7 +21,7 @@ class Issued:
     Parameters
     ----------
     unit : Unit
-        Who carries it out.
+        Unit that executes the command.
     layer : int
         Layer it belongs to.
     values : tuple of int
@@ -29,7 +29,7 @@ class Issued:
     region : int
         Operand that the address in DRAM is relative to.
     wait, signal : int
-        Masks as `issue` takes them.
+        Semaphore masks of the `issue` instruction.
     """
 
     unit: Unit
@@ -43,7 +43,7 @@ class Issued:
 
 
 def reach(config: MlaConfig, command: "Issued") -> list[BoundingBox]:
-    """Regions a command reads and writes, parameter slots in bytes; each region of DRAM is a space of its own."""
+    """Regions that a command reads and writes, with parameter slots in bytes; each DRAM region is a separate space."""
     unit, c = command.unit, unpack_fields(command.unit, list(command.values))
     out = []
     for item in boxes(config, unit, c):
@@ -58,7 +58,7 @@ def reach(config: MlaConfig, command: "Issued") -> list[BoundingBox]:
 
 
 def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
-    """Give each command its masks."""
+    """Set the wait and signal masks of all commands."""
     queues = [_Queue() for _ in Unit]
     for command in commands:
         if not command.reach:
@@ -73,7 +73,7 @@ def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
 
 
 class _Queue:
-    """Commands of one unit, and by memory what they read and write."""
+    """Commands of one unit, with the regions that they read and write by memory."""
 
     def __init__(self) -> None:
         self.commands: list[Issued] = []
@@ -81,15 +81,15 @@ class _Queue:
         self._writes: dict[str, list[tuple[int, BoundingBox]]] = defaultdict(list)
 
     def add(self, command: Issued) -> None:
-        """Put a command behind the others."""
+        """Append a command."""
         self.commands.append(command)
         for box in command.reach:
             (self._writes if box.write else self._reads)[box.space].append((len(self.commands), box))
 
     def last(self, command: Issued, known: int, own: bool) -> int:
-        """Number of commands up to the last that conflicts with one; 0 if none behind the first `known` does.
+        """Number of commands up to the last one that conflicts with a command; 0 if none after the first `known` does.
 
-        Of its own unit it only must not read too soon what others write.
+        For its own unit, only reads of data that earlier commands write are conflicts.
         """
         last = known
         for box in command.reach:
@@ -101,7 +101,7 @@ class _Queue:
 
 
 def _last(boxes: list[tuple[int, BoundingBox]], box: BoundingBox, known: int) -> int:
-    """Number of the last command behind the first `known` whose box meets one; `known` if there is none."""
+    """Number of the last command after the first `known` whose box intersects the given one; `known` if none does."""
     low, high = box.low, box.high
     for number, other in reversed(boxes):
         if number <= known:

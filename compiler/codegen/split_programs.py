@@ -17,24 +17,24 @@ from hw.isa.program import Program
 
 #: Programs by all that they depend on.
 Written = LruCache[list[Program]]
-#: Commands that programs which are kept issue, at most.
-_MOST_COMMANDS = 1 << 15
+#: Limit on the total number of commands of cached programs.
+_MAX_CACHED_COMMANDS = 1 << 15
 #: The bits of a tag.
 _TAGS = 63
 
 
 @dataclass(frozen=True)
 class ProgramPart:
-    """A program, and what may run in its place.
+    """A program, and the guarded programs that may run instead.
 
     Parameters
     ----------
     program : Program
-        Runs if no guard holds.
+        Program that runs if no guard holds.
     layers : tuple of int
-        Layers whose commands it issues, weights that it brings in early left out.
+        Layers whose commands it issues, without those for which it only prefetches weights.
     instead : tuple of Variant
-        The first of them whose guard holds runs in its place: one opcode is bound to all.
+        Alternatives bound to the same opcode; the first one whose guard holds runs instead.
     """
 
     program: Program
@@ -62,7 +62,7 @@ class ProgramPart:
 
 def written() -> Written:
     """Room for programs of one network under one schedule after the other."""
-    return LruCache(_MOST_COMMANDS)
+    return LruCache(_MAX_CACHED_COMMANDS)
 
 
 def cut(
@@ -73,7 +73,7 @@ def cut(
     tags: Sequence[int],
     known: Written | None = None,
 ) -> tuple[ProgramPart, ...]:
-    """Programs that issue all commands in order; the first waits until the machine is at rest.
+    """Split a command sequence into programs; the first one waits until the machine is idle.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ def cut(
     commands : sequence of Issued
         All commands, in order.
     names, joined, tags : sequences
-        For each layer: its name, whether it is part of the program of the layer before, its tag.
+        For each layer: its name, True if it is part of the previous layer's program, and its counter tag.
     known : Kept, optional
-        Programs that have been written before for the same commands.
+        Cache of programs emitted earlier for the same commands.
     """
     out: list[ProgramPart] = []
     known = written() if known is None else known
@@ -108,7 +108,7 @@ def _grounds(command: Issued) -> tuple:
 
 
 def _stretches(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[Issued]]:
-    """One stretch for each layer that begins a program; loads stay where they are."""
+    """Split the commands at each layer that starts a program; loads are not moved."""
     out: list[list[Issued]] = [[]]
     current = 0
     for command in commands:
@@ -150,7 +150,7 @@ def rolled(
 
 
 def batches(config: MlaConfig, parts: Sequence[ProgramPart]) -> list[range]:
-    """Parts whose programs are in the instruction store at the same time: all, or as many as fit, in order."""
+    """Ranges of parts whose programs are resident at the same time: all, or as many as fit, in order."""
     out: list[range] = []
     start = words = segments = 0
     for number, part in enumerate(parts):
@@ -164,7 +164,7 @@ def batches(config: MlaConfig, parts: Sequence[ProgramPart]) -> list[range]:
 
 
 def candidates(part: ProgramPart, segments: Sequence[int]) -> list[Candidate]:
-    """The entries of an opcode; `segments` are those of the part's `programs`."""
+    """Dispatch table entries of an opcode; `segments` are the segment numbers of the part's `programs`."""
     guards = [variant.guard for variant in part.instead]
     return [
         *(Candidate(s, g.compare, g.selector, g.value) for s, g in zip(segments, guards, strict=False)),

@@ -1,1 +1,1 @@
-"""Unit commands before addresses are fixed, and what all code generators of layers share."""
+"""Unit commands before address assignment, and the context shared by the code generators of all layers."""

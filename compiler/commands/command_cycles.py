@@ -1,4 +1,4 @@
-"""Cycles that commands take if nothing holds them up, from their fields."""
+"""Cycles of commands without stalls, computed from their fields."""
 
 from math import prod
 
@@ -13,9 +13,10 @@ _DIGITS: dict[int, int] = {Post.RECIP: 38, Post.RSQRT: 69}
 
 
 def cycles(command: Command, n: int) -> int:
-    """Cycles of one command on a machine of n lanes, the one it was made for.
+    """Cycles of one command on the machine with n lanes for which it was generated.
 
-    MATRIX shifts a tile of weights in at least n cycles; LOAD and STORE move n bytes a cycle, lines apart.
+    MATRIX needs at least n cycles to shift in a tile of weights; LOAD and STORE move n bytes per cycle, each line
+    separately.
     """
     if command.cycles is None:
         command.cycles = _cycles(command, n)
@@ -38,7 +39,7 @@ def _cycles(command: Command, n: int) -> int:
 
 
 def _fuse_cycles(command: Command, counts: list[int]) -> int:
-    """Cycles of a FUSE command: each point takes as long as its reads of one memory, a reciprocal as its digits."""
+    """Cycles of a FUSE command: a point is limited by its reads of one memory, a reciprocal by its digits."""
     src, stage = command.fields.get("src", 0), command.fields.get("stage", 0)
     assert isinstance(src, int)
     words = FUSE_SRC.unpack(src) | FUSE_STAGE.unpack(stage.base if isinstance(stage, BufferRef) else stage)
@@ -56,7 +57,7 @@ def _fuse_cycles(command: Command, counts: list[int]) -> int:
 
 
 def effort(step: TileStep, n: int) -> UnitCycles:
-    """Cycles of a step whose loads are there, on the machine that it was made for."""
+    """Cycles of a step by unit, after its loads, on the machine for which it was generated."""
     if step.effort is None:
         units = (step.matrix, step.fuse, step.stores)
         matrix, fuse, stores = (sum(cycles(command, n) for command in unit) for unit in units)

@@ -1,4 +1,4 @@
-"""Unit commands whose addresses are not fixed yet, their normal form, and the layout of tensors between layers."""
+"""Unit commands before address assignment, their normal form, and the layout of tensors between layers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -72,12 +72,12 @@ class BufferRef:
         return BufferRef(self.ring, self.index, self.offset + offset, self.scale, self.base)
 
     def resolve(self, start: int) -> int:
-        """The number, given where the ring starts."""
+        """The field value, given the start address of the ring."""
         tile = self.index % self.ring.depth
         return (start + tile * self.ring.size + self.offset) * self.scale + self.base
 
 
-#: Fields that say where a command reads and writes.
+#: Fields with the addresses that a command reads and writes.
 READS = {
     Unit.LOAD: ("dram",),
     Unit.MATRIX: ("a_base", "w_base"),
@@ -87,7 +87,7 @@ READS = {
 WRITES = {Unit.LOAD: "dst", Unit.MATRIX: "acc_base", Unit.FUSE: "d_base", Unit.STORE: "dram"}
 
 
-#: A ring and which of its places.
+#: A ring and the number of a tile in it.
 Tile = tuple[CircularBuffer, int]
 
 
@@ -114,7 +114,7 @@ class Numbers(NamedTuple):
 
 @dataclass(eq=False)
 class Command:
-    """One unit command; it does not change once it is made.
+    """One unit command; immutable.
 
     Parameters
     ----------
@@ -181,10 +181,10 @@ class UnitCycles(NamedTuple):
 
 @dataclass(eq=False)
 class TileStep:
-    """The commands of one tile. MATRIX of the next step may run beside FUSE of this one.
+    """The commands of one tile. MATRIX of the next step may run concurrently with FUSE of this one.
 
-    `block` is its first block of output channels, of layers that hand blocks over; `effort` what it takes, once
-    somebody has counted (`compiler.commands.command_cycles`).
+    `block` is the first block of output channels, for layers that stream channel blocks; `effort` are the cycles by
+    unit, once computed (`compiler.commands.command_cycles`).
     """
 
     block: int = 0
@@ -227,14 +227,14 @@ _STRIDES: dict[Unit, dict[str, tuple[str, ...]]] = {
         )
     },
 }
-#: Counts that the stream mode of MATRIX uses in its own way; a transposing LOAD's distance of columns is dst_y.
+#: Counts with a different meaning in the stream mode of MATRIX; a transposing LOAD has its column distance in dst_y.
 _STREAM = ("x_count", "y_count", "kx_count", "ky_count", "ic_count")
 #: Fields of which 0 means all lanes.
 _LANES = {Unit.MATRIX: ("k_rows", "k_tail", "n_cols", "n_tail"), Unit.FUSE: ("lanes", "lanes_tail")}
 
 
 def simplify_commands(unit: Unit, fields: Fields, n: int) -> Fields:
-    """The same command with the fields that change nothing left out."""
+    """Fields of a command without those that have no effect."""
     out = dict(fields)
     word = out.get("word", 0)
     stream = unit == Unit.MATRIX and isinstance(word, int) and MATRIX_WORD.unpack(word)["dw"]
@@ -256,7 +256,7 @@ class TensorLayout:
     Parameters
     ----------
     ring : CircularBuffer
-        Buffer that holds all of the tensor.
+        Buffer that contains the whole tensor.
     h, w, c : int
         Height, width, channels; a matrix is rows x 1 x columns.
     pixel, row : int
@@ -264,7 +264,7 @@ class TensorLayout:
     offset : int
         Bytes from the ring's start to the first pixel.
     plane : int
-        Channels of a tile of the ring, if each has a block of channels by itself; 0: pixels are whole.
+        Channels of each tile of the ring, if tiles are separate blocks of channels; 0: a pixel has all channels.
     """
 
     ring: CircularBuffer
@@ -282,16 +282,16 @@ class TensorLayout:
         return self.ring.memory == BufferMemory.SP
 
     def compact(self, size: int) -> bool:
-        """Its elements, of so many bytes, follow one another without gaps."""
+        """Return True if the elements, of `size` bytes each, are contiguous."""
         return self.pixel == self.c * size and (self.h == 1 or self.row == self.w * self.pixel)
 
     @property
     def even(self) -> bool:
-        """From the last pixel of a row to the first of the next it is as far as from pixel to pixel."""
+        """True if the distance from the last pixel of a row to the next row equals that between pixels."""
         return self.h == 1 or self.row == self.w * self.pixel
 
     def parts(self, count: int) -> list["TensorLayout"]:
-        """Images of a batch, each by itself."""
+        """Split a batch into layouts of its images."""
         rows = self.h // count
         return [replace(self, h=rows, offset=self.offset + i * rows * self.row) for i in range(count)]
 
@@ -310,10 +310,10 @@ class TensorLayout:
         return BufferRef(self.ring, tile, self.offset + row * self.row + column * self.pixel + channel)
 
     def block(self, size: int) -> int:
-        """Bytes from a block of channels, of so many bytes, to the next."""
+        """Distance in bytes between blocks of channels, each of `size` bytes."""
         return self.ring.size if self.plane else size
 
 
 def whole(memory: BufferMemory, name: str, h: int, w: int, c: int, slack: int = 0) -> TensorLayout:
-    """A fresh home for an image without gaps; `slack` bytes behind it may be read but mean nothing."""
+    """A new contiguous layout for an image; `slack` bytes after it may be read, with undefined contents."""
     return TensorLayout(CircularBuffer(memory, name, h * w * c + slack), h, w, c, c, w * c)

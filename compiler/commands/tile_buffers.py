@@ -49,12 +49,12 @@ class CodegenContext:
         return Command(unit, self.layer, fields)
 
     def constant(self, name: str, data: NDArray) -> CircularBuffer:
-        """Bytes that lie in DRAM from the start."""
+        """Add constant bytes in DRAM."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         return CircularBuffer(BufferMemory.DRAM, name, flat.size, data=flat)
 
     def tables(self, name: str, tables: NDArray[np.int16]) -> "Tables":
-        """Tables of this layer; equal ones take one place."""
+        """Lookup tables of this layer; equal tables are stored once."""
         return self.shared.setdefault(tables.tobytes(), Tables(self, name, tables))
 
 
@@ -74,7 +74,7 @@ class TileBuffers:
         self.keys: list[Hashable] = []
 
     def get(self, key: Hashable, step: TileStep) -> BufferRef:
-        """Address of a tile; its loads join the step if it must be brought in."""
+        """Address of a tile; if it is not loaded, its loads are added to the step."""
         recent = self.keys[-self.ring.depth :]
         if key in recent:
             return BufferRef(self.ring, len(self.keys) - len(recent) + recent.index(key))
@@ -116,9 +116,9 @@ def pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height: int) -> tuple[int, int]:
-    """First image row that output rows need, and how many; at least one, cut to the image.
+    """First input row that output rows need, and the number of rows, at least one, clipped to the image.
 
-    `reach` are the rows from the first to the last one that an output row looks at, `top` those of padding above.
+    `reach` is the number of input rows covered by the kernel of an output row, `top` the padding above.
     """
     low = start * stride - top
     high = low + (rows - 1) * stride + reach - 1

@@ -12,7 +12,7 @@ PJ_PER_BYTE = {"sp": 20 / 8, "acc": 10 / 8, "dram": 1300 / 8}
 
 
 def energy_uj(config: MlaConfig, counts: Mapping[str, int]) -> float:
-    """Energy in microjoules of what was counted; `counts` by the names of hw.isa.counters."""
+    """Energy in microjoules for counter values, given by the names of hw.isa.counters."""
     return sum(energy_parts_uj(config, counts).values())
 
 
@@ -44,9 +44,9 @@ def at_clock(
     cycles : int or None
         Cycles of all samples; None on a machine without a clock.
     each : float or None
-        Cycles of one sample that begins with everything cold: gives the milliseconds.
+        Cycles of one sample from a cold start, from which the milliseconds are computed.
     steady : float or None
-        Cycles of one sample in a stream: gives the inferences per second; None: `each` does.
+        Cycles per sample in a stream, from which the inferences per second are computed; None: `each` is used.
     energy : float or None
         Energy of all samples in microjoules, as `compiler.cost.energy` estimates it.
     """

@@ -31,7 +31,7 @@ class Floor:
     macs : int
         Multiply-accumulates by the model's definition.
     bytes : int
-        Bytes that must cross the bus once.
+        Bytes that must be transferred over the bus at least once.
     """
 
     macs: int
@@ -60,7 +60,7 @@ class Crossing:
     Parameters
     ----------
     ends : dict
-        Bytes of each tensor that comes into the stage or leaves it; of those that share their place, of one.
+        Bytes of each input and output tensor of the stage; tensors that share memory are counted once.
     constants : dict
         Bytes of weights, parameters and tables, by the number of the layer that first needs them.
     """

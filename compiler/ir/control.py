@@ -14,13 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 
 _T = TypeVar("_T")
 #: Inputs and outputs of a subgraph.
 Ends = tuple[Sequence[Tensor], Sequence[Tensor]]
-
-_ONE = Quantization((1.0,), (0,))
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def _differ(
 
 def _meaning(tensor: Tensor) -> Quantization | None:
     """Quantization of a tensor; the identity quantization counts as none."""
-    return None if tensor.quantization == _ONE else tensor.quantization
+    return None if tensor.quantization == IDENTITY else tensor.quantization
 
 
 def kind(tensor: Tensor) -> str:

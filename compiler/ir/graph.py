@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from compiler.ir.control import Ends, mismatch
 from compiler.ir.identity import identity
 from compiler.ir.ops import KINDS, OPS, Attributes
-from compiler.ir.tensor import Quantization, Tensor, signature
+from compiler.ir.tensor import IDENTITY, Tensor, signature
 from hw.errors import InputError, shown
 
 #: Maximum number of characters of an attribute in a listing.
@@ -290,9 +290,6 @@ def times_over(graph: Graph, name: str) -> int:
     return int(count) if found else 1
 
 
-_ONE = Quantization((1.0,), (0,))
-
-
 def random_input(rng: np.random.Generator, tensor: Tensor, bounds: Mapping[str, int]) -> NDArray:
     """Generate a random value for an input.
 
@@ -312,7 +309,7 @@ def random_input(rng: np.random.Generator, tensor: Tensor, bounds: Mapping[str, 
         if dtype.kind == "b":
             return rng.integers(0, 2, tensor.shape).astype(dtype)
         limits = np.iinfo(dtype)
-        plain = dtype.itemsize > 2 and tensor.quantization in (None, _ONE)
+        plain = dtype.itemsize > 2 and tensor.quantization in (None, IDENTITY)
         end = bounds.get(tensor.name, 2 if plain else None)
         if end is not None:
             return rng.integers(0, min(end - 1, limits.max), tensor.shape, dtype, endpoint=True)

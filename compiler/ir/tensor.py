@@ -70,8 +70,8 @@ class Quantization:
         return ((values.astype(np.int64) - zero) * scale).astype(np.float32)
 
 
-#: Identity quantization.
-_PLAIN = Quantization((1.0,), (0,))
+#: Identity quantization, of integers that represent their own value.
+IDENTITY = Quantization((1.0,), (0,))
 
 
 @identity("Tensor", "name", "shape", "dtype", "quantization", "data")
@@ -131,7 +131,7 @@ class Tensor:
     def meaning(self) -> str:
         """Scale and zero point as a suffix of messages; empty without a quantization or with the identity."""
         q = self.quantization
-        if q is None or not q.whole or q == _PLAIN:
+        if q is None or not q.whole or q == IDENTITY:
             return ""
         return f"; its scale is {q.scale[0]:.6g}, its zero point {q.zero_point[0]}"
 

@@ -12,7 +12,7 @@ from hw.isa.enums import Dtype, Rounding
 @identity("Image", "h", "w", "c", "dtype")
 @dataclass(frozen=True)
 class Image:
-    """Shape of a tensor as the machine sees it: rows, columns, channels, and the type of its elements."""
+    """Shape of a tensor for the hardware: rows, columns, channels, and the type of its elements."""
 
     h: int
     w: int
@@ -30,7 +30,7 @@ class Residual:
     tensor : str
         The other summand, of the shape and type of the result.
     stage, fields : dict
-        Parts of the fuse word, and the other fields of FUSE that it needs.
+        Fields of the fuse word, and other FUSE fields that it needs.
     """
 
     tensor: str
@@ -46,7 +46,7 @@ class Drain:
     Parameters
     ----------
     bias, mult, exponent : (channels,) arrays
-        Parameters as `compiler.util.scaling.param_image` takes them.
+        Parameters for `compiler.util.scaling.param_image`.
     zp : int
         Zero point of the output.
     clip : (int, int)
@@ -101,7 +101,7 @@ class Layer:
     macs : int
         Multiply-accumulates by the model's definition.
     batch : int
-        Number of images stacked vertically, each with borders of its own.
+        Number of vertically stacked images, each with separate padding.
     """
 
     name: str

@@ -24,7 +24,7 @@ from hw.isa.enums import Rounding
 @identity("Phase", "conv", "offset")
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """The pixels of the output that are `strides` apart, from `offset` (row, column) on."""
+    """Output pixels at a distance of `strides`, starting at `offset` (row, column)."""
 
     conv: ConvLayer
     offset: tuple[int, int]
@@ -33,7 +33,7 @@ class Phase:
 @identity("ConvTransposeLayer", "phases", "strides")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvTransposeLayer(Layer):
-    """Convolutions whose results are interleaved, `strides` (rows, columns) apart."""
+    """Transposed convolution as ordinary convolutions whose results are interleaved with `strides` (rows, columns)."""
 
     phases: tuple[Phase, ...]
     strides: tuple[int, int]
@@ -98,7 +98,7 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
 
 
 def _reached(size: int, made: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
-    """Pairs of an input and a tap along a dimension that reach an output: padding cuts some off."""
+    """Number of pairs of an input and a kernel tap along a dimension whose output is not cropped by padding."""
     places = (i * stride + k * dilation - pad for i in range(size) for k in range(kernel))
     return sum(0 <= place < made for place in places)
 
@@ -107,7 +107,7 @@ def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list
     """All phases along a dimension of `size` outputs."""
     out = []
     for offset in range(min(stride, size)):
-        # Output offset + stride * t gets tap k of input t - distance, which is a whole number of pixels away.
+        # Output offset + stride * t uses tap k of input t - distance, where the distance is an integer.
         distances = {
             (k * dilation - offset - pad) // stride: k
             for k in range(kernel)
@@ -125,7 +125,7 @@ def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list
 def _taps(
     weights: NDArray, rows: tuple[int | None, ...], columns: tuple[int | None, ...], zero: int
 ) -> NDArray:
-    """The weights of a phase; taps that are none have the value that stands for zero."""
+    """The weights of a phase; missing taps have the zero point."""
     out_c, _, _, in_c = weights.shape
     out = np.full((out_c, len(rows), len(columns), in_c), zero, weights.dtype)
     for i, ky in enumerate(rows):
@@ -136,7 +136,7 @@ def _taps(
 
 
 def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) -> Tilings:
-    """Those of the greatest phase; the buffers of all of them may be in use at a time."""
+    """Tilings of the largest phase; the buffers of all phases may be in use at the same time."""
     heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
     for free in (context.free // len(layer.phases), context.free):
         found = list(conv_tilings(replace(context, free=free), heaviest))

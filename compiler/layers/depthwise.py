@@ -39,7 +39,7 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
 @identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "x_zp")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
-    """Convolution of each channel by itself; weights (kernel_h, kernel_w, channels)."""
+    """Depthwise convolution; weights (kernel_h, kernel_w, channels)."""
 
     weights: NDArray
     drain: Drain
@@ -48,7 +48,7 @@ class DepthwiseLayer(Layer):
     x_zp: int = 0
 
 
-#: Most channels of a group that stands for as many depthwise convolutions.
+#: Maximum number of channels per group of a grouped convolution that replaces depthwise ones.
 _GROUP_CHANNELS = 16
 
 
@@ -76,10 +76,10 @@ def lower_depthwise(low: LoweringContext) -> Layer:
 
 
 def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
-    """Depthwise weights as those of a convolution in groups, and how many: what the depthwise stream does not take.
+    """Depthwise weights as block-diagonal weights of a grouped convolution, and the number of groups.
 
-    A group is of several channels, each of which sees the others with weights of zero: the array sums over as many
-    at a time anyway.
+    For depthwise convolutions that the stream mode does not support. Each channel of a group has zero weights for the
+    group's other channels, which costs nothing because the array sums over several channels at a time anyway.
     """
     rows, columns, channels = weights.shape
     size = next(size for size in range(min(_GROUP_CHANNELS, channels), 0, -1) if channels % size == 0)
@@ -89,8 +89,8 @@ def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
     return out, channels // size
 
 
-#: Strips that a depthwise convolution is cut into at most.
-_STRIPS = 4
+#: Maximum number of vertical strips of a depthwise convolution.
+_MAX_STRIPS = 4
 
 
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
@@ -140,10 +140,10 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
 
 
 def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
-    """Widths of strips and passes over each: all of the output, and those that take fewer passes."""
+    """Strip widths with the passes over each: the whole width, and smaller widths that need fewer passes."""
     out: list[tuple[int, int]] = []
     x, y = images(layer)
-    for strips in range(1, _STRIPS + 1):
+    for strips in range(1, _MAX_STRIPS + 1):
         width = ceil_div(y.w, strips)
         passes = stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
         if not out or passes < out[-1][1]:
@@ -215,7 +215,7 @@ def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
 
 
 def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Kernel rows of a pass, rows of `pitch` stream positions: as many as array and line buffers take."""
+    """Number of kernel rows per pass that fit the array and the line buffers; a row has `pitch` stream positions."""
     kernel_h, taps, _ = layer.weights.shape
     for groups in range(min(kernel_h, config.n // taps, 3), 1, -1):
         if groups * pitch + 2 * taps <= config.line_depth:
@@ -224,7 +224,7 @@ def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
 
 
 def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Passes over an image: kernel rows as many as go together, kernel columns as many as the array has rows."""
+    """Number of passes over an image, each with as many kernel rows and columns as the array supports."""
     kernel_h, taps, _ = layer.weights.shape
     return ceil_div(kernel_h, kernel_rows(config, layer, pitch)) * ceil_div(taps, config.n)
 
@@ -232,7 +232,7 @@ def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
 def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
     """Stream positions of a row for `width` of `out_w` output columns, padding on both sides included.
 
-    All of a row and no more is streamed where that is all columns; else what the kernel comes to.
+    If the strip has all columns, exactly a row is streamed; otherwise the columns that the kernel covers.
     """
     taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
     needed = (width - 1) * stride + taps
@@ -405,7 +405,7 @@ class DepthwiseSteps:
         return out
 
     def _stream(self, start: int, rows: int, taps: _Taps, continued: bool, more: bool) -> dict[str, int]:
-        """Pixels streamed in a pass; a pass that is continued later streams whole image rows."""
+        """Stream fields of a pass; a pass that is continued later streams complete image rows."""
         stride, g = self.layer.strides[0], taps.rows
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride

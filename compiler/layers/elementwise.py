@@ -76,11 +76,11 @@ class ElementwiseLayer(Layer):
     other : str or None
         The second tensor, perhaps a constant.
     spread : Spread
-        How it is laid over the first.
+        Broadcast of the second operand over the first.
     stream : str
         Which of FUSE's streams the second tensor is: b or r.
     src, stage : dict
-        Parts of the fuse word beside sources and destination.
+        Fields of the fuse word other than sources and destination.
     fields : dict
         Other fields of FUSE.
     table : (256,) int16 array or None
@@ -188,7 +188,7 @@ def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tili
         if (used > context.free and not (context.x_on_chip and context.y_on_chip)) or rows > 0xFFFF:
             continue
         tiles = ceil_div(total, rows)
-        # A row of wider elements takes as many reads or writes.
+        # A row of wider elements needs one read or write per byte of an element.
         work = total * max(sizes)
         yield max(work, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
 
@@ -228,7 +228,7 @@ def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, place: Lay
 class ElementwiseSteps:
     """The steps of an elementwise layer: a tile is some pixels with all their channels.
 
-    Where nothing depends on the channel and no tensor has gaps, N elements that follow one another are a pixel.
+    If nothing depends on the channel and all tensors are contiguous, N consecutive elements are treated as a pixel.
     """
 
     def __init__(self, context: CodegenContext, layer: ElementwiseLayer):

@@ -21,7 +21,7 @@ from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Space, Unit
 
 
 def parameters(context: CodegenContext, name: str, drain: Drain, columns: int) -> "Parameters":
-    """Parameters of a layer as its schedule wants them, for tiles of `columns` blocks of channels.
+    """Parameter buffers of a layer as its schedule selects them, for tiles of `columns` blocks of channels.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def parameters(context: CodegenContext, name: str, drain: Drain, columns: int) -
 
 
 class Parameters(ABC):
-    """Parameters of a layer: `schedule.slots` blocks of channels are brought in together, whole tiles of them.
+    """Parameter buffers of a layer, loaded in groups of `param_blocks` channel blocks, a multiple of a tile's.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Parameters(ABC):
     Raises
     ------
     InputError
-        The schedule cannot load them that way.
+        The schedule's group size is not possible.
     """
 
     def __init__(self, context: CodegenContext, name: str, drain: Drain, columns: int):
@@ -59,7 +59,7 @@ class Parameters(ABC):
         self.tiles = TileBuffers(self._make(name, drain, depth), self._load)
 
     def _place(self, block: int, step: TileStep, pitch: int) -> BufferRef:
-        """Address of the parameters of the tile that begins with a block; blocks are `pitch` apart."""
+        """Address of the parameters of the tile that starts with a block; `pitch` is the distance between blocks."""
         first = block // self.size * self.size
         return self.tiles.get(first, step).plus((block - first) * pitch)
 
@@ -69,11 +69,11 @@ class Parameters(ABC):
 
     @abstractmethod
     def _make(self, name: str, drain: Drain, depth: int) -> CircularBuffer:
-        """Put what is brought in into DRAM; the ring for `depth` groups of blocks of it."""
+        """Add the parameters as constants in DRAM and return a ring for `depth` groups of blocks."""
 
     @abstractmethod
     def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
-        """Bring a group of blocks in."""
+        """Load a group of blocks."""
 
 
 class Slots(Parameters):
@@ -112,7 +112,7 @@ class Slots(Parameters):
 
 
 class Biases(Parameters):
-    """Biases in the scratchpad, added as int32 numbers; the channels' one multiplier goes with the command."""
+    """Biases in the scratchpad, added as int32 numbers; the common multiplier is part of the command."""
 
     def _make(self, name: str, drain: Drain, depth: int) -> CircularBuffer:
         if not drain.common_scale:
@@ -158,11 +158,11 @@ class Epilogue:
     y : list of TensorLayout
         Layouts of the output image, or of the images of a batch.
     rows, columns : int
-        Image rows and blocks of channels of a whole tile.
+        Image rows and channel blocks of a full tile.
     channel : int
         First channel of y that is written.
     column : int
-        First column of the whole image, if y are only some of its columns.
+        First column within the whole image, if y is a part of its columns.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Epilogue:
         return self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
 
     def _walk(self, rows: int) -> dict[str, int]:
-        """Pixel after pixel; rows are told apart if there are gaps between them."""
+        """Walk over the pixels of a tile; rows are a separate dimension if there are gaps between them."""
         if self.y.even:
             return {"x_count": rows * self.y.w, "a_v": 1}
         return {"x_count": self.y.w, "y_count": rows, "a_u": self.y.w, "a_v": 1, "u_y": 1, "v_x": 1}

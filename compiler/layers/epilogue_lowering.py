@@ -1,4 +1,4 @@
-"""Lowering of requantization and of the operators fused behind a sum (the epilogue)."""
+"""Lowering of the epilogue: requantization of sums and the operators fused after it."""
 
 from typing import cast
 
@@ -28,7 +28,7 @@ def rounding_of(low: LoweringContext, reference: Rounding) -> Rounding:
 
 
 def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
-    """Parameters of an anchor and of the nodes behind it."""
+    """Epilogue parameters of an anchor and of the nodes fused after it."""
     graph, rest = low.graph, list(low.nodes[1:])
     out = graph.out(low.anchor)
     clip = clip_range(out)
@@ -70,14 +70,14 @@ def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, roundin
 def multiplier_of(
     low: LoweringContext, x: float, weight: float, y: float, rounding: Rounding
 ) -> tuple[int, int]:
-    """Multiplier and exponent of x * weight / y, in the precision that goes with the rounding."""
+    """Multiplier and exponent of x * weight / y, computed in the precision of the rounding mode."""
     if rounding == Rounding.EVEN:
         return float32_multiplier(float32_ratio(x, weight, y))
     return quantize_multiplier(float(double_ratio(low.anchor.op, low.x.dtype, x, weight, y)))
 
 
 def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
-    """A clip node folded into the range of what it follows."""
+    """Fold a clip node into the range of the preceding operator."""
     after = graph.out(node)
     if affine(after) != affine(before) or after.dtype != before.dtype:
         raise UnsupportedLoweringError(f"clip {node.name!r} changes the quantization")
@@ -114,7 +114,7 @@ def weights_of(low: LoweringContext) -> tuple[Tensor, Tensor | None]:
 
 
 def _one_zero(weights: Tensor) -> Tensor:
-    """The same weights with one zero point, where 8 bits hold them so."""
+    """Weights converted to a single zero point if they still fit 8 bits; unchanged otherwise."""
     q = weights.quantization
     if q is None or q.axis is None or weights.data is None or len(set(q.zero_point)) == 1:
         return weights
@@ -135,7 +135,7 @@ def zero_of(weights: Tensor) -> int:
     Raises
     ------
     UnsupportedLoweringError
-        There are more.
+        The weights have several zero points.
     """
     assert weights.quantization is not None
     zeros = set(weights.quantization.zero_point)

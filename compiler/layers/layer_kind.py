@@ -1,4 +1,4 @@
-"""Declaration of a layer kind: its dataclass, its lowerings and what schedules and generates code for it."""
+"""Declaration of a layer kind: its dataclass, lowerings, tilings, tile model and code generator."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Lowering:
     Parameters
     ----------
     lower : callable
-        Makes the layer of a group of nodes whose anchor is the operator. Raises `UnsupportedLoweringError` with a
+        Lowers a group of nodes whose anchor is the operator to a layer. Raises `UnsupportedLoweringError` with a
         reason for a node that the accelerator cannot execute.
     types : ElementTypes
         Element types that `lower` accepts; others are refused before it is called.
@@ -61,7 +61,7 @@ class Lowering:
     strided_output : bool
         The layer can write such an image (a slice of the channels of a concatenation).
     epilogue : bool
-        Results leave through FUSE, so that a clip, a lookup table and an addition can be fused behind the operator.
+        Results pass through FUSE, so that a clip, a lookup table and an addition can be fused after the operator.
     """
 
     lower: Callable[[LoweringContext], Layer]
@@ -92,8 +92,8 @@ class LayerKind:
     rank_by_tile_model : bool
         The scheduler refines the estimates of `tilings` by simulating the tile model.
     resembles : str or None
-        Name of the kind whose word describes this one in prompts for the language model; None: it has its own word. The
-        vocabulary is part of the model that comes with the compiler, so a new kind names an existing one.
+        Name of the kind whose word represents this one in prompts for the language model; None: it has a separate word.
+        The vocabulary is part of the trained model, so a new kind must name an existing one.
     """
 
     name: str

@@ -29,7 +29,7 @@ def is_unary(graph: Graph, node: Node) -> bool:
     out = graph.out(node)
     whole = all(t.quantization is not None and t.quantization.whole for t in (x, out, *others))
     if node.op == "clip" and x.quantization is None and out.quantization is None:
-        whole = x.dtype == out.dtype  # integers that stand for themselves
+        whole = x.dtype == out.dtype  # plain integers
     return constants and not x.constant and whole and x.dtype in EIGHT_BITS and out.dtype in EIGHT_BITS
 
 
@@ -80,7 +80,7 @@ class SubTensor:
     start : int
         Index of its first element there.
     gaps : bool
-        It is some channels of every pixel; else its elements follow one another.
+        True if it consists of some channels of every pixel; otherwise its elements are contiguous.
     """
 
     of: str
@@ -89,7 +89,7 @@ class SubTensor:
 
 
 def image_of(tensor: Tensor) -> Image:
-    """A tensor as rows, columns, channels; images of a batch lie one below the other."""
+    """A tensor as rows, columns and channels; images of a batch are stacked vertically."""
     if tensor.dtype not in DTYPES:
         raise UnsupportedLoweringError(f"{tensor.dtype} tensors stay on the host")
     dtype, shape = DTYPES[tensor.dtype], tensor.shape
@@ -100,7 +100,7 @@ def image_of(tensor: Tensor) -> Image:
 
 
 def affine(tensor: Tensor) -> Affine:
-    """Scale and zero point of a tensor quantized as a whole."""
+    """Scale and zero point of a tensor with per-tensor quantization."""
     q = tensor.quantization
     if q is None or not q.whole:
         raise UnsupportedLoweringError(f"tensor {tensor.name!r} is not quantized as a whole")
@@ -108,16 +108,16 @@ def affine(tensor: Tensor) -> Affine:
 
 
 def same_meaning(x: Tensor, y: Tensor) -> bool:
-    """The integers of two tensors are of one type and stand for the same numbers, perhaps for themselves."""
+    """Return True if two tensors have the same type and quantization."""
     return x.dtype == y.dtype and x.quantization == y.quantization
 
 
 def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
-    """Integers of a tensor that stand for low..high, as TFLite's CalculateActivationRangeQuantized."""
+    """Quantized limits of a tensor for low..high, as TFLite's CalculateActivationRangeQuantized."""
     limits, q = np.iinfo(tensor.dtype), affine(tensor)
     out = []
     for bound in (low, high):
-        with np.errstate(over="ignore"):  # any limit may be beyond all integers
+        with np.errstate(over="ignore"):  # limits may exceed the integer range
             scaled = np.float32(bound) / np.float32(q.scale)
         rounded = scaled if np.isinf(scaled) else np.trunc(scaled + np.copysign(0.5, scaled))
         out.append(int(np.clip(q.zero_point + float(rounded), limits.min, limits.max)))
@@ -129,7 +129,7 @@ Group = tuple[Node, ...]
 
 @dataclass(frozen=True)
 class LoweringContext:
-    """A group of nodes on its way to a layer.
+    """A group of nodes that is being lowered to a layer.
 
     Parameters
     ----------
@@ -173,12 +173,12 @@ class LoweringContext:
         }
 
 
-#: Anchors that take transposes in front of them along.
+#: Anchors with which preceding transposes are fused.
 _INNER = ("matmul",)
 
 
 def anchor_of(nodes: Group) -> Node:
-    """The node that says which kind of layer a group is: the first, but for what stands in front of a product."""
+    """The node that determines the layer kind of a group: the product, if there is one, otherwise the first node."""
     return nodes[anchor_index([node.op for node in nodes])]
 
 

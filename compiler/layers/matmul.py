@@ -122,7 +122,7 @@ class MatmulLayer(Layer):
     a, b, out : Stack
         Factors (m, k) and (k, n), products (m, n).
     transposed : bool
-        The second factor lies as (n, k).
+        The second factor is stored as (n, k).
     size : (int, int, int)
         Dimensions m, k, n of each product.
     mult, exponent : int
@@ -132,7 +132,7 @@ class MatmulLayer(Layer):
     clip : (int, int)
         Smallest and largest stored result.
     table : (256,) int16 array or None
-        Looked up after clipping; zero point of `out` and clip are of what is looked up.
+        Lookup table applied after clipping; the zero point of `out` and the clip refer to the table's index.
     """
 
     a: Stack
@@ -158,7 +158,7 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
     Raises
     ------
     UnsupportedLoweringError
-        Sizes that the array does not take.
+        The array does not support the sizes.
     """
     graph, node = low.graph, low.anchor
     first, second = graph.ins(node)
@@ -175,7 +175,7 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
         raise UnsupportedLoweringError("rows of a factor do not follow one another")
     transposed = strides_b[-1] != 1
     inverse, y = _target(low, made)
-    # XNNPACK has no products whose second factor has a zero point; LiteRT's own kernel makes them.
+    # XNNPACK does not support products whose second factor has a zero point; LiteRT uses its own kernel for them.
     zero = affine(second).zero_point
     single = zero == 0 or low.rounding != "xnnpack"
     rounding = rounding_of(low, Rounding.DOUBLE) if single else Rounding.DOUBLE
@@ -199,7 +199,7 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
 
 
 def _table(low: LoweringContext) -> NDArray[np.int16] | None:
-    """That of the function behind the product."""
+    """Lookup table of the function fused after the product; None if there is none."""
     nodes = [node for node in low.nodes if node is not low.anchor and node.op != "transpose"]
     return table_of(low.graph, nodes[0], low.rounding) if nodes else None
 
@@ -226,7 +226,7 @@ def _target(low: LoweringContext, made: Tensor) -> tuple[tuple[int, ...], Tensor
 def _stack(
     tensor: Tensor, strides: tuple[int, ...], batch: tuple[int, ...], shape: tuple[int, ...], pitch: int
 ) -> Stack:
-    """The matrices of a tensor, repeated where the product's leading dimensions are greater."""
+    """The matrices of a tensor, repeated where the product's leading dimensions are larger."""
     lead = shape[:-2]
     steps = [0] * (len(batch) - len(lead)) + [
         0 if size == 1 else step for size, step in zip(lead, strides[: len(lead)], strict=True)
@@ -243,7 +243,7 @@ def _stack(
 
 
 def matmul_tilings(context: "TilingContext", layer: MatmulLayer) -> _Tilings:
-    """Those of the greatest depth that fits."""
+    """Tilings with the largest depth that fits."""
     k_blocks = ceil_div(layer.size[1], context.config.n)
     for depth in cuts(k_blocks):
         found = list(_matmul_tilings(context, layer, depth))
@@ -374,7 +374,7 @@ class MatmulSteps:
         self.depth = min(schedule.depth, self.k_blocks)
         self.a, self.b, self.y = (MatrixStack(context, stack) for stack in (layer.a, layer.b, layer.out))
         k, width = min(self.depth * n, self.k), min(self.columns * n, self.width)
-        #: Bytes from row to row of a tile that was brought in.
+        #: Distance in bytes between rows of a loaded tile.
         self.a_tile, self.b_tile = k, k if layer.transposed else width
         tiles = ceil_div(self.k_blocks, self.depth) * len(layer.out.starts)
         self.a_tiles = TileBuffers(
@@ -403,9 +403,9 @@ class MatmulSteps:
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
 
     def _whole(self, rows: int) -> int:
-        """Rows of a tile of the second factor that MATRIX might read: the box of a command has whole blocks of them.
+        """Rows of a tile of the second factor that MATRIX might read, because its box has whole blocks of rows.
 
-        Without room of their own those behind the last would be the next tile's, and MATRIX would wait for it too.
+        Without space for the rows after the last one, these would be the next tile's, and MATRIX would wait for it.
         """
         return ceil_div(rows, self.n) * self.n if rows > self.n else rows
 
@@ -427,7 +427,7 @@ class MatmulSteps:
         place: BufferRef,
         pitch: int,
     ) -> list[Command]:
-        """Bring part of a matrix in: (first, count) of rows and of columns, `pitch` bytes from row to row there."""
+        """Load a part of a matrix, given (first, count) of rows and columns; `pitch` is the buffer's row distance."""
         (row, count), (column, length) = rows, columns
         lines = {"len": length, "y_count": count, "dram_y": matrices.pitch, "dst_y": pitch}
         if length == pitch == matrices.pitch:
@@ -563,8 +563,8 @@ KIND = LayerKind(
     rank_by_tile_model=True,
 )
 
-#: Longest sum: its triangle takes the square of that in DRAM.
-_MOST = 2048
+#: Maximum length of a cumulative sum, whose triangular matrix needs the square of it in DRAM.
+_MAX_LENGTH = 2048
 
 
 def lower_cumsum(low: LoweringContext) -> ConvLayer:
@@ -579,8 +579,8 @@ def lower_cumsum(low: LoweringContext) -> ConvLayer:
     if a["axis"] % len(x.shape) != len(x.shape) - 1:
         raise UnsupportedLoweringError("sums are cumulated along the last dimension only")
     size = x.shape[-1]
-    if size > _MOST:
-        raise UnsupportedLoweringError(f"{size:,} elements are cumulated, more than {_MOST:,}")
+    if size > _MAX_LENGTH:
+        raise UnsupportedLoweringError(f"{size:,} elements are cumulated, more than {_MAX_LENGTH:,}")
     ones = np.tril(np.ones((size, size), np.int8), -1 if a["exclusive"] else 0)
     data = np.ascontiguousarray(ones.T if a["reverse"] else ones)
     triangle = Tensor(f"{low.anchor.name}:triangle", data.shape, "int8", Quantization.of(1.0), data)

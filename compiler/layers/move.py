@@ -1,4 +1,4 @@
-"""Moves of elements: reshape, transpose, slice, concat, pad and the like as affine copies."""
+"""Data movement operators (reshape, transpose, slice, concat, pad, ...) as strided copies."""
 
 import math
 from collections.abc import Hashable, Iterator, Sequence, Set
@@ -64,7 +64,7 @@ class MoveLayer(Layer):
     Parameters
     ----------
     copies : tuple of Copy
-        What goes where; together they write each element of y that is not another layer's once.
+        Copies that write each element of y exactly once, except those written by other layers.
     constants : set of str
         The sources that are constants.
     """
@@ -81,8 +81,8 @@ class MoveLayer(Layer):
 
 #: More copies than this are no work for a program.
 _MOST_COPIES = 1 << 11
-#: Most bits of integers of which all values are tried; float32 does not hold wider ones exactly.
-_MOST_BITS = 16
+#: Maximum bits of integers of which all values are tried; float32 cannot represent all wider ones exactly.
+_MAX_BITS = 16
 
 _Axes = Sequence[Sequence[Stretch]]
 
@@ -146,9 +146,9 @@ def exact(low: LoweringContext, x: Tensor, change: Rescale | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _as_float32(change: Rescale, x: str, y: str, x_scale: float, y_scale: float) -> bool:
-    """True if a conversion of integers of type x to type y equals that by way of float32."""
+    """Return True if a conversion of integers of type x to type y equals that through float32."""
     given, limits = np.iinfo(x), np.iinfo(y)
-    if max(given.bits, limits.bits) > _MOST_BITS:
+    if max(given.bits, limits.bits) > _MAX_BITS:
         return False
     centred = np.arange(given.min, given.max + 1, dtype=np.int64) - change.x_zp
     found = scale(centred, change.mult, change.exponent, 0, change.rounding) + change.y_zp
@@ -158,7 +158,7 @@ def _as_float32(change: Rescale, x: str, y: str, x_scale: float, y_scale: float)
 
 
 def rescale_exactly(low: LoweringContext, x: Tensor) -> Rescale | None:
-    """As `rescale`, if that makes what the host makes of every integer.
+    """`rescale`, if its result equals the host's for every integer.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def expect(low: LoweringContext, shape: Sequence[int]) -> None:
 
 
 def layer(low: LoweringContext, copies: Sequence[Copy]) -> MoveLayer:
-    """The layer that makes these copies."""
+    """A layer of the given copies."""
     tensors = {t.name: t for t in low.graph.ins(low.anchor)}
     sources = [name for name in dict.fromkeys(copy.source for copy in copies) if name is not None]
     constants = frozenset(name for name in sources if tensors[name].constant)
@@ -226,7 +226,7 @@ def _requantize(low: LoweringContext) -> Layer:
 
 
 def reshape(low: LoweringContext) -> Layer:
-    """A copy, for where the other shape cannot be another view of the same bytes."""
+    """A copying reshape, for a shape that cannot be a view of the same bytes."""
     if low.x.elements != low.y.elements:
         raise UnsupportedLoweringError(f"{list(low.x.shape)} cannot become {list(low.y.shape)}")
     step = strides_of(low.x.shape)
@@ -262,7 +262,7 @@ def concat_starts(low: LoweringContext) -> list[int]:
 def _joined(low: LoweringContext, x: Tensor) -> Rescale | None:
     """As LiteRT's concatenation: sums of float32 products, halves away from zero, for each of the 256 values.
 
-    Where scales make halves, float32's error decides: a neighbouring multiplier decides likewise, or none does.
+    Where scales produce ties, float32's error decides the rounding; a neighbouring multiplier may reproduce that.
     """
     change, y = rescale_exactly(low, x), low.y
     if change is None or low.rounding == "onnxruntime":
@@ -316,7 +316,7 @@ def _slice(low: LoweringContext) -> Layer:
 
 
 def _fill_byte(low: LoweringContext, value: float) -> int:
-    """The byte that an element of y consists of where it stands for `value` as x would."""
+    """The byte of which an element of y consists if it represents `value`, converted like an element of x."""
     x, y = low.x, low.y
     image_of(x)
     limits = np.iinfo(x.dtype)
@@ -387,26 +387,26 @@ def _resize(low: LoweringContext) -> Layer:
     return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
 
-#: Cycles of a piece beside its bytes.
-_PIECE = 120
-#: From so many single elements on, LOAD's way from DRAM in blocks is shorter than FUSE's, element by element.
-_WORTH = 512
+#: Cycles of a piece in addition to its bytes.
+_PIECE_OVERHEAD = 120
+#: Number of single elements from which LOAD's block transposition from DRAM is faster than FUSE element by element.
+_MIN_TRANSPOSED_ELEMENTS = 512
 
 
 def from_dram(layer: MoveLayer) -> set[str]:
-    """Sources that are better read from DRAM, where LOAD transposes them."""
+    """Sources for which reading from DRAM, with transposition by LOAD, is faster."""
     return {
         copy.source
         for copy in layer.copies
         if copy.source is not None
         and DTYPE_BYTES[layer.shapes[copy.source].dtype] == 1
-        and copy.walk.count >= _WORTH
+        and copy.walk.count >= _MIN_TRANSPOSED_ELEMENTS
         and transposable(copy.walk.merged())
     }
 
 
 def move_rows(n: int, layer: MoveLayer) -> int:
-    """Rows of N bytes that the units take for all copies."""
+    """Number of rows of N bytes that all copies transfer."""
     total = 0
     for copy in layer.copies:
         walk = copy.walk.merged()
@@ -429,7 +429,7 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
             continue
         pieces = ceil_div(total, rows * n)
         yield (
-            max(2 * work, pieces * _PIECE) + 20 * pieces + 2 * rows,
+            max(2 * work, pieces * _PIECE_OVERHEAD) + 20 * pieces + 2 * rows,
             LayerSchedule(rows=rows, on_chip=context.y_on_chip),
         )
 
@@ -453,7 +453,7 @@ def move_tile_model(layer: MoveLayer, s: LayerSchedule, place: LayerContext) -> 
 
 
 def _beats(n: int, walk: Walk, size: int) -> tuple[float, float]:
-    """Beats of a walk's source and of its destination: lines of what follows one another there, or of blocks of n."""
+    """Beats of a walk's source and destination, as contiguous lines or as blocks of n x n."""
     both = transposable(walk)
     if both:
         return _blocks(n, walk, both[0], size, 1), _blocks(n, walk, both[1], size, 2)
@@ -473,7 +473,7 @@ def _blocks(n: int, walk: Walk, inner: int, size: int, side: int) -> float:
 
 
 def _whole(n: int, walk: Walk, inner: int | None, size: int, side: int) -> float:
-    """Lines as long as the last dimension, if its elements follow one another, else of one element."""
+    """Beats of lines that span the last dimension if its elements are contiguous, otherwise of single elements."""
     length = 1 if inner is None else walk.dims[inner][0]
     others = [dim for at, dim in enumerate(walk.dims) if at != inner]
     return lines(walk.count // max(length, 1), length * size, _pitch(others, size, side) or length * size, n)
@@ -496,7 +496,7 @@ class CopyOperand:
 
     @property
     def gaps(self) -> bool:
-        """There are gaps between pixels."""
+        """True if there are gaps between pixels."""
         return self.home is not None and self.home.pixel != self.home.c * self.size
 
     def step(self, distance: int) -> int:
@@ -527,7 +527,7 @@ def _count(batch: _Batch) -> int:
 
 
 def _starts(batch: _Batch) -> Iterator[tuple[Copy, Walk, int]]:
-    """Each piece, and where it begins in a tile."""
+    """Each piece of a batch with its start in the tile."""
     start = 0
     for copy, piece in batch:
         yield copy, piece, start
@@ -542,7 +542,7 @@ class MoveSteps:
     context : CodegenContext
         Machine, schedule and tensor layouts that code is generated for.
     layer : MoveLayer
-        What. Pieces have at most `rows` times N elements.
+        The layer; pieces have at most `rows` times N elements.
     """
 
     def __init__(self, context: CodegenContext, layer: MoveLayer):
@@ -587,7 +587,7 @@ class MoveSteps:
         return all(ends) if copy.rescale else any(ends)
 
     def _pieces(self, copy: Copy) -> Iterator[Walk]:
-        """Pieces that pass through the scratchpad at a time; blocks that LOAD transposes stay whole."""
+        """Pieces of a copy that fit a tile of the scratchpad; blocks that LOAD transposes are not split."""
         source = self.place if copy.source is None else self._source(copy)
         walk = copy.walk.ordered() if source.gaps or self.place.gaps else copy.walk.merged()
         turned = copy.source is not None and source.size == 1 and transposable(walk)
@@ -595,7 +595,7 @@ class MoveSteps:
             yield from part.pieces(self.most)
 
     def _batches(self) -> Iterator[_Batch]:
-        """Pieces that pass together: small ones of the same kind, one behind the other."""
+        """Pieces that share a tile: consecutive small ones of the same kind."""
         batch: _Batch = ()
         for copy in self.layer.copies:
             for piece in () if self._direct(copy) else self._pieces(copy):
@@ -636,7 +636,7 @@ class MoveSteps:
         return step
 
     def _through(self, batch: _Batch) -> TileStep:
-        """Into the scratchpad if it is not there, rescaled if need be, out if it does not stay."""
+        """Step of a batch: load if the source is in DRAM, rescale if necessary, store if the destination is in DRAM."""
         step, first = TileStep(), batch[0][0]
         x, dtypes, rescale = self._source(first), self._dtypes(first), first.rescale
         tile = None if self._home(first).on_chip else self.tiles.get(batch, step)
@@ -658,7 +658,7 @@ class MoveSteps:
         return step
 
     def _store(self, step: TileStep, batch: _Batch, source: BufferRef) -> None:
-        """Out of a tile; what is in order there and in DRAM goes in one line."""
+        """Store a tile; contiguous elements are stored as one line."""
         outs: list[Walk] = []
         for _, piece, start in _starts(batch):
             out = piece.packed()[1].at(start, 0).merged()

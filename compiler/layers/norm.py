@@ -34,9 +34,9 @@ from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Un
 if TYPE_CHECKING:
     from compiler.layers.tiling_context import TilingContext
 
-#: Most elements of a row: more could lose a small variance among large squares.
-_MOST = 8192
-#: What the result may be beyond the range of a byte's zero points and values before it is sure to be clipped.
+#: Maximum elements of a row; with more, a small variance could be lost among large squares.
+_MAX_ELEMENTS = 8192
+#: Margin beyond the 8-bit range of values and zero points outside of which a result is certainly clipped.
 _MARGIN = 257
 
 
@@ -82,14 +82,14 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     Raises
     ------
     UnsupportedLoweringError
-        Another axis, or numbers that its fixed point does not take.
+        The axis is not the last one, or values exceed the fixed-point range.
     """
     x, y, node = low.x, low.y, low.anchor
     if not x.shape or node.attributes["axis"] % len(x.shape) != len(x.shape) - 1:
         raise UnsupportedLoweringError("a normalization is along the last dimension only")
     columns = x.shape[-1]
-    if columns > _MOST:
-        raise UnsupportedLoweringError(f"a normalization over {columns} elements, more than {_MOST}")
+    if columns > _MAX_ELEMENTS:
+        raise UnsupportedLoweringError(f"a normalization over {columns} elements, more than {_MAX_ELEMENTS}")
     given = [_row(tensor, columns) for tensor in low.graph.ins(node)[1:]]
     gamma = given[0] if given else np.ones(columns)
     beta = given[1] if len(given) > 1 else np.zeros(columns)
@@ -132,7 +132,7 @@ def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
 
 
 def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
-    """As many rows at once as the accumulator holds, or fewer."""
+    """Tilings with as many rows as the accumulator holds, or fewer."""
     x, n = layer.shapes[layer.x], context.config.n
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     passes = 10 if layer.centred else 8
@@ -162,8 +162,8 @@ def norm_tile_model(layer: NormLayer, s: LayerSchedule, place: LayerContext) -> 
     )
 
 
-#: Greatest deviation in steps of x, and bits of a deviation, of a factor, of step 7.
-_GREATEST, _WIDE, _NARROW, _AMPLITUDE = 255, 30, 17, 16
+#: Largest deviation in steps of x, and bits of a deviation, of a factor, of step 7.
+_MAX_DEVIATION, _WIDE, _NARROW, _AMPLITUDE = 255, 30, 17, 16
 #: Bits that the squares of step 8, and the products of step 9, lose.
 _SQUARE, _PRODUCT = 4, 2
 _EDGE = (1 << _NARROW) - 1
@@ -201,15 +201,15 @@ class NormSteps:
         layer, columns = self.layer, self.columns
         share = math.sqrt(columns * layer.epsilon / self.n)
         unit = columns if layer.centred else 1
-        room = (1 << _WIDE) / (unit * max(_GREATEST, share))
+        room = (1 << _WIDE) / (unit * max(_MAX_DEVIATION, share))
         self.shift = max(math.floor(math.log2(room)), 0)
         #: Of a deviation of one step, and its share of epsilon.
         self.unit = unit << self.shift
         self.epsilon = min(round(self.unit * share), (1 << _WIDE) - 1)
-        most = _GREATEST / 2 if layer.centred else _GREATEST
+        most = _MAX_DEVIATION / 2 if layer.centred else _MAX_DEVIATION
         lost = _WIDE - _NARROW
         squares = columns * (self.unit * most / 2**lost) ** 2 + self.n * (self.epsilon / 2**lost) ** 2
-        #: Bits that the squares of step 6 lose: an even number, which is half as many of the root.
+        #: Number of bits dropped from the squares of step 6; even, so that the root loses half as many.
         self.rough = max(math.ceil((math.log2(squares) - _WIDE) / 2), 0) * 2
 
     def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
@@ -341,11 +341,11 @@ class NormSteps:
         ]
 
     def _along(self, more: int) -> _Fields:
-        """Every block by itself."""
+        """Walk over the blocks of a row separately."""
         return {"x_count": self.blocks + more, "v_x": 1}
 
     def _across(self, more: int) -> _Fields:
-        """All blocks of a row together."""
+        """Walk over all blocks of a row as one."""
         return {"wx_count": self.blocks + more, "v_wx": 1}
 
     def _block(self, acc: BufferRef, first: int) -> _Fields:

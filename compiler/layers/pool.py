@@ -48,7 +48,7 @@ def inside_counts(low: LoweringContext) -> set[int]:
     Raises
     ------
     UnsupportedLoweringError
-        A window has none, or there are too many different ones.
+        A window has no elements inside the image, or there are too many different counts.
     """
     a, (_, *sizes, _), (_, *outputs, _) = low.anchor.attributes, low.x.shape, low.y.shape
     runs = [inside(*v) for v in zip(sizes, a["kernel"], a["strides"], a["pads"], outputs, strict=False)]
@@ -68,7 +68,7 @@ class PoolLayer(Layer):
     Parameters
     ----------
     x_zp : int
-        Zero point, where sums are `scaled`; padding is that number then.
+        Zero point if sums are `scaled`, which is also the padding value.
     scaled : dict
         Of averages that are sums times a factor: fields of FUSE, by the number of elements that count, which are all of
         the window or those inside the image. Others are sums divided by the number of those inside.

@@ -77,12 +77,12 @@ class PReluLayer(ElementwiseLayer):
 
 
 def lower_prelu(low: LoweringContext) -> PReluLayer:
-    """The first rounding with which the layer gives what the host's operator gives, for all values and slopes.
+    """Lower a PReLU with the first rounding mode that reproduces the host's results for all values and slopes.
 
     Raises
     ------
     UnsupportedLoweringError
-        Slopes are not constant, or there is no such rounding.
+        Slopes are not constant, or no rounding mode reproduces the host's results.
     """
     x, slope = low.graph.ins(low.anchor)
     y, channels = low.y, low.x.shape[-1] if low.x.shape else 1
@@ -108,7 +108,7 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
 
 
 def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:
-    """One slope for each channel, or where those of pixels differ, for each element."""
+    """Slopes per channel, or per element if those of pixels differ."""
     if slope.size == 1 or (slope.size, slope.shape[-1]) == (channels, channels):
         return np.ascontiguousarray(np.broadcast_to(slope.reshape(-1), channels))
     return np.ascontiguousarray(np.broadcast_to(slope, shape)).reshape(-1, channels)
@@ -165,7 +165,7 @@ _ONE, _ONE_EXPONENT = quantize_multiplier(1.0)
 
 
 class PReluSteps(ElementwiseSteps):
-    """The steps of a PReLU: tiles of pixels with all their channels, and the slopes beside them."""
+    """Steps of a PReLU: tiles of pixels with all channels, and tiles of slopes."""
 
     def __init__(self, context: CodegenContext, layer: PReluLayer):
         super().__init__(context, layer)
@@ -197,7 +197,7 @@ class PReluSteps(ElementwiseSteps):
     def _commands(
         self, fields: dict[str, int | BufferRef], step: TileStep, start: int, count: int
     ) -> list[Command]:
-        """Both halves go to places of whole blocks: one of them is zero wherever the other is not."""
+        """Commands of a tile; both halves go to buffers of whole blocks, and at each element one of them is zero."""
         layer, n, line = self.prelu, self.n, self.line
         dtype, wide = layer.shapes[layer.x].dtype, DTYPE_BYTES[Dtype.I16]
         low, high, result = self.low.next(), self.high.next(), layer.shapes[layer.y].dtype

@@ -23,7 +23,7 @@ from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Post, Reduce, Requant,
 
 #: How quotients become integers.
 _NEAREST = {"reference": Rounding.AWAY, "xnnpack": Rounding.EVEN, "onnxruntime": Rounding.EVEN}
-#: Greatest magnitude of a zero point that is subtracted from an operand.
+#: Maximum magnitude of a zero point that is subtracted from an operand.
 _ZERO = 1 << 15
 
 
@@ -63,7 +63,7 @@ def lower_quantize(low: LoweringContext) -> Layer:
 
 
 def lower_dequantize(low: LoweringContext) -> Layer:
-    """Integers to float32 numbers, rounded once."""
+    """Lower a conversion of integers to float32 numbers, which rounds once."""
     scales, zeros = _parameters(low, low.x.name)
     if any(not -_ZERO <= zero < _ZERO for zero in zeros):
         raise UnsupportedLoweringError("a zero point of more than 16 bits")
@@ -107,16 +107,16 @@ LOWERINGS = {
     "dequantize": Lowering(lower_dequantize, ElementTypes((INTEGERS,), FLOAT)),
 }
 
-#: Rows of the accumulator for what is found, beside one for each tile.
+#: Accumulator rows for intermediate results, in addition to one for each tile.
 ROWS = 16
-#: Operators of the graph; each finds the range by itself.
+#: Operators of the graph; each computes the range separately.
 QUANTIZED, SCALE, ZERO = "dynamic_quantize", "dynamic_scale", "dynamic_zero"
 
 
 @identity("DynamicLayer", "makes")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DynamicLayer(Layer):
-    """Dynamic quantization of float32 numbers: their bytes, scale or zero point, as the operator `makes` says."""
+    """Dynamic quantization of float32 numbers; the operator `makes` selects the bytes, the scale or the zero point."""
 
     makes: str
 
@@ -161,9 +161,9 @@ _LEAST = -(1 << 31)
 #: `scale` by 1 with this exponent changes nothing; with this one it drops the fraction of a pattern.
 _SAME, _FIELD = 31, 31 - 23
 _HALF = 1 << 22
-#: Exponents with which a multiplier of 2**30 makes fixed(v), less E; or the significand of the scale, less F.
+#: Exponents with which a multiplier of 2**30 gives fixed(v), less E, or the significand of the scale, less F.
 _FIXED, _WHOLE = 157, 151
-#: 2**38 / 255, and the exponent that goes with it, plus E.
+#: 2**38 / 255, and the corresponding exponent, plus E.
 _PART, _PARTS = round(2**38 / 255), -163
 _ONE = 0x3F800000  # the pattern of 1.0
 _STEPS = 255
@@ -171,22 +171,22 @@ _WIDE = 1 << 15
 
 #: Rows of the accumulator. Pairs of a multiplier and its exponent are in lanes 0 and 1.
 _ENDS = 0  # low and high
-_FIX = 1  # the pair that makes fixed numbers
+_FIX = 1  # multiplier and exponent that give fixed-point numbers
 _RANGE, _SINGLE = 2, 3  # as an integer, as a float32 number
-_UNIT = 4  # the pair that makes the scale of the range
+_UNIT = 4  # multiplier and exponent that give the scale of the range
 _PATTERN = 5  # of the scale, 0 if the range is empty
-_EMPTY, _ALL = 6, 7  # whether it is empty; the pattern of 1.0 if so
+_EMPTY, _ALL = 6, 7  # 1 if the range is empty; the bit pattern of 1.0 in that case
 _SCALE = 8  # the pattern of the scale
-_UNFIX, _ALONE = 9, 10  # the pair that makes the scale's significand; its exponent in lane 0
+_UNFIX, _ALONE = 9, 10  # multiplier and exponent that give the scale's significand; its exponent in lane 0
 _SIGNIFICAND, _INVERSE = 11, 12  # of the scale; its reciprocal, a pair
-_BYTE = 13  # the pair that makes bytes
+_BYTE = 13  # multiplier and exponent that give bytes
 _DYNAMIC_ZERO, _ONES = 14, 15  # the zero point in lane 0; ones
 
 _Fields = dict[str, int | BufferRef]
 
 
 class DynamicSteps:
-    """The steps of one layer: tiles of N numbers a row, the scalars in between, and tiles again for the bytes."""
+    """Steps of a dynamic quantization: tiles that find the range, scalars, and tiles that write the bytes."""
 
     def __init__(self, context: CodegenContext, layer: DynamicLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
@@ -247,7 +247,7 @@ class DynamicSteps:
         }
 
     def _range(self, number: int, start: int, rows: int) -> TileStep:
-        """Patterns of the least and the greatest number of a tile, as far as they are beyond zero."""
+        """Bit patterns of the minimum and maximum of a tile, extended to include zero."""
         step = TileStep()
         common = self._numbers(start, rows, step) | {
             "wx_count": rows,
@@ -264,7 +264,7 @@ class DynamicSteps:
         return step
 
     def _ends(self) -> list[_Fields]:
-        """The least and the greatest number of all tiles together, and the range between them."""
+        """Minimum and maximum over all tiles, and the range between them."""
         return [
             {
                 "a_base": self.found,
@@ -318,7 +318,7 @@ class DynamicSteps:
         ]
 
     def _exponent(self, a: int, d: int, lane: int, sign: int, offset: int) -> _Fields:
-        """The greatest exponent field of a row, with its sign, plus an offset."""
+        """Largest exponent field of a row, multiplied by `sign`, plus an offset."""
         src = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE, bias_en=1, d_lane=lane)
         how = Reduce.MAX if sign > 0 else Reduce.MIN
         return self._one(a, d, lanes=2 if a == _ENDS else 1, lane_reduce=how) | {
@@ -389,7 +389,7 @@ class DynamicSteps:
         return step
 
     def _scalar(self) -> TileStep:
-        """The zero point or the scale, from the accumulator to where it belongs."""
+        """Step that writes the zero point or the scale from the accumulator to the output."""
         step, scale = TileStep(), self.layer.makes == SCALE
         size, dtype = (_BYTES, Dtype.I32) if scale else (1, Dtype.U8)
         place = BufferRef(self.y.ring, 0, self.y.offset) if self.y.on_chip else self.out.next()

@@ -33,9 +33,9 @@ from hw.isa.enums import Post, Reduce, Rounding, Unit
 if TYPE_CHECKING:
     from compiler.layers.tiling_context import TilingContext
 
-#: Most elements of a sum: of bytes, it must be an int32, and division by multiplication must be exact.
-_MOST = 1 << 22
-#: Greatest count and stride of a dimension that shares a coordinate with another (docs/machine.md).
+#: Maximum elements of a sum: a sum of bytes must be an int32, and division by multiplication must be exact.
+_MAX_ELEMENTS = 1 << 22
+#: Maximum count and stride of a dimension that shares a coordinate with another (docs/machine.md).
 _COUNT, _STEP = 0xFFFF, 0x7FF
 
 
@@ -49,7 +49,7 @@ class ReduceLayer(Layer):
     how : Reduce
         Reduction of the elements.
     dims : (int, int, int, int, int)
-        Dimensions k0, r0, k1, r1, c of the tensor; neighbours that are both kept or both reduced are merged.
+        Dimensions k0, r0, k1, r1, c of the tensor; adjacent dimensions that are both kept or both reduced are merged.
     lanes : bool
         The channels c are reduced as well; r1 is 1 then.
     x_zp : int
@@ -77,7 +77,7 @@ def lower_reduce(low: LoweringContext) -> ReduceLayer:
     Raises
     ------
     UnsupportedLoweringError
-        Sizes or axes that it has no way for.
+        The sizes or axes are not supported.
     """
     op, a = low.anchor.op.removeprefix("reduce_"), low.anchor.attributes
     x, y = low.x, low.y
@@ -89,16 +89,16 @@ def lower_reduce(low: LoweringContext) -> ReduceLayer:
         if same_meaning(x, y):
             return ReduceLayer(**fields, how=how, fields={})
         return ReduceLayer(**fields, how=how, **scaled(low, 1))
-    if count > _MOST:
-        raise UnsupportedLoweringError(f"a sum of {count:,} elements, more than {_MOST:,}")
+    if count > _MAX_ELEMENTS:
+        raise UnsupportedLoweringError(f"a sum of {count:,} elements, more than {_MAX_ELEMENTS:,}")
     return ReduceLayer(**fields, how=Reduce.SUM, **scaled(low, count if op == "mean" else 1))
 
 
 def lower_global_average(low: LoweringContext) -> ReduceLayer:
-    """An average over a whole image, whatever its size.
+    """Lower an average over a whole image of any size.
 
-    The multiplier is the reciprocal of the number of pixels rounded up: so what is halfway is rounded away from zero,
-    and what is not is too far from halfway for a 31-bit multiplier to matter.
+    The multiplier is the reciprocal of the number of pixels, rounded up, so that ties round away from zero; all other
+    values are too far from a tie for the error of a 31-bit multiplier to matter.
 
     Raises
     ------
@@ -107,8 +107,8 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
     """
     batch, h, w, c = low.x.shape
     count = h * w
-    if count > _MOST:
-        raise UnsupportedLoweringError(f"an average over {count:,} pixels, more than {_MOST:,}")
+    if count > _MAX_ELEMENTS:
+        raise UnsupportedLoweringError(f"an average over {count:,} pixels, more than {_MAX_ELEMENTS:,}")
     exponent = 1 - (count - 1).bit_length()
     mult = min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1)
     if low.rounding == "onnxruntime":
@@ -163,7 +163,7 @@ def scaled(low: LoweringContext, count: int) -> dict[str, Any]:
 
 
 def _dims(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, int, int, int, int], bool]:
-    """The five dimensions, and whether the last is reduced."""
+    """The five dimensions, and True if the last one is reduced."""
     reduced = {axis % len(shape) for axis in axes} if shape else set()
     runs: list[tuple[bool, int]] = []
     for axis, size in enumerate(shape):
@@ -189,7 +189,7 @@ def _dims(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, int
     return (k0, r0, k1, r1, c), lanes
 
 
-#: Cycles the sequencer takes for the commands of a tile.
+#: Cycles of the sequencer for the commands of a tile.
 _TILE = 60
 
 _Tilings = Iterator[tuple[float, LayerSchedule]]
@@ -228,7 +228,7 @@ def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
 
 
 def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a reduction: kept rows, blocks of channels, parts of the reduced dimensions."""
+    """Tile model of a reduction, over kept rows, channel blocks and parts of the reduced dimensions."""
     k0, r0, k1, r1, c = layer.dims
     n, blocks = place.config.n, ceil_div(c, place.config.n)
     by_rows = r0 > 1 or not layer.lanes
@@ -269,7 +269,7 @@ _FAR, _REDUCE_STEP = 0xFFFF, 0x7FF
 
 
 class ReduceSteps:
-    """The steps of a reduction: a tile is some of the outer kept indices and some blocks of kept channels."""
+    """Steps of a reduction; a tile consists of some outer kept indices and some blocks of kept channels."""
 
     def __init__(self, context: CodegenContext, layer: ReduceLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
@@ -277,7 +277,7 @@ class ReduceSteps:
         self.x, self.y = context.homes[layer.x], context.homes[layer.y]
         self.k0, self.r0, self.k1, self.r1, self.c = layer.dims
         blocks = ceil_div(self.c, n)
-        # Pieces are of rows if there are any, else of the channels.
+        # A reduction is split into pieces by rows if there are several, otherwise by channels.
         self.by_rows = self.r0 > 1 or not layer.lanes
         self.depth = min(schedule.depth, self.r0 if self.by_rows else blocks)
         self.columns = min(schedule.columns, blocks) if not layer.lanes else blocks
@@ -347,7 +347,7 @@ class ReduceSteps:
         return out
 
     def _reduced(self, rows: _Span, blocks: _Span, place: BufferRef, pitch: int) -> list[TileStep]:
-        """Steps that leave the results of a tile in the scratchpad, `pitch` bytes from pixel to pixel."""
+        """Steps that compute a tile into the scratchpad, with a distance of `pitch` bytes between pixels."""
         out, parts = [], self.parts
         acc = self.acc.next() if parts > 1 else place
         for number, (first, count) in enumerate(pieces(self.parts * self.depth, self.depth)):
@@ -370,7 +370,7 @@ class ReduceSteps:
         return out
 
     def _source(self, step: TileStep, rows: _Span, r: _Span, c: _Span) -> dict[str, int | BufferRef]:
-        """The walk over part of the image, and where the results of its dimensions go."""
+        """FUSE fields of the walk over a part of the image, with the destinations of its dimensions."""
         if self.x.on_chip:
             pixel, high = self.c, self.r0
             base = self.x.at().plus((rows[0] * self.r0 + r[0]) * self.k1 * self.r1 * self.c + c[0])
@@ -407,7 +407,7 @@ class ReduceSteps:
         return {"d_base": place, "d_y": self.k1 * pitch, "d_x": pitch, "d_n": step}
 
     def _words(self, image: int, last: int) -> dict[str, int | BufferRef]:
-        """Fuse words of a pass over the image or over the accumulator, that makes the results or not."""
+        """Fuse words of a pass over the image or over the accumulator; the last pass computes the results."""
         layer, lanes = self.layer, self.layer.lanes
         tail = FUSE_DIMS.index("wx" if lanes else "n")
         if not image and lanes:
@@ -473,11 +473,11 @@ KIND = LayerKind(
     steps=reduce_steps,
 )
 
-#: Sums that are tried, from the least on.
+#: Maximum number of sums that are checked, starting from the smallest.
 _TRIED = 1 << 20
-#: Greatest change of a zero point, and pairs of zero points that are tried.
-_XNNPACK_FAR, _PAIRS = 256, 8
-#: Changes of the multiplier that are tried: a product that is a hair beside a half becomes one, or the other way.
+#: Maximum change of a zero point, and number of pairs of zero points that are tried.
+_MAX_ZERO_CHANGE, _PAIRS = 256, 8
+#: Changes of the multiplier that are tried, which turn products very close to a tie into ties, or the reverse.
 _NUDGES = (0, *(sign << bit for bit in range(9) for sign in (1, -1)))
 
 
@@ -495,9 +495,10 @@ def float32_scale(
 ) -> SumScale:
     """The scale with which every sum is rounded as XNNPACK does it.
 
-    XNNPACK adds the zero point before it rounds. So an odd one behind FUSE's rounding would send halves the other way:
-    every element becomes greater by a number that makes an odd one of the sum once it is scaled, and the second zero
-    point less by that. What float32 makes a half of, or takes from one, the multiplier's last bits may do too.
+    XNNPACK adds the zero point before rounding, FUSE after it. With an odd zero point, FUSE would therefore round ties
+    in the other direction. As a remedy, each element is increased so that the scaled sum grows by an odd number, by
+    which the second zero point is decreased. Ties that float32 rounding creates or removes can be reproduced by
+    changing the last bits of the multiplier.
 
     Parameters
     ----------
@@ -510,12 +511,12 @@ def float32_scale(
     divisor : int
         Divisor of the sum: 1, or `count` for a mean.
     limits : (int, int)
-        Least and greatest result.
+        Smallest and largest result.
 
     Raises
     ------
     UnsupportedLoweringError
-        No such scale was found.
+        No exact scale was found.
     """
     least = np.iinfo(dtype).min * count
     sums = np.arange(least, least + min(255 * count + 1, _TRIED))
@@ -533,7 +534,7 @@ def float32_scale(
 
 def _zero_points(x: Affine, y: Affine, change: float) -> Iterator[tuple[int, int]]:
     """Pairs of zero points that mean the same; `change` is that of a result when every element is one greater."""
-    for more in range(_XNNPACK_FAR):
+    for more in range(_MAX_ZERO_CHANGE):
         less = round(more * change)
         if abs(more * change - less) <= less / (1 << 22):
             yield x.zero_point - more, y.zero_point - less

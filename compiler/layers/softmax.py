@@ -40,7 +40,7 @@ class SoftmaxLayer(Layer):
     clip: tuple[int, int]
 
 
-#: Least scale of a softmax: finer, and its exponentials have too few bits.
+#: Smallest input scale of a softmax; with a finer one, the exponentials would have too few bits.
 _MIN_SCALE = 2.0**-16
 
 

@@ -62,7 +62,7 @@ class Walk:
         return Walk(self.dims, self.x + x, self.y + y)
 
     def blocks(self, index: int, size: int) -> Iterator["Walk"]:
-        """A dimension cut into blocks: a walk over the whole ones, one over the rest; the blocks
+        """Split a dimension into blocks: a walk over the full blocks, and one over the remainder; the blocks
         are the first dimension, a block is the last.
         """
         total, x, y = self.dims[index]
@@ -74,7 +74,7 @@ class Walk:
             yield Walk((*others, (rest, x, y)), self.x, self.y).at(whole * size * x, whole * size * y)
 
     def pieces(self, most: int) -> Iterator["Walk"]:
-        """Pieces of at most `most` elements; the last dimensions stay whole as long as possible."""
+        """Pieces of at most `most` elements; outer dimensions are split first."""
         sizes, room = [], max(most, 1)
         for total, _, _ in reversed(self.dims):
             parts = -(-total // min(total, room))
@@ -93,7 +93,7 @@ class Walk:
             )
 
     def packed(self) -> tuple["Walk", "Walk"]:
-        """By way of a place where the elements lie without gaps, in the destination's order: to there, from there."""
+        """Two walks through a contiguous intermediate buffer in the destination's order: into it, and out of it."""
         into: list[Dim] = []
         out: list[Dim] = []
         pitch = 1
@@ -151,7 +151,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Indices along an axis of the source for places along an axis of the destination, as dimensions of a walk."""
+    """Range of indices along an axis of the source and of the destination, as dimensions of a walk."""
 
     dims: tuple[Dim, ...]
     x: int
@@ -185,8 +185,8 @@ def stretches(indices: Sequence[int]) -> list[Stretch]:
     return best
 
 
-#: Greatest count of a command's dimension.
-_MOST = 0xFFFF
+#: Maximum count of a command's dimension.
+_MAX_COUNT = 0xFFFF
 _PART = 0x8000
 
 
@@ -200,7 +200,7 @@ def transposable(walk: Walk) -> tuple[int, int] | None:
 
 
 def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
-    """Walks over blocks of at most n x n; the last two dimensions are a block's lines and what a line holds."""
+    """Walks over blocks of at most n x n; the last two dimensions are a block's lines and the elements of a line."""
     both = transposable(walk)
     assert both is not None
     along, across = both
@@ -236,7 +236,7 @@ class StridedCopy:
             yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields)
 
     def fill(self, walk: Walk, value: int, place: BufferRef, size: int) -> Iterator[Command]:
-        """A byte everywhere in the scratchpad where the walk comes to."""
+        """Fill the destination of a walk in the scratchpad with a byte."""
         flat = Walk(tuple((count, y, y) for count, _, y in walk.dims), walk.y, walk.y)
         word = LOAD_WORD.pack(fill=1, fill_value=value)
         for fields, _, y in self._lines(flat.merged(), size, "dram", "dst"):
@@ -249,7 +249,7 @@ class StridedCopy:
             yield self.context.command(Unit.STORE, src=source.plus(x), dram=place.plus(y), **fields)
 
     def _lines(self, walk: Walk, size: int, x: str, y: str) -> Iterator[tuple[dict[str, int], int, int]]:
-        """Fields of commands, and how far on each begins in source and destination."""
+        """Fields of commands, with the offsets of each in source and destination."""
         dims, length = list(walk.dims), size
         if dims and dims[-1][1:] == (size, size):
             length = dims.pop()[0] * size
@@ -282,7 +282,7 @@ class StridedCopy:
         dtypes: tuple[Dtype, Dtype],
         rescale: Rescale | None,
     ) -> Iterator[Command]:
-        """From the scratchpad to the scratchpad, rescaled on the way if wanted."""
+        """Copy within the scratchpad with FUSE, optionally rescaled."""
         walk, sizes = walk.merged(), [DTYPE_BYTES[dtype] for dtype in dtypes]
         dims, length = list(walk.dims), 1
         if dims and dims[-1][1:] == tuple(sizes):
@@ -334,9 +334,9 @@ def _rescaled(dtypes: tuple[Dtype, Dtype], rescale: Rescale | None) -> dict[str,
 
 
 def _bounded(walk: Walk) -> Iterator[Walk]:
-    """Walks whose dimensions are not longer than a command's may be."""
+    """Split a walk so that its dimensions do not exceed a command's limits."""
     for index, (size, _, _) in enumerate(walk.dims):
-        if size > _MOST:
+        if size > _MAX_COUNT:
             for part in walk.blocks(index, _PART):
                 yield from _bounded(part)
             return
@@ -344,7 +344,7 @@ def _bounded(walk: Walk) -> Iterator[Walk]:
 
 
 def _spread(walk: Walk, most: int) -> tuple[list[Dim], list[tuple[int, int]]]:
-    """The longest dimensions, for a command, innermost first; where the commands for the others begin."""
+    """The longest dimensions for a command, innermost first, and the start offsets of the commands for the others."""
     chosen = sorted(range(len(walk.dims)), key=lambda i: -walk.dims[i][0])[:most]
     inner = [walk.dims[i] for i in sorted(chosen, reverse=True)]
     outer: Sequence[Dim] = [dim for i, dim in enumerate(walk.dims) if i not in chosen]

@@ -1,4 +1,4 @@
-"""A layer under a schedule as tiles that pass the units, and how long that takes, as its buffers allow."""
+"""Tile pipeline model: simulates the tiles of a scheduled layer passing through the units, limited by its buffers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
 from hw.isa.enums import DTYPE_BYTES
 
-#: So many tiles are followed one by one; the pace of the last half of them holds for all others.
-_FOLLOWED = 32
-# What follows was fitted to cycles of single operators on the RTL (n16).
-#: Of the sequencer for a command beside those that units hide.
+#: Number of tiles that are simulated; the rate of the second half of them is extrapolated to all others.
+_SIMULATED_TILES = 32
+# The following constants were fitted to measured cycles of single operators on the RTL (n16).
+#: Cycles of the sequencer for a command that units do not hide.
 _COMMAND = 2
-#: Of a unit until its first result is there for others; of a load beside latency and bytes; of a store's answer.
-_FILL, _WAY, _ANSWER = 44, 75, 4
+#: Cycles of a unit until its first result, of a load in addition to latency and bytes, and of a store response.
+_FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
 #: Cycles from a doorbell to the first command, and from the last byte to the interrupt.
 _BEGIN, _END = 64, 60
 #: Rings of constants, which need not wait for the layer before.
@@ -35,7 +35,7 @@ class PipelineTile(NamedTuple):
     array, fuse, store : float
         Cycles of MATRIX and FUSE, beats of STORE; no FUSE: its sums stay for the next tile.
     commands : int
-        Commands beside its loads.
+        Number of commands, without the loads.
     """
 
     loads: tuple[tuple[str, object, float], ...]
@@ -69,7 +69,7 @@ class TilePipeline:
 
 
 def lines(count: int, width: int, pitch: int, n: int) -> float:
-    """Beats of `count` lines of `width` bytes that are `pitch` bytes apart."""
+    """Bus beats for `count` lines of `width` bytes at a distance of `pitch` bytes."""
     if width == pitch:
         return -(-count * width // n)
     step = gcd(pitch, n)  # lines begin at all multiples of it in a beat, each as often
@@ -80,8 +80,8 @@ class PipelineTiming(NamedTuple):
     """Cycles of a layer, by estimate.
 
     `total`: all; `start`: until the first tile is computed; `tail`: after the last tile of the array; `array`, `fuse`,
-    `load`, `store`: of the units if nothing held them up. `commands`: how many. `lead`: so long before the end LOAD is
-    free.
+    `load`, `store`: of the units without stalls. `commands`: their number. `lead`: time before the end at which LOAD
+    becomes idle.
     """
 
     total: float
@@ -105,10 +105,10 @@ def simulate_pipeline(
     pipeline : TilePipeline
         Tiles of the layer and the depths of its buffers.
     beat, latency : float
-        Cycles of N bytes over the bus, and until the first of them.
+        Cycles of the bus for N bytes, and latency of the first of them.
     before : float or None
-        Cycles before the start of the layer at which its constants may be loaded, as LOAD is idle; None: there is no
-        layer before it.
+        Cycles before the start of the layer at which LOAD is idle and may load its constants; None: there is no
+        previous layer.
     last : bool
         The layer is the last one of the program.
     """
@@ -121,7 +121,7 @@ def simulate_pipeline(
     then = list(work)
     followed = 0
     turn = result = 0
-    for tile in islice(pipeline.tiles, _FOLLOWED):
+    for tile in islice(pipeline.tiles, _SIMULATED_TILES):
         ready, used = 0.0, []
         for name, key, beats in tile.loads:
             ring = rings[name]
@@ -131,7 +131,7 @@ def simulate_pipeline(
                 issue += _COMMAND
                 begin = early if name in _CONSTANT and not free else max(free, issue)
                 bus = max(bus, begin) + beats * beat
-                entry = ring[key] = [bus + latency + _WAY, 0.0]
+                entry = ring[key] = [bus + latency + _LOAD_OVERHEAD, 0.0]
                 work[2] += beats * beat
                 work[4] += 1
             used.append(entry)
@@ -152,7 +152,7 @@ def simulate_pipeline(
             turn = (turn + 1) % len(drained)
         if tile.store:
             out = max(out, done) + tile.store * beat
-            done = stored[result] = out + _ANSWER
+            done = stored[result] = out + _STORE_RESPONSE
             result = (result + 1) % len(stored)
             work[3] += tile.store * beat
         for entry in used:
@@ -160,12 +160,12 @@ def simulate_pipeline(
         followed += 1
         if followed == 1:
             start = done
-        if 2 * followed == _FOLLOWED:
+        if 2 * followed == _SIMULATED_TILES:
             half, then = max(array, fuse, out), list(work)
     end = end_followed = max(array, fuse, out)
     tail = end - array if work[0] else 0.0
     if pipeline.count > followed:  # as the last half of those that were followed
-        times = (pipeline.count - followed) / (_FOLLOWED / 2)
+        times = (pipeline.count - followed) / (_SIMULATED_TILES / 2)
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
     total = max(end, work[2] + work[3] + early) + _BEGIN * (before is None) + _END * last
@@ -178,7 +178,7 @@ def simulate_pipeline(
 #: Cycles of a reciprocal, and of a reciprocal root.
 RECIPROCAL_CYCLES, ROOT_CYCLES = 38, 69
 TABLE_CYCLES = 32.0
-#: Cycles of a pass beside its rows: it needs the last results of the one before.
+#: Cycles of a pass in addition to its rows, because it needs the last results of the previous pass.
 PASS_CYCLES = 50
 
 TileLoad = tuple[str, object, float]
@@ -194,7 +194,11 @@ def even_tiles(
     commands: int,
     tables: int = 0,
 ) -> TilePipeline:
-    """Tiles of `rows` of `total`: what each loads (its number, its rows), its cycles, what it stores."""
+    """Tile pipeline of tiles of `rows` out of `total` rows.
+
+    `loads` gives the loads of a tile by first row and number of rows; `fuse` and `store` give the FUSE cycles and the
+    stored bytes by number of rows.
+    """
 
     def tiles() -> Iterator[PipelineTile]:
         for start in range(0, total, rows):

@@ -1,4 +1,4 @@
-"""What a layer is tiled for: machine, memory shares, tensor locations, constraints."""
+"""Context for tiling a layer: machine, memory shares, tensor locations and constraints; shared cost estimates."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,21 +17,21 @@ class LayerContext:
     Parameters
     ----------
     config, dram : MlaConfig, Dram
-        The machine and its memory.
+        Configuration of the machine and timing of its memory.
     x_on_chip, y_on_chip : bool
         Its input, its output stay in the scratchpad.
     on_chip : callable
         The same of any tensor by name.
     before, after : float
-        Estimated cycles of the layers before and behind it; 0: there is none.
+        Estimated cycles of the previous and the next layer; 0: there is none.
     lead : float
-        So many cycles before the end of the layer before it LOAD is free.
+        Cycles before the end of the previous layer at which LOAD becomes idle.
     kind_before, kind_after : int
-        Numbers of the kinds of the layers before and behind it; -1: there is none.
+        Numbers of the kinds of the previous and the next layer; -1: there is none.
     turns_before, turns_after : bool
-        The schedules of the layers before and behind it let their steps take turns with others.
+        The schedules of the previous and the next layer permit interleaving.
     joined_after : bool
-        The layer behind it is part of its program.
+        The next layer is part of this layer's program.
     """
 
     config: MlaConfig
@@ -50,23 +50,23 @@ class LayerContext:
 
     @property
     def beat(self) -> float:
-        """Cycles that the bus takes for N bytes."""
+        """Cycles of the bus for N bytes."""
         return self.dram.beat(self.config.n)
 
 
-#: Steps that weights are brought in ahead, if memory allows: as good as any number.
+#: Steps by which weights are prefetched if memory permits; practically unlimited.
 PREFETCH = 256
-#: Cycles the sequencer takes for the commands of a tile.
+#: Cycles of the sequencer for the commands of a tile.
 TILE = 60
-#: What the bus takes more than its beats: reads and writes, short lines and waits for room come between.
+#: Ratio of actual bus cycles to beats, due to read/write turnarounds, short lines and full buffers.
 CROWDED = 1.15
 #: Tiles of sums that are worth having room for.
 MOST_SUMS = 4
 
-#: Cycles of units and semaphores until a tile that is brought in is in use, and left again.
-_WAY = 60
+#: Cycles of units and semaphores from the end of a load to the use of the tile and its release.
+_TILE_LATENCY = 60
 
-#: Estimated cycles and what they are for.
+#: Pairs of estimated cycles and the schedule they are for.
 Tilings = Iterator[tuple[float, LayerSchedule]]
 
 
@@ -87,13 +87,13 @@ class TilingContext:
     on_chip : callable
         Returns for any tensor, by name, if it stays in the scratchpad.
     beside : float
-        Cycles of the neighbours that are interleaved with the layer: those of one tile are not hidden.
+        Cycles of the neighbours that are interleaved with the layer; those of one tile cannot be hidden.
     taper : bool
         The following layer waits for the last tile of this one.
     alone : bool
         The layer is not interleaved with others.
     first : bool
-        There is no layer before this one.
+        True if there is no previous layer.
     dram : DramTiming
         Timing of the memory.
     """
@@ -117,8 +117,8 @@ class TilingContext:
 
     @property
     def latency(self) -> float:
-        """Cycles to bring a tile in, without those of its bytes."""
-        return self.dram.latency + _WAY
+        """Latency of loading a tile in cycles, without the transfer of its bytes."""
+        return self.dram.latency + _TILE_LATENCY
 
 
 def input_rows(rows: int, stride: int, reach: int, height: int) -> int:
@@ -135,20 +135,20 @@ def images(layer: Layer) -> tuple[Image, Image]:
 
 
 def slots_together(config: MlaConfig, blocks: int, columns: int) -> int:
-    """All parameters at once if a quarter of the slots holds them, else two tiles in turn."""
+    """Number of parameter blocks per buffer: all if they fit a quarter of the slots, else those of one tile."""
     return blocks if blocks <= config.param_slots // 4 else columns
 
 
 def sums_together(context: TilingContext, sums: int) -> int:
-    """Tiles of sums there is room for at once: two, or as many more as half of the accumulator holds.
+    """Number of accumulator buffers for tiles of sums: two, or as many as fit half of the accumulator.
 
-    A tile is drained a hundred cycles after it is complete: small ones would come too fast for two places.
+    A tile is drained about a hundred cycles after it is complete, so two buffers are not enough for small tiles.
     """
     return max(2, min(MOST_SUMS, context.acc_rows // 2 // sums))
 
 
 def check_row(context: "TilingContext", layer: Layer, elements: int, held: int) -> None:
-    """Refuse rows that need more of the accumulator than there is, as they cannot be cut.
+    """Check that a row, which cannot be split, fits the accumulator.
 
     Raises
     ------

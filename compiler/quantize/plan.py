@@ -7,12 +7,10 @@ import numpy as np
 
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import MOVING, OPS, QuantizedForm
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.report import ENDLESS
 from hw.errors import InputError, shown
 
-#: Identity quantization, of integers that represent their own value.
-_ONE = Quantization((1.0,), (0,))
 #: Operators that mark a model as quantized even if their integers have the identity quantization.
 _PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul"))
 #: Operators that convert between real numbers and integers.
@@ -82,7 +80,7 @@ def _quantized(graph: Graph, node: Node) -> str | None:
         tensor = graph.tensors[name]
         if tensor.quantization is None or tensor.constant:
             continue
-        if quantizes or tensor.quantization != _ONE or node.op in _PRODUCTS:
+        if quantizes or tensor.quantization != IDENTITY or node.op in _PRODUCTS:
             return f"{tensor.dtype} numbers {name!r}"
     return None
 

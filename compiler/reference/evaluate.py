@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from compiler.ir.graph import Graph, GraphError, Node
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.tensor import IDENTITY, Tensor
 from compiler.reference.activation import ACTIVATION
 from compiler.reference.control import Body, Trips, run_control
 from compiler.reference.conv import CONV
@@ -30,8 +30,6 @@ from hw.errors import InputError, shown
 
 #: Types of integers that are not quantized numbers.
 _WIDE = ("int32", "int64", "bool")
-#: Identity quantization, of integers that represent their own value.
-_ONE = Quantization((1.0,), (0,))
 #: Callback that receives a subgraph and its inputs.
 Watch = Callable[[Graph, Mapping[str, Array]], None]
 
@@ -146,7 +144,7 @@ def _as_integers(tensors: Sequence[Tensor], output: Tensor) -> tuple[Sequence[Te
     all_tensors = (*tensors, output)
     wide = all(each.dtype in _WIDE for each in tensors) and output.dtype in (*_WIDE, "float32")
     plain = output.quantization is None and all(each.dtype != "float32" for each in all_tensors)
-    if not (wide or plain) or any(each.quantization not in (None, _ONE) for each in all_tensors):
+    if not (wide or plain) or any(each.quantization not in (None, IDENTITY) for each in all_tensors):
         return tensors, output
     return [replace(each, quantization=None) for each in tensors], replace(output, quantization=None)
 

@@ -1,4 +1,4 @@
-"""Micro-programs given as text, in place of those that the code generator makes."""
+"""Micro-programs given as text, which replace those of the code generator."""
 
 import hashlib
 from dataclasses import dataclass, fields
@@ -8,8 +8,8 @@ from compiler.ir.identity import identity, identity_of, restored
 from hw.errors import InputError, shown
 from hw.isa.program import Program
 
-#: Text of a program at most, in characters: the largest instruction store takes some 1.2 million.
-_MOST = 1 << 21
+#: Maximum length of a program's text in characters; a program that fills the largest instruction store has 1.2 million.
+_MAX_CHARACTERS = 1 << 21
 
 
 @identity("ProgramText", "replaces", "text")
@@ -20,10 +20,10 @@ class ProgramText:
     Parameters
     ----------
     replaces : str
-        `digest_of` the program that it was written to stand for: addresses and semaphores in it are those of that
-        one, and it must not stand for another.
+        `digest_of` the program that it replaces. Addresses and semaphores are those of that program, so it must not
+        replace another.
     text : str
-        As `hw.isa.assembler` takes it.
+        Assembly text for `hw.isa.assembler`.
     """
 
     replaces: str
@@ -34,9 +34,9 @@ class ProgramText:
             value = getattr(self, item.name)
             if not isinstance(value, str):
                 raise InputError(f"schedule: {item.name} of a program must be text, not {shown(value)}")
-        if len(self.text) > _MOST:
+        if len(self.text) > _MAX_CHARACTERS:
             raise InputError(
-                f"schedule: a program must be at most {_MOST:,} characters long, not {len(self.text):,}"
+                f"schedule: a program must be at most {_MAX_CHARACTERS:,} characters long, not {len(self.text):,}"
             )
 
 
@@ -46,7 +46,7 @@ def digest_of(program: Program) -> str:
 
 
 def text_of(name: str, values: Any) -> ProgramText:
-    """One program's text, from the fields that somebody else may have written.
+    """Restore a program's text from untrusted fields.
 
     Raises
     ------

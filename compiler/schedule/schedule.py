@@ -8,10 +8,10 @@ from compiler.ir.identity import identity, identity_of, stored
 from compiler.schedule.program_override import ProgramText, text_of
 from hw.errors import InputError, shown
 
-#: Of what is written; documents of version 1 are read too: their fields have the stable names (`compiler.ir.identity`).
+#: Version of written documents. Documents of version 1, whose fields have the stable names, can be read as well.
 VERSION = 2
-#: Tiles of results at once, each of which has a place of its own: a machine's queues are far shorter.
-_MOST_RESULTS = 256
+#: Maximum number of result buffers; the hardware's queues are much shorter.
+_MAX_RESULT_BUFFERS = 256
 #: Larger sizes mean no more than this one, which is past the end of every layer.
 _MOST = 1 << 24
 #: Numbers that may be 0.
@@ -75,56 +75,57 @@ _NAMES = (
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
-    """Schedule of one layer. Sizes are in blocks of the machine; a size past the end of the layer means all of it.
+    """Schedule of one layer. Sizes that exceed the layer mean all of it.
 
     Parameters
     ----------
     rows : int
-        Output rows (of a matrix: its rows) of a tile.
+        Output rows of a tile (for a matrix, its rows).
     rows_per_load : int
-        Output rows whose image rows are brought in together: one or more tiles.
+        Output rows whose input rows are loaded at once: one or more tiles.
     width : int
-        Output columns of a tile of a depthwise convolution: of fewer the line buffers hold more rows.
+        Output columns of a tile of a depthwise convolution; with fewer columns, the line buffers hold more rows.
     columns : int
         Blocks of N output channels of a tile.
     depth : int
         Blocks of N input channels that a MATRIX command sums over.
     param_blocks : int
-        Blocks of output channels whose parameters are brought in together: `columns` or a multiple of it.
+        Blocks of output channels whose parameters are loaded at once: `columns` or a multiple of it.
     param_buffers : int
-        Such groups of parameters there is room for at once.
+        Number of buffers for such groups of parameters.
     order : str
-        Outer loop: "rows" keeps the image of a tile while the weights go by, "channels" keeps the weights.
+        Outer loop: "rows" reuses the input of a tile for all weights, "channels" reuses the weights for all tiles.
     x_buffers, w_buffers, y_buffers, acc_buffers : int
-        Tiles there is room for at once, of results at most 256. Only what comes from or goes to DRAM has buffers.
+        Number of buffers for tiles of the input, weights, results (at most 256) and sums. Only data that is loaded from
+        or stored to DRAM has buffers.
     fold_kernel_width : bool
-        Kernel columns are part of the reduction dimension: fills the array when there are few channels.
+        Kernel columns are part of the reduction dimension, which fills the array if there are few channels.
     im2col : bool
-        All of the kernel is part of it: for each output column what its kernel comes to is brought in by itself.
+        The whole kernel is part of the reduction dimension: the inputs of each output column are loaded separately.
     pixels_per_pass : int
-        Output pixels side by side that are computed together, as one of that many times the channels.
+        Adjacent output pixels that are computed as one pixel with that many times the channels.
     prefetch : int
-        Steps of earlier layers during which the first weights of this one may be brought in.
+        Number of steps of earlier layers during which the first weights of this layer may be loaded.
     on_chip : bool
         The output stays in the scratchpad.
     interleave : bool
-        Its steps may take turns with those of the layers beside it that may too, as they need each other's results.
+        Steps of the layer may be interleaved with those of adjacent layers that permit it as well.
     common_scale : bool
-        The multiplier, which all channels must share, goes with the command, and only biases are brought in: 4 bytes a
-        channel and not 9, but FUSE takes four times as long for each pixel.
+        The multiplier, which must be the same for all channels, is part of the command, and only biases are loaded: 4
+        instead of 9 bytes per channel, but FUSE needs four times as long for each pixel.
     split_first_tile : bool
-        The first tile is summed up in parts, the first of them small: MATRIX begins when that part of the image is
-        there.
+        The first tile is computed in parts, the first of which is small, so that MATRIX can start when its input is
+        loaded.
     split_last_tile : bool
-        The last tile is drained in parts, the last of them small: what follows waits only for that one.
+        The last tile is drained in parts, the last of which is small, so that following layers wait only for that one.
     stream_channel_blocks : int
-        Of a convolution whose result a depthwise one behind it alone reads: so many blocks of channels of it are in the
-        scratchpad at a time, and both take turns, some blocks at a time. 0: it has all of its place at once.
+        For a convolution whose result is only read by a depthwise convolution: number of channel blocks of the result
+        in the scratchpad at a time, with both layers interleaved by blocks. 0: the whole result has a buffer.
     same_program_as_previous : bool
-        It is part of the program of the layer before: saves the dispatch, costs the freedom to replace it alone.
+        The layer is part of the previous layer's program, which saves a dispatch but prevents replacing either alone.
     own_counter_tag : bool
-        Its cycles have a tag of their own. If not they count with those of the layer before: a change of tag holds a
-        unit up while the counters of the one before it are not put away yet, some hundred cycles after it.
+        The layer's cycles are counted with a separate tag, otherwise with the previous layer. After a tag change a unit
+        may stall for about a hundred cycles until the previous counters are saved.
     """
 
     rows: int = 1 << 16
@@ -165,7 +166,7 @@ class LayerSchedule:
             least = 0 if item.name in _MAY_BE_NONE else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise InputError(f"schedule: {item.name} must be at least {least}, not {shown(value)}")
-            most = _MOST_RESULTS if item.name in ("y_buffers", "acc_buffers") else _MOST
+            most = _MAX_RESULT_BUFFERS if item.name in ("y_buffers", "acc_buffers") else _MOST
             if isinstance(value, int) and value > most:
                 raise InputError(f"schedule: {item.name} must be at most {most}, not {shown(value)}")
         if self.order not in ("rows", "channels"):
@@ -210,12 +211,12 @@ class Schedule:
 
     @staticmethod
     def from_json(text: str) -> "Schedule":
-        """From text that somebody else may have written.
+        """Restore a schedule from untrusted text.
 
         Raises
         ------
         InputError
-            It is not what `to_json` writes; says where.
+            The text is not a valid schedule; the message names the position.
         """
         try:
             data = json.loads(text)
@@ -227,12 +228,12 @@ class Schedule:
 
     @staticmethod
     def of(data: dict[str, Any], version: int = 1) -> "Schedule":
-        """From the fields of such a text of a version; databases have those of version 1.
+        """Restore a schedule from the fields of a document; databases have documents of version 1.
 
         Raises
         ------
         InputError
-            They are not those of a schedule; says where.
+            The fields are not a valid schedule; the message names the position.
         """
         fusions, layers, programs = data.get("fusions", []), data.get("layers", {}), data.get("programs", {})
         if not isinstance(fusions, list) or not all(_names(group) for group in fusions):
@@ -259,7 +260,7 @@ def _names(group: Any) -> bool:
 
 
 def layer_schedule(name: str, values: Any, version: int = 1) -> LayerSchedule:
-    """One layer's, from the fields that somebody else may have written.
+    """Restore the schedule of one layer from untrusted fields.
 
     Raises
     ------

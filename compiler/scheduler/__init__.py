@@ -1,1 +1,1 @@
-"""The first schedule of a network: tilings by estimated cycles, made to fit the memories."""
+"""Initial schedule of a network: tilings chosen by estimated cycles, reduced until they fit the memories."""

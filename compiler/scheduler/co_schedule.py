@@ -15,16 +15,16 @@ from compiler.lowering.lower import LoweredNetwork
 _FUSE = (ElementwiseLayer, NormLayer, PoolLayer, ReduceLayer, SoftmaxLayer)
 #: One of fewer cycles is not worth the memory that its neighbours lose.
 _SLOW = 4000
-#: Steps of so many layers before one and behind it may go beside its own.
+#: Number of layers before and after a layer whose steps may overlap its own.
 AROUND = 2
-#: Part of the free scratchpad and of the accumulator that a layer of FUSE alone has, and another.
-_ALONE, _OTHER = (0.3, 0.5), (0.6, 0.25)
-#: So many layers before one of FUSE alone may run beside it, if it does not need them.
-_BEFORE = 3
+#: Shares of the free scratchpad and of the accumulator for a layer that only uses FUSE, and for another layer.
+_FUSE_ONLY_SHARE, _OTHER_SHARE = (0.3, 0.5), (0.6, 0.25)
+#: Number of preceding independent layers that may run concurrently with a layer that only uses FUSE.
+_MAX_PRECEDING = 3
 
 
 def sharing(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]:
-    """Numbers of the layers that take turns: slow ones of FUSE alone, their neighbours, what else can run meanwhile.
+    """Numbers of the layers to interleave: slow FUSE-only layers, their neighbours and layers independent of them.
 
     Parameters
     ----------
@@ -42,10 +42,10 @@ def sharing(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]:
 
 
 def _beside(lowered: LoweredNetwork, number: int) -> list[int]:
-    """Layers shortly before one that it does not need."""
+    """Layers shortly before a layer on which it does not depend."""
     needed = {lowered.root(name) for name in lowered.layers[number].inputs}
     out = []
-    for before in range(number - 1, max(number - 1 - _BEFORE, -1), -1):
+    for before in range(number - 1, max(number - 1 - _MAX_PRECEDING, -1), -1):
         layer = lowered.layers[before]
         if lowered.root(layer.y) in needed:
             needed |= {lowered.root(name) for name in layer.inputs}
@@ -59,7 +59,7 @@ def shared(
 ) -> TilingContext:
     """Tiling context of an interleaved layer; `beside` has the cycles of its neighbours that only FUSE executes."""
     layers = lowered.layers
-    free, rows = _ALONE if isinstance(layers[number], _FUSE) else _OTHER
+    free, rows = _FUSE_ONLY_SHARE if isinstance(layers[number], _FUSE) else _OTHER_SHARE
     beside = sum(
         cycles[other]
         for other in (number - 1, number + 1)

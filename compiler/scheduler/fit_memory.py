@@ -16,11 +16,11 @@ from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 
-#: What prefetching is divided by where memory is short: each attempt makes all code anew.
-_LESS = 8
-#: So many attempts change only layers at the place that is too full. From then on the reach around it doubles with each
-#: attempt: a long network with many such places would take an attempt for every one of them.
-_LOCAL = 8
+#: Divisor of the prefetch distance where memory is full; it is large because each attempt generates all code again.
+_PREFETCH_DIVISOR = 8
+#: Number of attempts that only change layers where memory is full. After that, the range around them doubles with each
+#: attempt, because a long network could otherwise need an attempt for each such position.
+_LOCAL_ATTEMPTS = 8
 
 
 def fit(
@@ -33,7 +33,7 @@ def fit(
     dram: DramTiming = DEFAULT_DRAM,
     maker: LayerCodegen | None = None,
 ) -> tuple[Schedule, StageExecutable]:
-    """The schedule with as much prefetching as the machine's memories hold, and its code.
+    """Relax a schedule, first its prefetching, until it fits the memories; returns the schedule and its code.
 
     `seen` and `maker` are as in `generate`.
 
@@ -71,15 +71,15 @@ def fit(
             elif not ahead:
                 layers[kept[0]] = replace(layers[kept[0]], on_chip=False)
             for layer in ahead:
-                layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // _LESS)
+                layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // _PREFETCH_DIVISOR)
             schedule = replace(schedule, layers=layers)
     raise AssertionError("attempts end with a schedule or an error")
 
 
 def _around(names: list[str], layers: Sequence[str], attempt: int) -> list[str]:
-    """Layers at a place that is too full, with those beside it that later attempts change too."""
-    if attempt < _LOCAL or not layers:
+    """Layers where memory is full, with the neighbouring layers that later attempts change as well."""
+    if attempt < _LOCAL_ATTEMPTS or not layers:
         return list(layers)
-    reach = 1 << min(attempt - _LOCAL, len(names).bit_length())
+    reach = 1 << min(attempt - _LOCAL_ATTEMPTS, len(names).bit_length())
     places = [names.index(layer) for layer in layers]
     return names[max(min(places) - reach, 0) : max(places) + reach + 1]

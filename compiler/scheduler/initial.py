@@ -18,14 +18,14 @@ from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
 
-#: In one piece and a program of its own, nothing beside it or ahead of it.
+#: Layer schedule with one tile, a separate program, no prefetching and no interleaving.
 PLAIN = LayerSchedule(
     x_buffers=1, w_buffers=1, y_buffers=1, acc_buffers=1, param_buffers=1, prefetch=0, on_chip=False
 )
 
 
 def naive_schedule(stages: Iterable[LoweredNetwork]) -> Schedule:
-    """Baseline of searches: each operator by itself, from DRAM to DRAM.
+    """Baseline schedule for searches: each operator separately, from DRAM to DRAM.
 
     Parameters
     ----------
@@ -35,14 +35,14 @@ def naive_schedule(stages: Iterable[LoweredNetwork]) -> Schedule:
     return Schedule((), {layer.name: PLAIN for stage in stages for layer in stage.layers})
 
 
-#: Part of the scratchpad that tensors may stay in from layer to layer.
+#: Share of the scratchpad for tensors that stay on chip between layers.
 _RESIDENT = 0.6
-#: A layer of fewer cycles is not worth a dispatch of its own.
-_SMALL = 1000
-#: Tilings of a layer whose tile models are simulated: those with the best estimates.
+#: Layers with fewer cycles are joined to the previous layer's program.
+_MIN_PROGRAM_CYCLES = 1000
+#: Number of tilings of a layer, those with the best estimates, whose tile models are simulated.
 _MAX_SIMULATED = 48
-#: So many cycles before a layer begins LOAD is free to bring in its first weights, if there is one before it.
-_AHEAD = 1000.0
+#: Assumed cycles before the start of a layer at which LOAD is idle and can load its first weights.
+_LOAD_LEAD_CYCLES = 1000.0
 
 
 def initial_schedule(
@@ -56,11 +56,13 @@ def initial_schedule(
     Raises
     ------
     InputError
-        A layer does not fit the machine however it is cut.
+        A layer does not fit the machine with any tiling.
     """
     layers = {}
     for number, (name, (cycles, best)) in enumerate(estimates(config, lowered, dram).items()):
-        layers[name] = replace(best, same_program_as_previous=True) if number and cycles < _SMALL else best
+        layers[name] = (
+            replace(best, same_program_as_previous=True) if number and cycles < _MIN_PROGRAM_CYCLES else best
+        )
     return Schedule(fusions, layers)
 
 
@@ -72,7 +74,7 @@ def estimates(
     Raises
     ------
     InputError
-        A layer does not fit the machine however it is cut.
+        A layer does not fit the machine with any tiling.
     """
     homes = _Residents(config, lowered)
     contexts = _tiling_contexts(homes, dram)
@@ -84,7 +86,7 @@ def estimates(
         try:
             cycles, schedule = _schedule(context, lowered.layers[number])
         except InputError:
-            continue  # it needs the machine for itself
+            continue  # its tiling needs all memory
         found[number] = cycles, replace(schedule, interleave=True)
     return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
 
@@ -115,7 +117,7 @@ def _tiling_contexts(homes: "_Residents", dram: DramTiming) -> list[TilingContex
 
 
 class _Residents:
-    """Tensors that stay in the scratchpad: those that fit beside the others alive at the same time."""
+    """Tensors that stay in the scratchpad: those that fit together with all others that are alive at the same time."""
 
     def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
         self.config, self.lowered = config, lowered
@@ -148,7 +150,7 @@ class _Residents:
         return self.lowered.root(name) in self.inside
 
     def awaited(self, number: int) -> bool:
-        """True if the next layer waits for all of the result: it goes to DRAM, or is read block by block."""
+        """True if the next layer waits for the whole result, because it is in DRAM or is read block by block."""
         layers = self.lowered.layers
         if not self.on_chip(layers[number].y):
             return True
@@ -160,9 +162,9 @@ class _Residents:
         )
 
     def free(self, layer: int, around: int = 0) -> int:
-        """Bytes of the scratchpad left for the buffers of a layer; a part is for the next one's first weights.
+        """Bytes of the scratchpad for the buffers of a layer, less a share for the next layer's first weights.
 
-        With `around`, as many layers before it and behind it may run at the same time.
+        `around` is the number of layers before and after it that may run at the same time.
         """
         first, last = layer - around, layer + around
         held = sum(
@@ -178,10 +180,10 @@ def _bytes(image: Image) -> int:
 
 
 def ranked_tilings(context: TilingContext, layer: Layer) -> list[tuple[float, LayerSchedule]]:
-    """Ways to cut a layer that fit, each once with its estimated cycles, the least first.
+    """Distinct tilings of a layer that fit, with their estimated cycles, fastest first.
 
-    Where the rough estimate knows little of how units wait for each other the most promising ones are followed tile by
-    tile. (For convolutions it knows more: followed, single ones come out 1 % better on the RTL, and networks worse.)
+    For layer kinds whose rough estimate does not model stalls between units, the most promising tilings are simulated
+    tile by tile. (Simulating convolutions as well makes single ones 1 % faster on the RTL, but networks slower.)
     """
     found: dict[LayerSchedule, float] = {}
     for cycles, schedule in kind_of(layer).tilings(context, layer):
@@ -203,7 +205,7 @@ def _followed(context: TilingContext, layer: Layer, schedule: LayerSchedule, pla
     """Cycles of a layer by its tiles."""
     pipeline = kind_of(layer).tile_model(layer, schedule, place)
     return simulate_pipeline(
-        pipeline, context.beat, context.dram.latency, None if context.first else _AHEAD, last=False
+        pipeline, context.beat, context.dram.latency, None if context.first else _LOAD_LEAD_CYCLES, last=False
     ).total
 
 

@@ -16,7 +16,7 @@ from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
 
-#: What the numbers of a vector are. Shares are of the estimate; `log_` is the natural logarithm of 1 and more.
+#: Names of the features. Shares are relative to the estimate; `log_` is the natural logarithm, of at least 1.
 NAMES = (
     "kind",  # number of the layer's kind
     "log_estimate",
@@ -100,8 +100,8 @@ _MOST = 64
 class FeatureRow(NamedTuple):
     """Features of a layer under a schedule.
 
-    `numbers` are in the order of NAMES; `base` are the cycles whose ratio to the measured ones is to be learnt: the
-    estimate, or the floor if that is more.
+    `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimate or the
+    floor, whichever is larger.
     """
 
     numbers: list[float]
@@ -261,8 +261,8 @@ def _chosen(s: LayerSchedule) -> list[float]:
     ]
 
 
-#: So many layers before a neighbour say how far ahead LOAD is.
-_BACK = 2
+#: Number of preceding layers that are simulated to find how far ahead LOAD is.
+_PRECEDING_LAYERS = 2
 
 
 class RowMaker:
@@ -301,7 +301,7 @@ class RowMaker:
 
     def lead(self, number: int, schedules: Mapping[str, LayerSchedule]) -> float:
         """Cycles before the end of the previous layer from which on LOAD is idle; 0 if there is no previous layer."""
-        return self.pace(number - 1, _BACK, _Contexts(self, schedules)).lead if number else 0.0
+        return self.pace(number - 1, _PRECEDING_LAYERS, _Contexts(self, schedules)).lead if number else 0.0
 
     def place(self, number: int, inside: frozenset[str], **beside: Any) -> LayerContext:
         """Context of a layer if the tensors `inside` stay on chip; `beside` describes its neighbours."""
@@ -322,13 +322,13 @@ class RowMaker:
         )
 
     def state(self, number: int, schedules: Mapping[str, LayerSchedule], inside: frozenset[str]) -> int:
-        """Number of the state that the timing of a layer by itself depends on."""
+        """Number of the state on which the timing of a layer in isolation depends."""
         root = self._root
         here = tuple(root[name] in inside for name in self._tensors[number])
         return self._states.setdefault((schedules[self.layers[number].name], here), len(self._states))
 
     def pace(self, number: int, back: int, contexts: "_Contexts") -> PipelineTiming:
-        """Timing of a layer behind `back` others."""
+        """Timing of a layer after `back` simulated predecessors."""
         first = max(number - back, 0)
         key = (number, back, *(contexts.state(each) for each in range(first, number + 1)))
         if key not in self._paces:
@@ -341,14 +341,14 @@ class RowMaker:
 
     def _row(self, number: int, contexts: "_Contexts") -> FeatureRow:
         layers = self.layers
-        first, last = max(number - 1 - _BACK, 0), min(number + 1, len(layers) - 1)
+        first, last = max(number - 1 - _PRECEDING_LAYERS, 0), min(number + 1, len(layers) - 1)
         key = (number, *(contexts.state(each) for each in range(first, last + 1)))
         if key not in self._rows:
             beside: dict[str, Any] = {}
             if number:
                 beside |= {
                     "before": self.pace(number - 1, 0, contexts).total,
-                    "lead": self.pace(number - 1, _BACK, contexts).lead,
+                    "lead": self.pace(number - 1, _PRECEDING_LAYERS, contexts).lead,
                     "kind_before": kind_number(layers[number - 1]),
                     "turns_before": contexts.schedules[layers[number - 1].name].interleave,
                 }

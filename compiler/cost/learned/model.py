@@ -39,7 +39,7 @@ _SHARED = "two branches of a tree lead to the same node"
 
 
 class TreeEnsemble:
-    """The trees of some members, whose predictions are the sums of their trees.
+    """Gradient-boosted trees of several ensemble members; the prediction of a member is the sum of its trees.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class TreeEnsemble:
     Raises
     ------
     ValueError
-        They are not what LightGBM writes for numerical features; says why.
+        The text is not a LightGBM model with numerical features; the message gives the reason.
     """
 
     def __init__(self, members: Sequence[str], features: int):
@@ -71,7 +71,7 @@ class TreeEnsemble:
             threshold[order],
             value[order],
         )
-        #: Where to go if the feature is no more than the threshold; else to the node behind that one.
+        #: Next node if the feature is at most the threshold; otherwise the node after that one is next.
         self._left = place[(left + at).astype(np.intp)[order]]
         self._roots = np.arange(len(roots))
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
@@ -99,7 +99,7 @@ class TreeEnsemble:
 def _by_levels(roots: Places, left: Places, right: Places) -> tuple[Places, int]:
     """Nodes so that the two below one are side by side, those nearer the roots first; and how deep they go.
 
-    Leaves lead to themselves.
+    The children of a leaf are the leaf itself.
     """
     order, front, total = [roots], roots, len(roots)
     while True:
@@ -119,7 +119,7 @@ def _by_levels(roots: Places, left: Places, right: Places) -> tuple[Places, int]
 
 
 def shortened(text: str) -> str:
-    """A model's text without what predictions do not need, its numbers to seven digits; LightGBM reads it too."""
+    """A model's text reduced to what predictions need, with seven digits; LightGBM can still read it."""
     head, *trees = text.split("Tree=")
     lines = [line for line in head.splitlines() if not line.startswith("tree_sizes")]
     out = ["\n".join(lines)]
@@ -143,7 +143,7 @@ def _blocks(text: str) -> Iterator[dict[str, str]]:
 
 
 def _tree(block: dict[str, str], features: int) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
-    """Feature, threshold, children and value of each node; leaves come behind the splits and lead to themselves."""
+    """Feature, threshold, children and value of each node; leaves follow the splits and are their own children."""
     leaves, splits = np.array(block["leaf_value"].split(), float), int(block["num_leaves"]) - 1
     if len(leaves) != splits + 1 or not np.isfinite(leaves).all() or block.get("num_cat", "0") != "0":
         raise ValueError("a tree's leaves are not numbers, or not as many as it says")
@@ -216,7 +216,7 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 FORMAT, VERSION = "mla-hpm", 1
-#: Members, whose spread says how sure the model is, and what each is trained with.
+#: Number of ensemble members, whose spread measures uncertainty, and their training parameters.
 MEMBERS = 4
 _ROUNDS = 160
 _TRAINING: dict[str, Any] = {
@@ -235,8 +235,8 @@ _TRAINING: dict[str, Any] = {
     "deterministic": True,
     "force_row_wise": True,
 }
-#: Of no layer are so many times more or fewer cycles believed than its base says: in logarithms.
-_FURTHEST = 3.0
+#: Limit on the natural logarithm of the predicted ratio of cycles to the base.
+_MAX_LOG_RATIO = 3.0
 _MOST_BYTES = 1 << 26
 
 
@@ -263,7 +263,7 @@ class CycleModel:
     about: dict[str, Any]
 
     def __post_init__(self) -> None:
-        self.trees  # noqa: B018  what is damaged is told at once
+        self.trees  # noqa: B018  damage is reported immediately
 
     @cached_property
     def trees(self) -> TreeEnsemble | None:
@@ -309,12 +309,12 @@ class CycleModel:
 
     @staticmethod
     def load(path: Path) -> "CycleModel":
-        """Read what `save` wrote; nothing in it is run.
+        """Read a model written by `save`; no code in the file is executed.
 
         Raises
         ------
         InputError
-            It is no such file, or of another version: says what to do.
+            The file is not a model, or has another version; the message says what to do.
         """
         remedy = f"make it anew with: mla calibrate -o {path}"
         try:
@@ -372,7 +372,7 @@ def train(
 
     numbers, base = np.array([row.numbers for row in rows]), np.array([row.base for row in rows])
     rest = np.log(np.maximum(cycles, 1.0) / base) - (0.0 if offsets is None else offsets)
-    data = lightgbm.Dataset(numbers, np.clip(rest, -_FURTHEST, _FURTHEST), free_raw_data=False)
+    data = lightgbm.Dataset(numbers, np.clip(rest, -_MAX_LOG_RATIO, _MAX_LOG_RATIO), free_raw_data=False)
     members = tuple(
         shortened(
             lightgbm.train(_TRAINING | {"seed": seed * MEMBERS + number}, data, rounds).model_to_string()
@@ -382,7 +382,7 @@ def train(
     return CycleModel(members, about or {})
 
 
-#: Made by `mla calibrate` for the usual machine (n16) and its memory.
+#: Model that comes with the compiler, made by `mla calibrate` for the default target n16 and its memory.
 SHIPPED = Path(__file__).parent / "n16.hpm"
 _SHIPPED_N = 16
 
@@ -398,10 +398,10 @@ def journal_path(conditions: HardwareProfile, seed: int) -> Path:
 
 
 def find_model(conditions: HardwareProfile) -> CycleModel:
-    """The user's own model of some conditions, else the one that comes with the compiler.
+    """The user's calibrated model for a hardware profile, or the model that comes with the compiler.
 
-    That one is for a machine of as many lanes, whatever its memory: what it has learnt is beside the memory's own
-    cycles, which features count. For others the features' estimate is all that is known.
+    The latter applies to a machine with the same number of lanes and any memory timing, because the features include
+    the memory's cycles. For other machines, only the features' estimate is used.
 
     Raises
     ------
@@ -416,5 +416,5 @@ def find_model(conditions: HardwareProfile) -> CycleModel:
 
 @cache
 def _loaded(path: Path, _changed: int) -> CycleModel:
-    """A file's model as it was when the file was changed: reading one takes longer than most trials."""
+    """Cached model of a file, by modification time: reading one takes longer than most trials."""
     return CycleModel.load(path)

@@ -1,7 +1,7 @@
 """Attribution of measured cycles to layers that the counters cannot distinguish.
 
-While FUSE works on a layer of its own, the next layer's MATRIX command may be waiting already, and the cycles may
-count for either of the two: only their sum is sure.
+While FUSE executes a FUSE-only layer, the next layer's MATRIX command may be waiting already, and the cycles may be
+counted for either layer: only their sum is reliable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,8 +57,8 @@ _EVERY, _LEAST, _ROUNDS = 4, 24, 30
 _APART = 0.7
 #: A measurement counts as much as this many that say the model is right.
 _TRUST = 4.0
-#: Relative error that is expected of predictions until there are measurements, and as how many of them that counts.
-_ERROR, _SURE = 0.03, 4
+#: Prior relative error of predictions, and its weight as a number of measurements.
+_PRIOR_ERROR, _PRIOR_WEIGHT = 0.03, 4
 #: Weight of a measurement of the very schedule.
 _CERTAIN = 1e6
 
@@ -104,14 +104,14 @@ class OnlineCostModel:
         self._own = CycleModel((), {})
         self._known: dict[str, list[_Known]] = {}
         self._trials = self._count = 0
-        self._squares = _SURE * _ERROR**2
+        self._squares = _PRIOR_WEIGHT * _PRIOR_ERROR**2
         self._pairs: list[tuple[float, float]] = []
 
     def guess(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CyclePrediction:
         """Predicted cycles of one layer under candidate schedules, with all others unchanged."""
         logs, spread = self._model_says([self._row(name, candidate, now) for candidate in candidates])
         correction, near = self._nearby(name, np.array([_place(candidate) for candidate in candidates]))
-        error = (self._squares / (_SURE + self._count)) ** 0.5
+        error = (self._squares / (_PRIOR_WEIGHT + self._count)) ** 0.5
         return CyclePrediction(np.exp(logs + correction), np.sqrt(spread**2 + error**2) * (1 - near))
 
     def learn(self, name: str, schedule: LayerSchedule, now: Schedules, cycles: float) -> None:
@@ -142,7 +142,7 @@ class OnlineCostModel:
         return PredictionErrors.of([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def _model_says(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
-        """Logarithms of cycles, and their spreads, by what was learnt before and in this network."""
+        """Logarithms of cycles and their spreads, from the calibrated model and the model trained on this network."""
         cycles, spread = self.model.predict_many(rows)
         more, own = self._own.predict_many(rows)
         return np.log(cycles) + np.log(more / np.array([row.base for row in rows])), np.hypot(spread, own)
@@ -166,7 +166,7 @@ class OnlineCostModel:
 
 
 def _place(schedule: LayerSchedule) -> list[float]:
-    """A schedule as numbers whose differences say how unlike it is to others."""
+    """A schedule as a vector whose differences measure dissimilarity."""
     out = []
     for value in astuple(schedule):
         if isinstance(value, str):

@@ -19,14 +19,12 @@ from compiler.frontends.onnx.values import (
     plain,
 )
 from compiler.ir.ops import OPS
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.frontends.onnx.registry import OnnxReader
 
-#: Identity quantization, of integers that represent their own value.
-ONE = Quantization((1.0,), (0,))
 #: Limit on the nodes of the graph; unrolled loops of a damaged file could exceed any size.
 _MAX_NODES = 1 << 18
 
@@ -72,7 +70,7 @@ class OnnxGraphBuilder:
             if all(v.quantization is not None or v.scalar() is not None for v in fixed):
                 return target
         if flows and all(not flow.real and flow.tensor.dtype != "float32" for flow in flows):
-            if any(flow.tensor.quantization not in (None, ONE) for flow in flows):
+            if any(flow.tensor.quantization not in (None, IDENTITY) for flow in flows):
                 raise UnsupportedNodeError("arithmetic on the integers of quantized numbers")
             wide = flows[0].tensor.dtype in ("int32", "int64")  # int8 with a quantization would saturate
             return Kind(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]) if wide else None)

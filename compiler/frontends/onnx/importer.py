@@ -23,7 +23,7 @@ import compiler.frontends.onnx.ops.shape  # noqa: F401
 from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
 from compiler.frontends.onnx.file import parsed, read_proto
-from compiler.frontends.onnx.graph_builder import ONE, OnnxGraphBuilder
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import NO_WAY, on_host
 from compiler.frontends.onnx.node import (
     DAMAGE,
@@ -50,7 +50,7 @@ from compiler.frontends.onnx.values import (
     plain,
 )
 from compiler.ir.graph import Graph, Node
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import IDENTITY, Tensor
 from hw.errors import InputError, shown
 
 
@@ -155,7 +155,7 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
     tensor = emitter.in_order(flow, plain(flow.rank)).tensor
     if flow.real or tensor.dtype == "float32":  # declared as integers, computed in float32
         tensor = emitter.operand(flow, plain(flow.rank), FLOAT)
-        return emitter.convert("quantize", tensor, Kind(declared.dtype, ONE))
+        return emitter.convert("quantize", tensor, Kind(declared.dtype, IDENTITY))
     if tensor.dtype != declared.dtype:
         raise UnsupportedNodeError(
             f"output {declared.name!r} must be of the type it is declared as, {declared.dtype}, not {tensor.dtype}"

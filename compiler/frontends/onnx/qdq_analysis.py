@@ -3,7 +3,6 @@
 import numpy as np
 from onnx import TensorProto
 
-from compiler.frontends.onnx.graph_builder import ONE
 from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.values import (
     DTYPES,
@@ -13,7 +12,7 @@ from compiler.frontends.onnx.values import (
     counted_from_front,
     type_name,
 )
-from compiler.ir.tensor import Quantization
+from compiler.ir.tensor import IDENTITY, Quantization
 from hw.errors import InputError
 
 #: Operators whose output consists of elements of their first input.
@@ -125,7 +124,7 @@ def targets(model: OnnxModel) -> dict[str, Kind]:
         if user.op == "QuantizeLinear" and user.inputs[0] == name:
             return _per_tensor(user, model.constants)
         if user.op == ":integers":
-            return Kind("int32", ONE, True)
+            return Kind("int32", IDENTITY, True)
         if user.op not in _PASSING or (user.op != "Concat" and user.inputs[0] != name):
             return None
         kinds = {found.get(output) for output in (user.outputs if user.op == "Split" else user.outputs[:1])}
@@ -149,7 +148,7 @@ def meanings(model: OnnxModel) -> dict[str, Quantization]:
             found.setdefault(name, kind.quantization)
     for node in model.nodes:
         if node.op == "Cast" and node.inputs and node.int("to", 0) in _FLOAT_TYPES:
-            found.setdefault(node.inputs[0], ONE)
+            found.setdefault(node.inputs[0], IDENTITY)
     for node in reversed(model.nodes):
         if node.op in MOVES | {"Concat"} and node.outputs[0] in found:
             for name in node.inputs if node.op == "Concat" else node.inputs[:1]:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, defs, inliner
 
-from compiler.frontends.onnx.graph_builder import ONE, OnnxGraphBuilder
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.ops.quantize import quantized
 from compiler.frontends.onnx.ops.shape import renamed
@@ -29,7 +29,7 @@ from compiler.frontends.onnx.values import (
 )
 from compiler.ir.control import truth
 from compiler.ir.graph import Graph
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from hw.errors import InputError, shown
 
 #: Representation of a value in the graph: its type, and the order of its dimensions.
@@ -137,7 +137,7 @@ def _input(
     q = kind.quantization
     if not kind.real and q is None and kind.dtype not in ("float32", "bool"):
         q = emitter.meanings.get(name)
-        q = q if q == ONE else None
+        q = q if q == IDENTITY else None
     tensor = Tensor(emitter.build.fresh(name), shape, kind.dtype, q)
     return DynamicValue(name, emitter.build.graph.add_input(tensor), order, kind.real)
 
@@ -168,7 +168,8 @@ def common(values: Sequence[Value], what: str) -> Form:
         order = forms[0][1] if all(order == forms[0][1] for _, order in forms) else plain(len(forms[0][1]))
         return FLOAT, order
     kinds = {
-        (kind.dtype, kind.real, None if kind.quantization == ONE else kind.quantization) for kind, _ in forms
+        (kind.dtype, kind.real, None if kind.quantization == IDENTITY else kind.quantization)
+        for kind, _ in forms
     }
     if len(kinds) != 1:
         raise UnsupportedNodeError(f"{what} of types {' and '.join(kind.dtype for kind, _ in forms)}")
@@ -209,7 +210,7 @@ def outside(
     q: Quantization | None = tensor.quantization
     if not kind.real and q is None and kind.dtype not in ("float32", "bool"):
         meaning = emitter.meanings.get(name)
-        q = meaning if meaning == ONE else None
+        q = meaning if meaning == IDENTITY else None
     check_size(shape or tensor.shape)
     output = Tensor(emitter.build.fresh(name or "unused"), shape or tensor.shape, tensor.dtype, q)
     return DynamicValue(name, output, order, kind.real)

@@ -100,9 +100,9 @@ class ConvSteps:
         )
 
     def _behind(self) -> int:
-        """Bytes behind a tile of weights that MATRIX might read: the box of a command has whole blocks of rows.
+        """Padding in bytes after a tile of weights that MATRIX might read, because its box has whole blocks of rows.
 
-        Without room of their own they would be the next tile's, and MATRIX would wait for that one too.
+        Without this padding the bytes would be the next tile's, and MATRIX would wait for that tile as well.
         """
         if self.k_blocks == 1 or self.k_size < self.k_blocks:
             return 0
@@ -170,7 +170,7 @@ class ConvSteps:
         first: bool,
         last: bool,
     ) -> list[TileStep]:
-        """Sums of a tile, piece of the reduction dimension after piece, and the way out of its parts."""
+        """Compute the sums of a tile, one piece of the reduction dimension after the other, and drain its parts."""
         self.image.turn_to(number)
         self.drain.turn_to(number)
         tile = TilePart(start, rows, block, blocks, rows)
@@ -184,7 +184,9 @@ class ConvSteps:
             else [(tile, self.acc.next())]
         )
         work = [(k, *part) for k in k_pieces for part in parts]
-        if not first and self._stay(len(k_pieces)):  # all is there: what is summed up early goes out early
+        if not first and self._stay(
+            len(k_pieces)
+        ):  # the whole input is loaded, so parts computed early can be drained early
             work = [(k, *part) for part in parts for k in k_pieces]
         out = []
         for (k, k_count), part, acc in work:
@@ -207,7 +209,7 @@ class ConvSteps:
     def _matrix(
         self, step: TileStep, acc: BufferRef, band: Rows, part: TilePart, block: int, k: int, k_count: int
     ) -> Command:
-        """One part of a tile whose weights begin with `block`."""
+        """MATRIX command of one part of a tile; `block` is the first block of the tile's weights."""
         layer, n = self.layer, self.config.n
         last_k = k + k_count == self.k_blocks
         weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)

@@ -12,10 +12,10 @@ from compiler.schedule.schedule import LayerSchedule
 
 
 class Im2colLayout(StrEnum):
-    """Kernel dimensions that are part of the reduction dimension."""
+    """Kernel dimensions that are folded into the reduction dimension."""
 
     PIXELS = "pixels"  # nothing: a pixel after the other
-    ROWS = "rows"  # its columns: rows with their padding left and right
+    ROWS = "rows"  # kernel columns: rows are stored with their left and right padding
     STRIPS = "strips"  # all of it: for each output column the pixels that its kernel comes to, row under row
 
 
@@ -46,10 +46,10 @@ def can_pack_pixels(layer: ConvLayer, pixels: int) -> bool:
 
 
 def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
-    """The convolution that computes `pixels` output pixels as one, whose channels are theirs one after the other.
+    """The convolution that computes `pixels` adjacent output pixels as one pixel with their channels concatenated.
 
-    The bytes of the result are the same. Its kernel is as wide as all of theirs; a weight of the zero point stands
-    where one of them does not reach.
+    The bytes of the result are the same. The kernel covers those of all the pixels; weights outside of a pixel's own
+    kernel are the zero point.
     """
     out_c, kernel_h, kernel_w, in_c = layer.weights.shape
     stride, y, drain = layer.strides[1], layer.shapes[layer.y], layer.drain

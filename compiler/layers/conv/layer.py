@@ -57,7 +57,7 @@ def lower_conv(low: LoweringContext) -> Layer:
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     y = common["shapes"][common["y"]]
     macs = y.h * y.w * weights.elements // times_over(low.graph, low.x.name)
-    # Where every output pixel is one of the input, images need not be told apart.
+    # Pointwise convolutions can treat the images of a batch as one.
     apart = weights.shape[1:3] != (1, 1) or a["strides"] != (1, 1) or any(a["pads"])
     return ConvLayer(
         **common,

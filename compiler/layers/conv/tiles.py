@@ -11,15 +11,15 @@ from compiler.util.tiles import ceil_div
 from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import Unit
 
-#: Parts of a first tile: each costs commands.
-_RAMP = 3
+#: Maximum number of parts of a first tile; each part needs additional commands.
+_MAX_RAMP_PARTS = 3
 
 
 @dataclass(frozen=True)
 class TilePart:
     """Output rows and blocks of output channels: a tile, or some of one.
 
-    `pitch` are the rows of sums from block to block: those of the whole tile if its parts lie in one.
+    `pitch` is the distance between blocks in rows of sums: that of the whole tile if the parts share its buffer.
     """
 
     start: int
@@ -30,12 +30,12 @@ class TilePart:
 
 
 def ramped(part: TilePart, acc: BufferRef, few: int, width: int) -> list[tuple[TilePart, BufferRef]]:
-    """Rows of a first tile, the first of them few: MATRIX begins when those of the image are there.
+    """Split the rows of a first tile, starting with a few, so that MATRIX can start when their input is loaded.
 
     Parameters
     ----------
     acc : Ref
-        Where the sums of all of it go.
+        Accumulator buffer for the sums of the whole tile.
     few : int
         Rows that fill the array.
     width : int
@@ -43,8 +43,8 @@ def ramped(part: TilePart, acc: BufferRef, few: int, width: int) -> list[tuple[T
     """
     *halves, last = _halves(part.rows, few)
     sizes = [last, *reversed(halves)]
-    if len(sizes) > _RAMP:
-        sizes = [sum(sizes[: 1 - _RAMP]), *sizes[1 - _RAMP :]]
+    if len(sizes) > _MAX_RAMP_PARTS:
+        sizes = [sum(sizes[: 1 - _MAX_RAMP_PARTS]), *sizes[1 - _MAX_RAMP_PARTS :]]
     out, start = [], part.start
     for rows in sizes:
         out.append((replace(part, start=start, rows=rows), acc.plus((start - part.start) * width)))
@@ -53,9 +53,9 @@ def ramped(part: TilePart, acc: BufferRef, few: int, width: int) -> list[tuple[T
 
 
 def tapered(tile: TilePart, name: str, few: int, width: int) -> list[tuple[TilePart, BufferRef]]:
-    """The parts of a last tile: all blocks but the last, then half of what is left while that fills the array.
+    """Split a last tile: all blocks but the last, then half of the remaining rows while those fill the array.
 
-    Each has sums of its own, in another bank if it can: FUSE would wait for the bank that MATRIX works on.
+    Each part has separate sums, in different banks if possible, because FUSE waits for a bank that MATRIX uses.
     """
     start, last = tile.start, tile.block + tile.blocks - 1
     parts = [replace(tile, blocks=tile.blocks - 1)] if tile.blocks > 1 else []
@@ -126,7 +126,7 @@ class ConvImage:
     layout : Im2colLayout
         Layout of the image rows in the scratchpad.
     cut : ConvCut
-        Rows and blocks that are loaded together.
+        Rows and blocks of each load.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class ConvImage:
         count = len(bands) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch
         ring = CircularBuffer(BufferMemory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
         self.tiles = TileBuffers(ring, self._begin)
-        #: Only what is needed of a tile is brought in.
+        #: True to load only the rows of a tile that are needed.
         self.ramp = False
-        #: Rows of each tile, of strips those of a strip, that are brought in so far.
+        #: Number of rows of each tile, or of each strip, that are loaded so far.
         self.there: dict[Hashable, int] = {}
 
     @property
@@ -250,7 +250,7 @@ class ConvImage:
 
     @property
     def flat(self) -> bool:
-        """Every output pixel is one input pixel: rows need not be told apart."""
+        """True if every output pixel depends on one input pixel, so that row boundaries do not matter."""
         layer = self.layer
         return (
             (self.kernel_h, self.kernel_w) == (1, 1)
@@ -266,11 +266,11 @@ class ConvImage:
         return []
 
     def _bring(self, key: tuple[int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
-        """Address of a tile; what is missing of it joins the step: all, or in a ramp what output rows need."""
+        """Address of a tile; missing rows are loaded in the step: all, or while ramping up those that are needed."""
         _, start, rows, k = key
         place, there = self.tiles.get(key, step), self.there[key]
         needed = total = self._reach(start, (start, rows))
-        if self.ramp:  # and those that reads of the last row reach into
+        if self.ramp:  # and rows that reads of the last row extend into
             needed = min(self._reach(start, part) + ceil_div(self.cut.behind, self.row), total)
         if there < needed:
             bring = self._strips if self.layout == Im2colLayout.STRIPS else self._load
@@ -286,7 +286,7 @@ class ConvImage:
         return low + count - self._rows(start, 1)[0]
 
     def _load(self, band: Rows, part: Rows, k: int, place: BufferRef) -> list[Command]:
-        """Bring some image rows of a tile in."""
+        """Load some image rows of a tile."""
         count, place = part[1], place.plus(part[0] * self.row)
         channel = k * self.n + (0 if self.cut.whole else self.group * self.in_c)
         length = min(self.pixel, self.x.c - channel)
@@ -362,7 +362,7 @@ class ConvImage:
         return out
 
     def _columns(self) -> list[tuple[int, int]]:
-        """Output columns, and how many beside each have strips like it: those at the sides by themselves."""
+        """Output columns, with the number of adjacent columns that have equal strips; edge columns are single."""
         stride, left = self.layer.strides[1], self.layer.pads[1]
         inside = [c for c in range(self.y.w) if 0 <= c * stride - left <= self.x.w - self.kernel_w]
         sides = [(c, 1) for c in range(self.y.w) if c not in inside]

@@ -27,7 +27,7 @@ from hw.isa.enums import DTYPE_BYTES
 
 #: Beats of the parameters of a block of channels, with a scale for each and without.
 _PARAMETERS, _BIASES = 9.0, 4.0
-#: Times that FUSE takes longer if biases are words of the scratchpad.
+#: Factor by which FUSE is slower if biases are words of the scratchpad.
 _COMMON = 4
 
 
@@ -66,7 +66,7 @@ class _Cut:
         self.size = DTYPE_BYTES[layer.drain.dtype]
 
     def image(self, rows: int, part: int) -> float:
-        """Beats of the image rows of a band, of a part of the channels."""
+        """Bus beats for the image rows of a band and a part of the channels."""
         if self.place.x_on_chip:
             return 0.0
         n, x = self.n, self.x
@@ -86,7 +86,7 @@ class _Cut:
 
 
 def conv_tile_model(layer: ConvLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a convolution: bands, blocks of channels, parts of sums."""
+    """Tile model of a convolution, over bands, channel blocks and partial sums."""
     cut = _Cut(layer, s, place)
     bands = layer.batch * sum(
         ceil_div(min(cut.band, cut.y.h - first), cut.rows) for first in range(0, cut.y.h, cut.band)
@@ -159,7 +159,7 @@ def _conv_tile(
 def with_drain(
     drain: Drain, s: LayerSchedule, place: LayerContext, key: tuple[int, ...], blocks: int, beats: float
 ) -> list[tuple[str, object, float]]:
-    """Loads of parameters, of a table, and of what is added."""
+    """Loads of parameters, of a lookup table and of a residual."""
     slots = max(1, min(s.param_blocks, blocks))
     group, block = key[0], key[-1]
     many = min(slots, blocks - block // slots * slots)
@@ -172,27 +172,27 @@ def with_drain(
     return loads
 
 
-#: Outer loop, and whether all weights have a place of their own.
+#: Outer loop, and True if all weights stay in the scratchpad.
 _ORDERS = (("rows", True), ("rows", False), ("channels", False))
 #: Within this of the array's own cycles an estimate is good enough.
 _NEAR = 1.1
-#: Cycles by which a tile of weights is late if few rows hide it: their reads give way to those of activations.
+#: Cycles by which a tile of weights is delayed if few rows hide it, since reads of activations have priority.
 _LATE = 2
 #: Cycles of a tile that nothing hides, and one for each cut of its sums.
 _TURN = 8
-#: So many of the best ways are tried with their sums cut too.
-_BEST = 4
-#: A tile of weights is small if its bytes take less than so many times the memory's way.
+#: Number of the best tilings that are also tried with split sums.
+_SPLIT_CANDIDATES = 4
+#: A tile of weights is small if its transfer takes less than this many times the memory latency.
 _SHORT = 4
-#: Blocks of N beats that the image of a first tile takes at least if it is worth bringing in in parts.
-_RAMPED = 3
-#: Tiles of results of a layer whose last one is drained in parts; of weights that come one after the other.
+#: Minimum size of a first tile's input, in blocks of N beats, for which loading in parts is worthwhile.
+_MIN_RAMP_BLOCKS = 3
+#: Minimum number of result tiles for draining the last one in parts, and maximum number of weight tiles in flight.
 _TAPERED, _MOST_WEIGHTS = 4, 8
 
 
 @dataclass(frozen=True)
 class ConvTile:
-    """A way to cut a convolution: blocks of input channels, blocks of output channels, rows, rows of the image."""
+    """Tile of a convolution: blocks of input channels, blocks of output channels, output rows, rows per load."""
 
     depth: int
     columns: int
@@ -202,7 +202,7 @@ class ConvTile:
     resident: bool
 
 
-#: Estimated cycles, a schedule, and the way to cut that it is.
+#: Estimated cycles, a schedule, and its tile.
 _Found = tuple[float, LayerSchedule, ConvTile]
 
 
@@ -228,7 +228,7 @@ class ConvTiler:
         self.common_scale = layer.batch * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
     def image(self, band: int, part: float) -> tuple[int, float]:
-        """Bytes of the image rows of a band, and cycles of the bus to bring them in."""
+        """Bytes of the image rows of a band, and bus cycles for loading them."""
         if self.context.x_on_chip:
             return 0, 0
         stride, n = self.layer.strides[0], self.n
@@ -244,7 +244,7 @@ class ConvTiler:
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
     def tilings(self) -> Tilings:
-        """Those of whole sums; of cut sums too where the array would wait for whole ones, or they do not fit."""
+        """Tilings with whole sums, and with split sums if the array would wait for whole ones or they do not fit."""
         array = self.blocks * self.passes * max(self.layer.batch * self.y.h * self.y.w, self.n)
         enough = _NEAR * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
         depths = cuts(self.k_blocks) if self.layout == Im2colLayout.PIXELS else [self.k_blocks]
@@ -262,8 +262,8 @@ class ConvTiler:
         return self.context.alone and not self.context.x_on_chip
 
     def _sooner(self, found: list[_Found], depths: list[int]) -> Tilings:
-        """The best ways with their sums cut: the array can begin when a part of the first tile is there."""
-        best = sorted(found, key=lambda each: each[0])[:_BEST]
+        """The best tilings with split sums, with which the array can start when a part of the first tile is loaded."""
+        best = sorted(found, key=lambda each: each[0])[:_SPLIT_CANDIDATES]
         tiles = [replace(tile, depth=depth) for _, _, tile in best for depth in depths]
         yield from ((cycles, schedule) for cycles, schedule, _ in self._estimated(tiles))
 
@@ -279,7 +279,7 @@ class ConvTiler:
         ]
 
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
-        """Estimated cycles of a way to cut, as a schedule; None if it does not fit."""
+        """Estimated cycles and schedule of a tile; None if it does not fit."""
         context, layer, n = self.context, self.layer, self.n
         tiles, groups = layer.batch * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
         pixels, sums = layer.batch * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
@@ -309,9 +309,7 @@ class ConvTiler:
         w_buffers = w_least
         w_times = tiles if (tile.order == "rows" or not whole) and w_buffers < w_tiles else 1
         w_stream = 0.0
-        if (
-            w_buffers < w_tiles
-        ):  # each tile of weights takes its way and its turn, and as many go side by side
+        if w_buffers < w_tiles:  # each tile of weights has a latency; several loads are in flight at a time
             load, turn = w_bytes / n * context.beat, array / (w_times * w_tiles)
             around = load + turn + context.latency
             # One more if tiles are small: units hold one another up.
@@ -325,7 +323,7 @@ class ConvTiler:
         bus += 0 if context.y_on_chip else drain * size
         x_stream = 0.0
         if x_buffers < bands * parts and not context.x_on_chip:
-            side = parts if whole or kept else 1  # parts of an image that stay together
+            side = parts if whole or kept else 1  # parts of an image in the buffer at the same time
             loads = x_times * bands * parts / side
             around = x_beats * side * context.beat + array / loads + context.latency
             x_stream = loads * around / (x_buffers / side)
@@ -353,11 +351,11 @@ class ConvTiler:
             on_chip=context.y_on_chip,
             split_last_tile=context.taper,
             common_scale=self.common_scale,
-            split_first_tile=self._cold and x_beats >= _RAMPED * n,
+            split_first_tile=self._cold and x_beats >= _MIN_RAMP_BLOCKS * n,
         )
 
     def _end(self, tile: ConvTile) -> float:
-        """Cycles of the first tile's wait for the layer before, or of the last tile's way out.
+        """Cycles of the first tile's wait for the previous layer, or of draining the last tile.
 
         Of a tapered tile all blocks but the last go out while that one is summed up.
         """
@@ -367,12 +365,12 @@ class ConvTiler:
         return min(sums, 2 * self.n) + max(2 * (tile.columns - 1) - self.passes, 0) * sums
 
     def _pass(self, rows: float) -> float:
-        """Cycles of as many rows through one tile of weights."""
+        """Cycles of a pass of `rows` rows through one tile of weights."""
         return max(rows, self.n) + (_LATE if rows < 2 * self.n else 0)
 
 
 def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
-    """Rows brought in together: some tiles, or all."""
+    """Candidate numbers of rows per load: some tiles, or all."""
     if on_chip:
         return [height]
     return sorted({min(rows * times, height) for times in (1, 2, 4, 8)} | {height})
@@ -381,8 +379,8 @@ def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
 def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
     """Tilings of a convolution, or of a product with constant weights.
 
-    A group of channels has buffers of its own, and two that follow one another are at work at the same time: each gets
-    half the room if there is a way to cut it so.
+    Each group of channels has separate buffers, and two consecutive groups are active at the same time, so each gets
+    half of the memory if a tiling fits.
     """
     if layer.groups > 1:
         found = list(_tilings(replace(context, free=context.free // 2), layer))

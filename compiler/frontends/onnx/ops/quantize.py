@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.frontends.onnx.graph_builder import ONE, OnnxGraphBuilder
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.qdq_analysis import parameters, quantized_type
 from compiler.frontends.onnx.registry import converts
@@ -17,7 +17,7 @@ from compiler.frontends.onnx.values import (
     Value,
     counted_from_front,
 )
-from compiler.ir.tensor import Quantization
+from compiler.ir.tensor import IDENTITY, Quantization
 from hw.errors import InputError, shown
 
 
@@ -58,7 +58,7 @@ def _integers(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) ->
     (x,) = inputs
     if isinstance(x, ConstantValue):
         return [ConstantValue(node.outputs[0], np.rint(x.real()).astype(np.int32))]
-    exact = x.tensor.dtype == "int32" and x.tensor.quantization == ONE
+    exact = x.tensor.dtype == "int32" and x.tensor.quantization == IDENTITY
     return [DynamicValue(node.outputs[0], x.tensor, x.order, x.real and not exact)]
 
 
@@ -98,7 +98,7 @@ def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quanti
 
     Integers that are computed as real numbers have the identity quantization.
     """
-    present = ONE if x.real or x.tensor.dtype == "float32" else x.tensor.quantization
+    present = IDENTITY if x.real or x.tensor.dtype == "float32" else x.tensor.quantization
     if present is None:
         raise UnsupportedNodeError(f"integers {x.name!r} have no one scale")
     if not (present.whole and q.whole):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from compiler.frontends.onnx.graph_builder import ONE, OnnxGraphBuilder
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.quantize import reread
 from compiler.frontends.onnx.registry import converts, integers, known
@@ -24,6 +24,7 @@ from compiler.frontends.onnx.values import (
     type_name,
     widened,
 )
+from compiler.ir.tensor import IDENTITY
 from hw.errors import InputError, shown
 
 
@@ -257,9 +258,9 @@ def _cast_to(emitter: OnnxGraphBuilder, node: FileNode, x: Value, dtype: str) ->
         if x.tensor.quantization is None:
             raise UnsupportedNodeError(f"a cast of {have} numbers that are computed")
         as_real = DynamicValue(x.name, x.tensor, x.order, real=True)
-        if x.tensor.quantization == ONE:
+        if x.tensor.quantization == IDENTITY:
             return renamed(as_real, name)
-        return reread(emitter, node, x, ONE)
+        return reread(emitter, node, x, IDENTITY)
     raise UnsupportedNodeError(f"a cast of {have} to {dtype}")
 
 
