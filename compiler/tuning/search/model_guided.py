@@ -218,7 +218,7 @@ class ModelGuidedSearch(SearchMethod):
         return schedule
 
     def _cycles(self, measured: Measurement) -> list[float]:
-        """Return the cycles of each group; layers without their own counter tag belong to the previous layer's group."""
+        """Return the cycles of each group; layers without their own tag belong to the previous layer's group."""
         out = [0.0] * (max(self.group.values()) + 1)
         for entry in measured.layers:
             out[self.group[entry.names[0]]] += entry.cycles
