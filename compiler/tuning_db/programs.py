@@ -12,8 +12,8 @@ from compiler.tuning_db.connection import (
     PROGRAMS,
     VERSIONS,
     SealedRows,
-    at,
     entries,
+    key_conditions,
     remove,
 )
 from compiler.tuning_db.entries import Entry, EntryKey

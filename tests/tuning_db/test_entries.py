@@ -311,7 +311,7 @@ def test_values_that_cannot_be_kept_are_refused(database):
         database.put_best(replace(random_entries.entry(key()), cost=math.inf))
     for bad_result in (result(1, exact=False), result(1, floor=2)):
         with pytest.raises(
-            InputError, match="only if its outputs were right and it took no less than its floor"
+            InputError, match="only if its outputs were correct and its cycles not below the lower bound"
         ):
             database.put_best(replace(random_entries.entry(key()), result=bad_result))
     with pytest.raises(InputError, match="cannot store this program: a program's outputs must"):
