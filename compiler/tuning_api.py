@@ -163,9 +163,9 @@ def _language_model(log: Callable[[str], None]) -> Generator:
     """Return the language model included with the compiler."""
     from compiler.llm.generate.choice import language_model
 
-    language_model = language_model(None, log)
-    language_model.check()
-    return language_model
+    model = language_model(None, log)
+    model.check()
+    return model
 
 
 def _opened(database: TuningDatabase | str | Path | None) -> AbstractContextManager[TuningDatabase | None]:
