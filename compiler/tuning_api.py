@@ -1,4 +1,4 @@
-"""`tune`: a better schedule of a model, in one call."""
+"""`tune`: search for a better schedule of a model, in one call."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from hw.errors import InputError, shown
 if TYPE_CHECKING:
     from compiler.tuning.generators.library import GeneratorSpec
 
-#: The method if neither a method nor a generator is named.
+#: Search method if neither a method nor a generator is given.
 DEFAULT_METHOD = "coordinate"
 
 _log = logging.getLogger(__name__)
@@ -56,45 +56,45 @@ def tune(
 
     Parameters
     ----------
-    model : path, Graph, Source or PyTorch module
-        As for `compile`.
+    model : path, Graph, ModelSource or PyTorch module
+        Model, as for `compile`.
     target : str or MlaConfig
         The machine to measure on: a name such as "n16", a TOML file, or a configuration.
     trials : int
-        Number of schedules to measure, at least 1; the compiler's own is measured besides.
+        Number of schedules to measure besides the compiler's own, at least 1.
     method : str or subclass of SearchMethod, optional
-        Search strategy: a name as on the command line (`mla tune --help` lists them), `module:Class`, or a class. Left
-        out: "coordinate", or "generators" if generators are given.
+        Search strategy: a name as on the command line (`mla tune --help` lists them), `module:Class`, or a class.
+        Default: "coordinate", or "generators" if generators are given.
     generator : str, Generator, subclass of it, or a sequence of them, optional
-        Generators to ask, for the method "generators".
+        Generators that the method "generators" queries.
     goal : str
         Metric to optimize: "latency", "energy" or "throughput".
     seed : int
-        Seed of the search and of the inputs that schedules are measured with.
+        Seed of the search and of the random inputs of measurements.
     forbid : sequence of str
         Transformations that no schedule may use, such as "tiling"; docs/tuning.md lists them.
     seconds : float or None
-        Start no trial after so many seconds; None: no limit.
+        Seconds after which no trial starts; None: no limit.
     options : CompileOptions or None
-        Options of the compiler, among them the DRAM to measure with; None: its defaults.
-    database : Database, str, Path or None
-        Database, its URL or its file, where measurements are looked up and kept; None: nothing is kept.
+        Options of the compiler, including the DRAM timing of measurements; None: its defaults.
+    database : TuningDatabase, str, Path or None
+        Database, its URL or its file, in which measurements are looked up and stored; None: no database.
     devices : int or None
-        Simulators that run at the same time; None: one for each core.
+        Number of simulators that run concurrently; None: one per core.
     cluster : str or None
-        Address of a Dask scheduler whose workers measure; None: this machine does.
+        Address of a Dask scheduler whose workers measure; None: measure on this machine.
     language_model : Generator or None
-        The language model of the method "llm"; None: the one that comes with the compiler.
+        Language model of the method "llm"; None: the one included with the compiler.
     on_trial : callable
         Called after each trial with its number, the trial, and the best one so far.
     log : callable
-        Gets lines about progress; logged if left out.
+        Called with each progress message; default: logging.
 
     Returns
     -------
     TuningResult
-        `best.schedule` is the best schedule, to be given to `compile`; `best.cost` what it costs by the goal;
-        `baseline` the measurement of the compiler's own schedule; `trials` all trials.
+        `best.schedule` is the best schedule, to be passed to `compile`; `best.cost` its cost by the goal; `baseline`
+        the measurement of the compiler's own schedule; `trials` all trials.
 
     Raises
     ------
@@ -163,13 +163,13 @@ def _language_model(log: Callable[[str], None]) -> Generator:
     """The language model that comes with the compiler."""
     from compiler.llm.generate.lm_generator import language_model
 
-    language_model = language_model(None, log)
-    language_model.check()
-    return language_model
+    model = language_model(None, log)
+    model.check()
+    return model
 
 
 def _opened(database: TuningDatabase | str | Path | None) -> AbstractContextManager[TuningDatabase | None]:
-    """A database that is closed afterwards unless the caller had it open."""
+    """Return a context with the open database, which is closed afterwards unless the caller opened it."""
     if database is None or isinstance(database, TuningDatabase):
         return nullcontext(database)
     return TuningDatabase(database)

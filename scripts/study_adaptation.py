@@ -25,7 +25,7 @@ from compiler.serve.observers import ServingHistory, ServingProgress
 from compiler.serve.search_worker import SearchJob
 from compiler.serve.serve import Change, Serving, open_machine, serve
 from compiler.server.request import RequestSource
-from compiler.server.server import FLIGHTS
+from compiler.server.server import MAX_IN_FLIGHT
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.methods import METHODS
@@ -149,7 +149,7 @@ def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch:
         # The requests on their way come out under the new memory; the first of them is number 1.
         name,
         dram.bytes_per_cycle or 16.0,
-        after("drift", at - FLIGHTS - 1),
+        after("drift", at - MAX_IN_FLIGHT - 1),
         after("conditions", at),
         specialised if specialised < SPECIALISED else None,
         before,

@@ -65,11 +65,11 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
         measurer.cache = FileMemory(measurer.prepared, conditions, file)
         engine = FusionEngine(measurer.prepared, conditions, find_model(conditions))
         first = measurer.first.schedule
-        options = engine.options(first, engine.sites(first))
+        options = engine.options(first, engine.opportunities(first))
         ways = [
             ("unfused", engine.unfused()),
             ("static", first),
-            *((each.what, each.schedule) for each in options),
+            *((each.description, each.schedule) for each in options),
         ]
         chosen = programs_of(measurer.prepared.network(engine.choose(first, options)), conditions)
         found: dict[str, dict[str, Any]] = {}
@@ -89,9 +89,9 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
 
 def _cycles(measurer: Measurer, engine: FusionEngine, schedule: Schedule) -> dict[str, Any]:
     (result,) = measurer.measure([schedule])
-    forecast = engine.cost_model.predict(schedule)
+    prediction = engine.cost_model.predict(schedule)
     cycles = None if isinstance(result, Rejected) or not result.believable else result.cycles
-    return {"predicted": forecast.cycles, "error": forecast.error, "measured": cycles}
+    return {"predicted": prediction.cycles, "error": prediction.error, "measured": cycles}
 
 
 def _chosen(row: dict[str, Any]) -> tuple[int, int, int]:

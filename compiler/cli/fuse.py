@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         prepared = ModelCompiler(source.graph, conditions.config, replace(options, dram=conditions.dram))
         now = prepared.network().schedule
         engine = FusionEngine(prepared, conditions, find_model(conditions))
-        sites = engine.sites(now)
+        sites = engine.opportunities(now)
         found = engine.options(now, sites)
     measured: dict[str, int | str] = {}
     if args.trials and found:
@@ -105,16 +105,16 @@ def _document(
 ) -> dict[str, Any]:
     by_site: dict[FusionOpportunity, list[FusionOption]] = {}
     for option in options:
-        by_site.setdefault(option.site, []).append(option)
-    forecast = engine.cost_model.predict(now)
+        by_site.setdefault(option.opportunity, []).append(option)
+    prediction = engine.cost_model.predict(now)
     return {
-        "predicted_cycles": round(forecast.cycles),
+        "predicted_cycles": round(prediction.cycles),
         "measured_cycles": measured.get(now.to_json()),
         "sites": [
             {
                 "kind": site.kind,
                 "layers": list(site.layers),
-                "done": site.done,
+                "done": site.applied,
                 "possible": site.possible,
                 "reason": site.reason,
                 "bytes": site.bytes,
@@ -128,9 +128,9 @@ def _document(
 def _option(option: "FusionOption", measured: dict[str, int | str]) -> dict[str, Any]:
     found = measured.get(option.schedule.to_json())
     return {
-        "what": option.what,
+        "what": option.description,
         "predicted_gain": round(option.gain),
-        "expected_error": round(option.forecast.error),
+        "expected_error": round(option.prediction.error),
         "measured_cycles": found if isinstance(found, int) else None,
         "rejected": found if isinstance(found, str) else None,
     }

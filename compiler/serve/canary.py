@@ -17,7 +17,7 @@ from compiler.server.request import RequestResult
 from compiler.server.versions import Version
 
 #: Canary requests of a new version: outputs are compared with the reference, cycles with the measurement.
-PROBATION = 4
+CANARY_REQUESTS = 4
 #: Relative excess over the measured cycles that is tolerated.
 _TOLERANCE = 0.03
 #: A version slower than its measurement by this factor is rolled back after one request.
@@ -38,12 +38,12 @@ class CanaryRequest:
     measured: int | None
     drift: ChangeDetector = field(default_factory=ChangeDetector)
     count: int = 0
-    rest: int = 0
+    cooldown: int = 0
     _clean: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_REQUESTS))
     _all: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_REQUESTS))
 
     @property
-    def usual(self) -> float | None:
+    def typical(self) -> float | None:
         """Median cycles of recent requests; disturbed ones (by program loads) count only if there are no others."""
         cycles = self._clean or self._all
         return median(cycles) if cycles else None
@@ -51,21 +51,21 @@ class CanaryRequest:
     @property
     def settled(self) -> bool:
         """True if the version may be replaced: its cycles are known and show no sign of a change."""
-        return not self.rest and not self.drift.suspicious
+        return not self.cooldown and not self.drift.suspicious
 
-    def returned(self) -> None:
+    def start_cooldown(self) -> None:
         """Start the cooldown after a rollback to this version."""
-        self.rest = _COOLDOWN_REQUESTS
+        self.cooldown = _COOLDOWN_REQUESTS
 
-    def take(self, result: RequestResult) -> None:
+    def record(self, result: RequestResult) -> None:
         """Record the cycles of a request."""
         self.count += 1
-        self.rest = max(self.rest - 1, 0)
+        self.cooldown = max(self.cooldown - 1, 0)
         self._all.append(result.cycles)
         if not result.disturbed:
             self._clean.append(result.cycles)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Discard all measurements because conditions have changed."""
         self._clean.clear()
         self._all.clear()
@@ -131,14 +131,14 @@ def below_roofline(result: RequestResult, dram: DramTiming) -> str | None:
 def too_slow(result: RequestResult, served: CanaryRequest, before: CanaryRequest) -> str | None:
     """Fault message if a version is slower than measured or than its predecessor, else None."""
     assert served.measured is not None
-    scale = before.usual / before.measured if before.usual and before.measured else 1.0
+    scale = before.typical / before.measured if before.typical and before.measured else 1.0
     expected = served.measured * scale
     if result.cycles > _MAX_SLOWDOWN * expected and not result.disturbed:
         return f"request {result.index} took {result.cycles} cycles, measured {expected:.0f}"
-    if served.count < PROBATION or served.usual is None:
+    if served.count < CANARY_REQUESTS or served.typical is None:
         return None
-    if served.usual > expected * (1 + _TOLERANCE):
-        return f"{served.usual:.0f} cycles per request, measured {expected:.0f}"
-    if before.usual is not None and served.usual > before.usual:
-        return f"{served.usual:.0f} cycles per request, the replaced version took {before.usual:.0f}"
+    if served.typical > expected * (1 + _TOLERANCE):
+        return f"{served.typical:.0f} cycles per request, measured {expected:.0f}"
+    if before.typical is not None and served.typical > before.typical:
+        return f"{served.typical:.0f} cycles per request, the replaced version took {before.typical:.0f}"
     return None

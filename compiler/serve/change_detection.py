@@ -62,7 +62,7 @@ class ChangeTest:
         """True if recent requests deviate enough that more are needed to rule out a change."""
         return any(total > _MAX_STEP / 2 for total, _ in self._sums.values())
 
-    def take(self, result: RequestResult) -> DetectedChange | None:
+    def add(self, result: RequestResult) -> DetectedChange | None:
         """Add a request; returns the change if one is detected. Requests disturbed by program loads are ignored."""
         if result.disturbed or not result.macros:
             return None
@@ -117,9 +117,9 @@ class ChangeDetector:
         """True if any test needs more requests to rule out a change."""
         return any(test.suspicious for test in self._tests.values())
 
-    def take(self, result: RequestResult) -> DetectedChange | None:
+    def add(self, result: RequestResult) -> DetectedChange | None:
         """Add a request; returns the change if one is detected."""
-        return self._tests[min(result.behind, _MAX_BEHIND)].take(result)
+        return self._tests[min(result.behind, _MAX_BEHIND)].add(result)
 
 
 def _by_program(result: RequestResult) -> dict[str, int]:

@@ -123,7 +123,7 @@ def _descend(
 
 def _run(server: Server, network: CompiledNetwork, sample: Arrays) -> ByTag:
     """Growth of the counters over requests in the middle of a stream, like the observed counts."""
-    _send(server, sample, server.flights + 1)
+    _send(server, sample, server.max_in_flight + 1)
     before = read_loads(server.driver, network)
     _send(server, sample, _REQUESTS)
     after = read_loads(server.driver, network)

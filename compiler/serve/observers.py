@@ -70,7 +70,7 @@ class LlmUsage:
         self.events = events
         self._last: Document | None = None
 
-    def hear(self, document: Document | None, request: int) -> None:
+    def update(self, document: Document | None, request: int) -> None:
         """Update the usage reported with a finding; None if there is no language model."""
         before, self._last = self._last, document or self._last
         if document and document["ended"] and not (before and before["ended"]):
@@ -206,7 +206,7 @@ class JsonLines(ServingObserver):
                 "index": result.index,
                 "cycles": result.cycles if self.clocked else None,
                 "delay_cycles": result.delay if self.clocked else None,
-                "together": result.together,
+                "together": result.batch_size,
                 "version": result.version.number,
                 "programs": list(result.version.digests),
                 "outputs": {name: _sha256(array) for name, array in result.outputs.items()},
@@ -243,7 +243,7 @@ class ServingHistory(ServingObserver):
 
     def result(self, result: RequestResult) -> None:
         """Record a request."""
-        self.cycles.append(result.cycles // result.together)
+        self.cycles.append(result.cycles // result.batch_size)
         self.versions.append(result.version.number)
 
     def event(self, document: Document) -> None:
@@ -317,7 +317,7 @@ class ServingProgress(ServingObserver):
         """Count one more request."""
         parts = [self.note()]
         if self.clocked:
-            parts.append(f"{result.cycles // result.together:,} cycles")
+            parts.append(f"{result.cycles // result.batch_size:,} cycles")
         if self._candidate:
             parts += [f"{self._reloads} reloads", f"{self._rollbacks} rolled back", self._candidate]
         self.task.advance(1, ", ".join(part for part in parts if part))
@@ -349,7 +349,7 @@ class VersionStats:
         self._version: Version | None = None
         self._samples: list[tuple[int, ByTag]] = []  # first and last sample: completed requests, counters
 
-    def look(self, result: RequestResult) -> None:
+    def sample(self, result: RequestResult) -> None:
         """Sample the counters after completed requests, of which this is the last."""
         if result.version is not self._version:
             self.close()
@@ -406,8 +406,8 @@ class ExecutionLog:
         self.agent, self.events = agent, events
         self._last = 0
 
-    def look(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
-        """Store an execution if all layers have new samples; arguments as for `SamplingProfiler.look`."""
+    def record(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
+        """Store an execution if all layers have new samples; arguments as for `SamplingProfiler.sample`."""
         if self.database is None or completed < self._last + _LOG_INTERVAL_REQUESTS:
             return
         samples = [

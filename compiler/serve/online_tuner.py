@@ -8,7 +8,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.counters import ByTag, growth
 from compiler.profile.measurement import Measurement
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serve.canary import PROBATION, CanaryRequest, canary_failure, reject_reason
+from compiler.serve.canary import CANARY_REQUESTS, CanaryRequest, canary_failure, reject_reason
 from compiler.serve.dram_identification import read_loads
 from compiler.serve.observers import LlmUsage, ServingEvents
 from compiler.serve.search_process import LostError, Proposer
@@ -73,7 +73,7 @@ class OnlineTuner:
         self._retired: list[Version] = []
         self._sampling: tuple[int, ByTag] | None = None
         self._candidate: SearchFinding | None = None
-        self._lost, self.asked = False, LlmUsage(events)
+        self._lost, self.llm_usage = False, LlmUsage(events)
         self._changes = 0  # changes of DRAM timing that are being identified
         server.refuses, server.trapped = self._refuses, self._trapped
         self.proposer.order(Begin(dram, self.served.schedule))
@@ -87,7 +87,7 @@ class OnlineTuner:
                 self._ask()
             except LostError as error:
                 self._lose(error)
-        ready = self._before is None and self.served.count >= PROBATION and self.served.settled
+        ready = self._before is None and self.served.count >= CANARY_REQUESTS and self.served.settled
         if self._best is not None and ready and not self._changes:
             finding, self._best = self._best, None
             self._swap_in(finding)
@@ -102,7 +102,7 @@ class OnlineTuner:
     def _on_finding(self, finding: SearchFinding) -> None:
         """Process a finding; remember the best candidate that beats the served version."""
         result = finding.result
-        self.asked.hear(finding.asked, self.server.submitted)
+        self.llm_usage.update(finding.llm_usage, self.server.submitted)
         if finding.kind == "served":
             self._change_to(finding)
         if self._changes or finding.dram != self.dram:
@@ -145,7 +145,7 @@ class OnlineTuner:
     def _swap_in(self, finding: SearchFinding) -> None:
         """Deploy a candidate as the canary version for new requests."""
         assert isinstance(finding.result, Measurement)
-        server, residency = self.server, self.server.line.residency
+        server, residency = self.server, self.server.queue.residency
         loads, cycles = residency.loads, residency.load_cycles
         try:
             network = self.prepared(self.dram).network(finding.schedule)
@@ -178,16 +178,16 @@ class OnlineTuner:
         served = self.served
         if result.version is not served.version:
             return False
-        served.take(result)
+        served.record(result)
         if self._before is not None:
-            served.drift.take(result)
+            served.drift.add(result)
             fault, wrong = canary_failure(
                 result, served, self._before, self.reference, self.dram if self.server.clocked else None
             )
             if fault:
                 self._roll_back(fault, result.index)
                 return wrong
-            if served.count >= PROBATION:
+            if served.count >= CANARY_REQUESTS:
                 self._keep(result.index)
         elif self.server.clocked:
             self._watch(result)
@@ -196,7 +196,7 @@ class OnlineTuner:
     def _keep(self, request: int) -> None:
         assert self._before is not None and self._candidate is not None
         self.events.note(
-            "kept", request=request, version=self.served.version.number, cycles=self.served.usual
+            "kept", request=request, version=self.served.version.number, cycles=self.served.typical
         )
         self._retired.append(self._before.version)
         self._known[self.dram] = self._candidate
@@ -205,7 +205,7 @@ class OnlineTuner:
     def _roll_back(self, reason: str, request: int) -> None:
         assert self._before is not None
         bad, self.served, self._before = self.served, self._before, None
-        self.served.returned()
+        self.served.start_cooldown()
         self.server.switch(self.served.version)
         self._refused.add(bad.schedule.to_json())
         self._retired.append(bad.version)
@@ -229,7 +229,7 @@ class OnlineTuner:
         if self._sampling is not None:
             self._sample(result.index, *self._sampling)
             return
-        drift = self.served.drift.take(result)
+        drift = self.served.drift.add(result)
         if drift is None or self._lost:
             return
         self.events.note(
@@ -250,7 +250,7 @@ class OnlineTuner:
         network = self.served.version.network
         loads = growth(before, read_loads(self.server.driver, network))
         self._sampling = None
-        self.served.forget()
+        self.served.reset()
         try:
             self.proposer.order(Changed(self.served.schedule, loads, self.dram))
         except LostError as error:

@@ -105,7 +105,7 @@ class SamplingProfiler:
         self._last: dict[int, tuple[int, int, dict[str, int]]] = {}
         self._next = 0
 
-    def look(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
+    def sample(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
         """Sample the next layer if enough requests have completed since its last sample.
 
         Parameters
@@ -136,7 +136,7 @@ class SamplingProfiler:
 
     def bottlenecks(self, count: int = 3) -> list[tuple[str, ...]]:
         """Layers with the most cycles above their lower bounds, in descending order."""
-        above = {names: looks[-1].cycles - looks[-1].floor for names, looks in self.layers.items()}
+        above = {names: samples[-1].cycles - samples[-1].floor for names, samples in self.layers.items()}
         return sorted(above, key=lambda names: -above[names])[:count]
 
     def document(self) -> dict[str, Any]:
@@ -155,11 +155,11 @@ class SamplingProfiler:
                 {
                     "names": [node for info in self.infos[names] for node in info.nodes],
                     "ops": [op for info in self.infos[names] for op in info.ops],
-                    **asdict(looks[-1]),
-                    "evidence": looks[-1].evidence,
-                    "history": [asdict(each) for each in looks],
+                    **asdict(samples[-1]),
+                    "evidence": samples[-1].evidence,
+                    "history": [asdict(each) for each in samples],
                 }
-                for names, looks in self.layers.items()
+                for names, samples in self.layers.items()
             ],
         }
 

@@ -68,7 +68,7 @@ class SearchFinding:
         Its measurement, or the reason for rejection.
     number : int
         Number of trials so far under these conditions.
-    asked : dict or None
+    llm_usage : dict or None
         Language-model usage and cost so far; None without a language model.
     """
 
@@ -77,7 +77,7 @@ class SearchFinding:
     schedule: Schedule
     result: Result
     number: int
-    asked: dict[str, Any] | None = None
+    llm_usage: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ class SearchWorker:
         schedule = self._starts.pop(0) if self._starts else self._method.propose()
         result = self._try(schedule)
         self._number += 1
-        asked = self._author.document() if self._author else None
-        return SearchFinding("trial", self.measurer.conditions.dram, schedule, result, self._number, asked)
+        usage = self._author.document() if self._author else None
+        return SearchFinding("trial", self.measurer.conditions.dram, schedule, result, self._number, usage)
 
     def close(self) -> None:
         """Close the simulators and the database; may be called twice."""

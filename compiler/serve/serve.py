@@ -60,7 +60,7 @@ class Serving:
         Timing of the simulated DRAM.
     job : SearchJob or None
         Search of the online tuner; None: no tuning.
-    flights : int
+    max_in_flight : int
         Maximum number of requests in flight.
     pace : int or None
         Candidates tried per request; None: asynchronous search.
@@ -77,7 +77,7 @@ class Serving:
     network: CompiledNetwork
     dram: DramTiming
     job: SearchJob | None = None
-    flights: int = 4
+    max_in_flight: int = 4
     pace: int | None = None
     adapt_from: int = 0
     changes: tuple[Change, ...] = ()
@@ -96,7 +96,7 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
         True if signals can be recorded.
     """
     network = serving.network
-    size = serving_bytes(network, serving.flights, 2 * VERSIONS if serving.job else 1)
+    size = serving_bytes(network, serving.max_in_flight, 2 * VERSIONS if serving.job else 1)
     if device == "golden":
         return GoldenDevice(network.config, size)
     from compiler.util.progress import building
@@ -136,7 +136,7 @@ class _Run:
         self, serving: Serving, device: Device, listeners: Sequence[ServingObserver], stack: ExitStack
     ):
         self.serving, self.device, self.listeners = serving, device, listeners
-        self.server = Server(device, serving.network, serving.flights, serving.proofs)
+        self.server = Server(device, serving.network, serving.max_in_flight, serving.proofs)
         self.requests = DynamicBatcher(self.server) if serving.network.batch > 1 else self.server
         self.events = ServingEvents(self._event)
         clocked, db = self.server.clocked, serving.job.db if serving.job else None
@@ -150,7 +150,7 @@ class _Run:
     def go(self, requests: RequestSource, stop: InterruptHandler) -> int:
         """Serve all requests and return the exit status."""
         refused: InputError | None = None
-        while not stop.asked:
+        while not stop.requested:
             try:
                 if not requests.ready():
                     self._results(wait=True)
@@ -168,7 +168,7 @@ class _Run:
         self._end()
         if refused is not None:
             raise refused
-        return INTERRUPTED if stop.asked else 0
+        return INTERRUPTED if stop.requested else 0
 
     def _one(self, inputs: Arrays) -> None:
         server, number = self.server, self.requests.submitted
@@ -184,9 +184,9 @@ class _Run:
                 self.adapter.tick()
         now = server.current.network, server.current.number, server.completed, dram
         if self.agent:
-            self.agent.look(*now)
+            self.agent.sample(*now)
         if self.execution_log:
-            self.execution_log.look(*now)
+            self.execution_log.record(*now)
 
     def _results(self, *, wait: bool) -> None:
         results = self.requests.results(wait=wait)
@@ -194,7 +194,7 @@ class _Run:
             for listener in self.listeners:
                 listener.result(result)
         if results and self.windows:
-            self.windows.look(results[-1])
+            self.windows.sample(results[-1])
 
     def _event(self, document: Document) -> None:
         for listener in self.listeners:
@@ -218,7 +218,7 @@ class _Run:
     def _end(self) -> None:
         """Report the language-model usage, close the last window and write the profile."""
         if self.adapter:
-            self.adapter.asked.end(self.server.submitted)
+            self.adapter.llm_usage.end(self.server.submitted)
         if self.windows:
             self.windows.close()
         if self.serving.profile:

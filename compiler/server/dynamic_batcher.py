@@ -37,7 +37,7 @@ class DynamicBatcher:
         network, server = self.server.current.network, self.server
         self._waiting.append(network.check_sample(inputs))
         self.submitted += 1
-        if server.busy < server.flights or len(self._waiting) == network.batch:
+        if server.busy < server.max_in_flight or len(self._waiting) == network.batch:
             self._send()
 
     def results(self, *, wait: bool = False) -> list[RequestResult]:
@@ -45,7 +45,7 @@ class DynamicBatcher:
         while wait and self._waiting:
             self._send()
         out = [each for result in self.server.results(wait=wait) for each in self._each(result)]
-        if self._waiting and self.server.busy < self.server.flights:
+        if self._waiting and self.server.busy < self.server.max_in_flight:
             self._send()
         return out
 
@@ -61,6 +61,6 @@ class DynamicBatcher:
         first = self.submitted - len(self._waiting) - sum(map(len, self._sent)) - len(group)
         parts = split_batch(result.version.network, result.outputs, len(group))
         return [
-            replace(result, index=first + number, inputs=inputs, outputs=outputs, together=len(group))
+            replace(result, index=first + number, inputs=inputs, outputs=outputs, batch_size=len(group))
             for number, (inputs, outputs) in enumerate(zip(group, parts, strict=True))
         ]

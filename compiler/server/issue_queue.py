@@ -47,13 +47,13 @@ class IssueQueue:
 
     Attributes
     ----------
-    patience : int
+    timeout_cycles : int
         Timeout of a macro-instruction in cycles.
     """
 
     def __init__(self, driver: Driver):
         self.driver, self.residency = driver, ResidentPrograms(driver)
-        self.patience = _TIMEOUT_CYCLES
+        self.timeout_cycles = _TIMEOUT_CYCLES
         self._clock = Clock()
         self._pending: deque[QueuedMacro] = deque()
         self._ring: deque[tuple[int, QueuedMacro]] = deque()
@@ -88,7 +88,7 @@ class IssueQueue:
                     self.driver.doorbell()
                     sent = False
                 soon = self.needed[:_LOOKAHEAD]
-                if not self.residency.bring(part, soon=soon):
+                if not self.residency.load(part, soon=soon):
                     if not self._ring:
                         words = sum(len(program.words) for program in part.programs)
                         raise WorkError(f"program {part.program.name!r} of {words} words: no room for it")
@@ -117,7 +117,7 @@ class IssueQueue:
             if record.trap:
                 return done, True
             self._ring.popleft()
-            self.residency.done(macro.part)
+            self.residency.complete(macro.part)
             name = macro.part.programs[record.candidate].name
             self._clock.time(macro.flight, name, record.started, record.retired)
             done.append(macro)
@@ -133,8 +133,10 @@ class IssueQueue:
         """
         if self._pending:
             self.driver.device.wait_irq(_POLL_CYCLES)
-        elif not self.driver.device.wait_irq(self.patience):
-            raise DeviceTimeoutError(f"no macro-instruction has completed within {self.patience} cycles")
+        elif not self.driver.device.wait_irq(self.timeout_cycles):
+            raise DeviceTimeoutError(
+                f"no macro-instruction has completed within {self.timeout_cycles} cycles"
+            )
         self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
 
     def trap(self) -> tuple[TrapReport, InFlightRequest]:
@@ -161,20 +163,20 @@ class StageIO:
     ----------
     driver : Driver
         Driver of the serving machine.
-    line : IssueQueue
+    queue : IssueQueue
         Queue for the macro-instructions.
     buffers : Buffers
         Input and output buffers of the requests.
     """
 
-    def __init__(self, driver: Driver, line: IssueQueue, buffers: Buffers):
-        self.driver, self.line, self.buffers = driver, line, buffers
+    def __init__(self, driver: Driver, queue: IssueQueue, buffers: Buffers):
+        self.driver, self.queue, self.buffers = driver, queue, buffers
 
-    def make(self, flight: InFlightRequest, stage: Stage, inputs: Arrays) -> None:
+    def issue(self, flight: InFlightRequest, stage: Stage, inputs: Arrays) -> None:
         """Write the inputs of a stage to its buffers and queue its macro-instructions."""
         number = next(i for i, each in enumerate(coded(flight.version.network)) if each is stage)
         flight.stage, code = stage, stage.code
-        flight.asked = self.driver.device.cycle & _MASK
+        flight.issued_at = self.driver.device.cycle & _MASK
         assert code is not None
         operands = (
             *self.buffers.operands(flight.version, number, flight.slot),
@@ -183,9 +185,9 @@ class StageIO:
         for tensor in stage.inputs:
             self.driver.put(inputs[tensor.name], operands[code.places[tensor.name]])
         for part in code.parts:
-            self.line.append(QueuedMacro(flight, number, part, operands, part is code.parts[-1]))
+            self.queue.append(QueuedMacro(flight, number, part, operands, part is code.parts[-1]))
 
-    def answer(self, macro: QueuedMacro) -> dict[str, NDArray]:
+    def read_outputs(self, macro: QueuedMacro) -> dict[str, NDArray]:
         """Read the outputs of a stage whose last macro-instruction has completed."""
         stage, places = macro.flight.stage, macro.operands
         assert stage is not None and stage.code is not None

@@ -25,13 +25,13 @@ _SOON, _NEXT = 1000.0, 500.0
 class _Resident:
     """Resident programs: their segments, opcode, and number of macro-instructions in flight (`expected`).
 
-    `worth` is the score at the last use, which has the number `used`.
+    `score` is the score at the last use, which has the number `used`.
     """
 
     segments: list[int]
     opcode: int
     expected: int = 0
-    worth: float = 0.0
+    score: float = 0.0
     used: int = 0
 
 
@@ -71,22 +71,22 @@ class ResidentPrograms:
         """The opcode of resident programs."""
         return self._known[_key(part)].opcode
 
-    def worth(self, part: ProgramPart) -> float:
+    def score(self, part: ProgramPart) -> float:
         """LRFU score of resident programs."""
-        return self._worth(self._known[_key(part)])
+        return self._score(self._known[_key(part)])
 
     def expect(self, part: ProgramPart) -> None:
         """Record a macro-instruction issued to resident programs."""
         entry = self._known[_key(part)]
         self._clock += 1
-        entry.worth, entry.used = self._worth(entry) + 1, self._clock
+        entry.score, entry.used = self._score(entry) + 1, self._clock
         entry.expected += 1
 
-    def done(self, part: ProgramPart) -> None:
+    def complete(self, part: ProgramPart) -> None:
         """Record the completion of one."""
         self._known[_key(part)].expected -= 1
 
-    def bring(
+    def load(
         self, part: ProgramPart, keep: Iterable[ProgramPart] = (), soon: Iterable[ProgramPart] = ()
     ) -> bool:
         """Load programs unless resident; False if there is no room for them now.
@@ -117,7 +117,7 @@ class ResidentPrograms:
         self.loads += len(segments)
         return True
 
-    def leave(self, parts: Iterable[ProgramPart], keep: Iterable[ProgramPart]) -> None:
+    def unload(self, parts: Iterable[ProgramPart], keep: Iterable[ProgramPart]) -> None:
         """Unload programs without macro-instructions in flight, except those to keep."""
         kept = {_key(each) for each in keep}
         for key in {_key(each) for each in parts} - kept:
@@ -134,8 +134,8 @@ class ResidentPrograms:
         for entry in self._known.values():
             entry.expected = 0
 
-    def _worth(self, entry: _Resident) -> float:
-        return entry.worth * 0.5 ** ((self._clock - entry.used) / HALF_LIFE)
+    def _score(self, entry: _Resident) -> float:
+        return entry.score * 0.5 ** ((self._clock - entry.used) / HALF_LIFE)
 
     def _victims(self, part: ProgramPart, keep: set[Key], soon: list[Key]) -> list[Key] | None:
         """Victims with the lowest total score that make enough room; None if there are none."""
@@ -151,7 +151,7 @@ class ResidentPrograms:
         """Scores of the evictable programs."""
         rank = {key: index for index, key in reversed(list(enumerate(soon)))}
         return {
-            key: self._worth(entry) + (_SOON + _NEXT / (1 + rank[key]) if key in rank else 0.0)
+            key: self._score(entry) + (_SOON + _NEXT / (1 + rank[key]) if key in rank else 0.0)
             for key, entry in self._known.items()
             if not entry.expected and key not in keep and not any(map(self.store.in_use, entry.segments))
         }

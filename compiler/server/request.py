@@ -59,7 +59,7 @@ class RequestResult:
         True if programs were loaded meanwhile, or the previous request had another version.
     behind : int
         Requests in flight behind it when it completed.
-    together : int
+    batch_size : int
         Number of requests batched into its macro-instructions.
     """
 
@@ -73,15 +73,16 @@ class RequestResult:
     runs: tuple[int, ...]
     disturbed: bool
     behind: int
-    together: int = 1
+    batch_size: int = 1
 
 
 @dataclass(eq=False)
 class InFlightRequest:
     """A request in flight, with its buffer slot.
 
-    Of its samples `count` count. `steps` is None once all is done; `asked` is the cycle in which its stage was,
-    `inside` counts the subgraphs that it is in, `begun` how often it has begun, `loads` the programs loaded before.
+    `count` is the number of samples of the batch that are used. `steps` is None when all stages are complete.
+    `issued_at` is the cycle in which its stage was issued, `inside` the nesting depth of subgraphs, `begun` the number
+    of starts, `loads` the number of programs loaded before its last start.
     """
 
     index: int
@@ -89,7 +90,7 @@ class InFlightRequest:
     slot: int
     version: Version
     count: int
-    asked: int = 0
+    issued_at: int = 0
     loads: int = 0
     steps: Steps | None = None
     stage: Stage | None = None
@@ -131,7 +132,7 @@ class Clock:
         begin = started if self._before is None or free else self._before
         flight.macros.append(MacroTime(name, started, retired, retired - begin & _MASK))
         since = max(wait, 0) if free else 0
-        waited = started - flight.asked & _MASK
+        waited = started - flight.issued_at & _MASK
         if waited < 1 << 31:
             flight.delay += min(since, waited)
         self._before = retired

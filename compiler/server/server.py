@@ -31,14 +31,14 @@ class InterruptHandler:
     """Records Ctrl-C, after which the stream ends once requests in flight are complete."""
 
     def __init__(self) -> None:
-        self.asked = self._waiting = False
+        self.requested = self._waiting = False
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Context in which Ctrl-C interrupts at once, because it only waits for input."""
         self._waiting = True
         try:
-            if self.asked:  # pressed just before
+            if self.requested:  # pressed just before
                 raise KeyboardInterrupt
             yield
         finally:
@@ -46,7 +46,7 @@ class InterruptHandler:
 
     def on_signal(self, _signal: int, _frame: FrameType | None) -> None:
         """Signal handler for Ctrl-C."""
-        again, self.asked = self.asked, True
+        again, self.requested = self.requested, True
         if self._waiting or again:
             raise KeyboardInterrupt
 
@@ -68,7 +68,7 @@ class _RestartedError(Exception):
 
 RING_SLOTS = 256
 #: Maximum number of requests in flight.
-FLIGHTS = 4
+MAX_IN_FLIGHT = 4
 
 
 class Server:
@@ -83,7 +83,7 @@ class Server:
         RTL or golden model, with DRAM of at least `serving_bytes`.
     network : CompiledNetwork
         First version of the network.
-    flights : int
+    max_in_flight : int
         Maximum number of requests in flight.
     proofs : ContentStore or None
         Cache of safety proofs.
@@ -108,26 +108,26 @@ class Server:
         self,
         device: Device,
         network: CompiledNetwork,
-        flights: int = FLIGHTS,
+        max_in_flight: int = MAX_IN_FLIGHT,
         proofs: ContentStore | None = None,
     ):
         self.device, self.clocked = device, not isinstance(device, GoldenDevice)
         self.driver = Driver(device, RING_SLOTS)
-        self.line = IssueQueue(self.driver)
+        self.queue = IssueQueue(self.driver)
         decided = any(stage.control for stage in network.stages)
-        self.flights = 1 if decided else flights
+        self.max_in_flight = 1 if decided else max_in_flight
         memory = self.driver.memory
         room = device.dram.size - memory.used - 8 * network.config.wis_words - PAGE
         arena = FirstFitAllocator(memory.take(room, name="versions and requests"), room)
-        buffers = Buffers(arena, network, self.flights)
-        self._calls = StageIO(self.driver, self.line, buffers)
+        buffers = Buffers(arena, network, self.max_in_flight)
+        self._stage_io = StageIO(self.driver, self.queue, buffers)
         self.versions = Versions(self.driver, arena, buffers, proofs)
         self.current = self.versions.add(network)
         self.refuses: Callable[[RequestResult], bool] = lambda _result: False
         self.trapped: Callable[[Version, TrapReport], bool] = lambda _version, _report: False
         self._index = 0
         self._last: Version | None = None  # version of the previous result
-        self._flights: deque[InFlightRequest] = deque()
+        self._in_flight: deque[InFlightRequest] = deque()
         self._ready: deque[RequestResult] = deque()
         self.prefetch(self.current)
         self.driver.counters.read(
@@ -142,12 +142,12 @@ class Server:
     @property
     def completed(self) -> int:
         """Number of completed requests."""
-        return self._index - len(self._flights)
+        return self._index - len(self._in_flight)
 
     @property
     def busy(self) -> int:
         """Number of requests in flight."""
-        return len(self._flights)
+        return len(self._in_flight)
 
     def submit(self, inputs: Arrays, count: int | None = None) -> int:
         """Submit a request and return its index; blocks while there is no free slot.
@@ -162,20 +162,20 @@ class Server:
         network = self.current.network
         checked, count = network.check(inputs), network.batch if count is None else count
         network.count(count)
-        while len(self._flights) == self.flights:
+        while len(self._in_flight) == self.max_in_flight:
             self._wait()
-        taken = {flight.slot for flight in self._flights}
-        slot = min(set(range(self.flights)) - taken)
+        taken = {flight.slot for flight in self._in_flight}
+        slot = min(set(range(self.max_in_flight)) - taken)
         flight = InFlightRequest(self._index, checked, slot, self.current, count)
         self._index += 1
-        self._flights.append(flight)
+        self._in_flight.append(flight)
         self._begin(flight)
         return flight.index
 
     def results(self, *, wait: bool = False) -> list[RequestResult]:
         """Requests completed since the last call, in order; with `wait`, blocks until none is in flight."""
         self._collect()
-        while wait and self._flights:
+        while wait and self._in_flight:
             self._wait()
         out = list(self._ready)
         self._ready.clear()
@@ -194,23 +194,23 @@ class Server:
 
     def prefetch(self, version: Version) -> bool:
         """Load programs of a version without evicting any in use; True if all are resident."""
-        keep = [*self.current.parts, *version.parts, *self.line.needed]
-        resident = [self.line.residency.bring(part, keep) for part in version.parts]
+        keep = [*self.current.parts, *version.parts, *self.queue.needed]
+        resident = [self.queue.residency.load(part, keep) for part in version.parts]
         return all(resident)
 
     def uses(self, version: Version) -> bool:
         """True if a version is current or a request in flight uses it."""
-        return version is self.current or any(flight.version is version for flight in self._flights)
+        return version is self.current or any(flight.version is version for flight in self._in_flight)
 
     def drop(self, version: Version) -> None:
         """Free the memory of an unused version and unload its programs."""
         self.versions.drop(version)
-        self.line.residency.leave(version.parts, self.current.parts)
+        self.queue.residency.unload(version.parts, self.current.parts)
 
     def _begin(self, flight: InFlightRequest) -> None:
         flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
         flight.values, flight.inside = dict(flight.inputs), 0
-        flight.begun, flight.loads = flight.begun + 1, self.line.residency.loads
+        flight.begun, flight.loads = flight.begun + 1, self.queue.residency.loads
         flight.steps = self._steps(flight, flight.version.network.stages, flight.values)
         self._advance(flight, None)
 
@@ -251,48 +251,48 @@ class Server:
             return
         except _RestartedError:
             return
-        self._calls.make(flight, stage, inputs)
-        self.line.send()
+        self._stage_io.issue(flight, stage, inputs)
+        self.queue.send()
 
     def _wait(self) -> None:
-        self.line.wait()
+        self.queue.wait()
         self._collect()
 
     def _collect(self) -> None:
         """Process completed macro-instructions and deliver finished requests."""
-        done, trapped = self.line.completed()
+        done, trapped = self.queue.completed()
         for macro in done:
             if macro.last:
-                self._advance(macro.flight, self._calls.answer(macro))
+                self._advance(macro.flight, self._stage_io.read_outputs(macro))
         if trapped:
             self._recover()
-        self.line.send()
+        self.queue.send()
         self._deliver()
 
     def _deliver(self) -> None:
-        while self._flights and self._flights[0].steps is None and not self._flights[0].inside:
-            flight = self._flights[0]
-            same = flight.version is self._last and flight.loads == self.line.residency.loads
-            result = flight.result(disturbed=not same, behind=len(self._flights) - 1)
+        while self._in_flight and self._in_flight[0].steps is None and not self._in_flight[0].inside:
+            flight = self._in_flight[0]
+            same = flight.version is self._last and flight.loads == self.queue.residency.loads
+            result = flight.result(disturbed=not same, behind=len(self._in_flight) - 1)
             if self.refuses(result):
                 self._rerun()
                 return
-            self._flights.popleft()
+            self._in_flight.popleft()
             self._last = flight.version
             self._ready.append(result)
 
     def _recover(self) -> None:
         """Recover from a trap on the current version if the `trapped` callback allows it."""
-        trap, flight = self.line.trap()
-        self.line.clear()
+        trap, flight = self.queue.trap()
+        self.queue.clear()
         if not self.trapped(flight.version, trap):
             raise TrapError(trap)
         self._rerun()
 
     def _rerun(self) -> None:
         """Rerun all requests in flight on the current version."""
-        self.line.clear()
-        for flight in list(self._flights):
+        self.queue.clear()
+        for flight in list(self._in_flight):
             flight.version = self.current
             self._begin(flight)
 
@@ -301,10 +301,12 @@ class Server:
 VERSIONS = 4
 
 
-def serving_bytes(network: CompiledNetwork, flights: int = FLIGHTS, versions: int = VERSIONS) -> int:
+def serving_bytes(
+    network: CompiledNetwork, max_in_flight: int = MAX_IN_FLIGHT, versions: int = VERSIONS
+) -> int:
     """DRAM size in bytes that a server of a network needs."""
     io = sum(t.bytes + 64 for stage in coded(network) for t in (*stage.inputs, *stage.outputs))
     memory = PAGE + sum(code.memory + 64 for code in network.codes)
     program = 8 * network.config.wis_words
-    total = RING_SLOTS * SLOT_BYTES + 2 * PAGE + program + flights * io + versions * memory
+    total = RING_SLOTS * SLOT_BYTES + 2 * PAGE + program + max_in_flight * io + versions * memory
     return -(-total // PAGE) * PAGE

@@ -35,7 +35,7 @@ class FirstFitAllocator:
         self.stop = start + size
         self._allocated: dict[int, int] = {}
 
-    def take(self, size: int, name: str, align: int = 1) -> int:
+    def alloc(self, size: int, name: str, align: int = 1) -> int:
         """Allocate `size` bytes aligned to `align` and return the address.
 
         Raises
@@ -56,7 +56,7 @@ class FirstFitAllocator:
         self._allocated[address] = max(size, 1)
         return address
 
-    def give_back(self, address: int) -> None:
+    def free(self, address: int) -> None:
         """Free the block at an address."""
         del self._allocated[address]
 
@@ -122,7 +122,7 @@ class Buffers:
         self.shape = _shape(network)
         sizes = [tensor.bytes for stage in coded(network) for tensor in (*stage.inputs, *stage.outputs)]
         pitch = sum(-(-size // arena.align) * arena.align for size in sizes)
-        start = arena.take(slots * max(pitch, 1), "requests' inputs and outputs")
+        start = arena.alloc(slots * max(pitch, 1), "requests' inputs and outputs")
         self.window = (start, start + slots * max(pitch, 1) - 1, _READ_WRITE)
         self._operands: list[list[list[int]]] = []
         for slot in range(slots):
@@ -221,7 +221,7 @@ class Versions:
 
     def drop(self, version: Version) -> None:
         """Free the memory of an unused version."""
-        self.arena.give_back(version.window[0])
+        self.arena.free(version.window[0])
 
     def _load(self, network: CompiledNetwork) -> Version:
         offsets, size = [], 0
@@ -229,7 +229,7 @@ class Versions:
             offsets.append(size)
             size += -(-max(code.memory, 1) // self.arena.align) * self.arena.align
         # Aligned to a page, it takes the same cycles as where it was measured.
-        start = self.arena.take(size, f"the memory of a version of {network.name}", PAGE)
+        start = self.arena.alloc(size, f"the memory of a version of {network.name}", PAGE)
         for offset, code in zip(offsets, network.codes, strict=True):
             self.driver.put(code.image, start + offset)
         bases = tuple(start + offset for offset in offsets)

@@ -1,4 +1,4 @@
-"""The connection to the tuning database (SQLite or whatever a URL names), its tables, and authenticated rows."""
+"""Connection to the tuning database (SQLite or any other SQLAlchemy URL), its tables, and authenticated rows."""
 
 import hashlib
 import hmac
@@ -37,8 +37,8 @@ from hw.errors import InputError, MlaError, WorkError, shown
 _log = logging.getLogger(__name__)
 
 #: Bytes of a program, and of any other entry; larger ones are neither read nor written.
-MOST_PROGRAM, MOST_BYTES = 64 << 20, 4 << 20
-_MOST_CODE = 64
+MAX_PROGRAM_BYTES, MAX_ENTRY_BYTES = 64 << 20, 4 << 20
+_MAX_CODE_BYTES = 64
 _CHUNK = 64
 
 T = TypeVar("T")
@@ -109,9 +109,9 @@ class SealedRows:
         read: Callable[[bytes], T],
         values: Mapping[str, Any] | None = None,
     ) -> Iterator[tuple[T, bool]]:
-        """Entries that a query (`entries`) finds for values of its parameters, each with whether it is trusted.
+        """Yield the entries found by a query from `entries`, each with a flag that is True if it is trusted.
 
-        Damaged ones are skipped with a warning.
+        Damaged entries are skipped with a warning. `values` are the parameters of the query.
         """
         with closing(connection.execute(query, values)) as found:
             for number, digest, data, code in found:
@@ -164,25 +164,29 @@ def as_bytes(values: Mapping[str, Any], read: Callable[[Any], object]) -> bytes:
     """
     try:
         data = written(values)
-        read(json.loads(data))  # says which field has a number that JSON has not
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"{len(data):,} bytes are more than {MOST_BYTES:,}")
+        read(json.loads(data))  # reports the field with a number that JSON cannot represent
+        if len(data) > MAX_ENTRY_BYTES:
+            raise ValueError(f"{len(data):,} bytes exceed the limit of {MAX_ENTRY_BYTES:,}")
     except DAMAGE as error:
         raise InputError(f"the database cannot store this entry: {error}") from None
     return data
 
 
-def entries(table: Table, most: int = MOST_BYTES) -> Select:
-    """A query for entries as `SealedRows.read` takes it: bytes, whatever somebody put there, but not too many."""
+def entries(table: Table, most: int = MAX_ENTRY_BYTES) -> Select:
+    """Return a query for `SealedRows.read`; columns are cast to bytes, and too large ones are read as NULL."""
     digest, data, code = (
         case((func.length(column) <= limit, cast(column, LargeBinary)))
-        for column, limit in ((table.c.digest, _MOST_CODE), (table.c.data, most), (table.c.code, _MOST_CODE))
+        for column, limit in (
+            (table.c.digest, _MAX_CODE_BYTES),
+            (table.c.data, most),
+            (table.c.code, _MAX_CODE_BYTES),
+        )
     )
     return select(table.c.id, digest, data, code)
 
 
 def many(table: Table) -> Select:
-    """The same for any number of entries, which are not in memory at once."""
+    """Return the same query for many entries, fetched in chunks."""
     return entries(table).execution_options(yield_per=_CHUNK)
 
 
@@ -201,7 +205,7 @@ VERSIONS = sa.Table(
 
 
 def _entries(kind: str, *columns: sa.Column, found_by: tuple[str, ...]) -> sa.Table:
-    """A table of entries. `digest` is the SHA-256 of kind and data: an entry is there once."""
+    """Return a table of entries; `digest` is the SHA-256 of table name and data, which makes entries unique."""
     number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite counts up only what it calls INTEGER
     return sa.Table(
         f"mla_{kind}",
@@ -224,7 +228,7 @@ def _key() -> list[sa.Column]:
 PROFILES = _entries(
     "profiles", sa.Column("profile", sa.String(_DIGEST), nullable=False), found_by=("profile",)
 )
-#: `cycles` of trials that can be believed.
+#: `cycles` is NULL for trials without a believable measurement.
 TRIALS = _entries(
     "trials",
     *_key(),
@@ -247,8 +251,8 @@ EXECUTIONS = _entries(
 )
 
 
-def at(table: sa.Table) -> list[sa.ColumnElement[bool]]:
-    """What the columns of a key's entries are, where the parts of the key are parameters of a query."""
+def key_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that select a key's entries; the fields of the key are query parameters."""
     return [table.c[name] == sa.bindparam(name) for name in ("subgraph", "profile", "options")]
 
 
@@ -268,7 +272,7 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
     url : str, Path or None
         SQLAlchemy URL, or path of an SQLite file.
     read_only : bool
-        Write nothing: tables must be there, except that a missing `profile.db` in the cache is an empty database.
+        Write nothing: the tables must exist, except that a missing `profile.db` in the cache is an empty database.
 
     Raises
     ------
@@ -330,7 +334,7 @@ def _url(url: str | Path | None, read_only: bool) -> sa.URL:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise WorkError(f"the cache {folder} cannot be made: {error.strerror}") from None
+        raise WorkError(f"the cache {folder} cannot be created: {error.strerror}") from None
     return _named(folder / _FILE)
 
 
@@ -368,7 +372,7 @@ def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # `begin` below says when a transaction begins
+        connection.isolation_level = None  # transactions are started by `begin` below
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
         cursor.execute("PRAGMA query_only = ON" if read_only else "PRAGMA journal_mode = WAL")

@@ -20,7 +20,7 @@ from compiler.tuning_db.entries import (
 from compiler.tuning_db.summary import DatabaseSummary, summary
 
 #: Maximum total size of stored programs in bytes.
-MOST_PROGRAMS = 1 << 30
+MAX_PROGRAMS_BYTES = 1 << 30
 
 
 class TuningDatabase:
@@ -51,7 +51,7 @@ class TuningDatabase:
         url: str | Path | None = None,
         *,
         secret: bytes | None = None,
-        room: int = MOST_PROGRAMS,
+        room: int = MAX_PROGRAMS_BYTES,
         read_only: bool = False,
     ):
         self._engine, self._room = open_engine(url, read_only), room

@@ -18,13 +18,13 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.errors import InputError, shown
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-#: Version of the keys, which is part of each: entries with keys of another version are not found. It must become
-#: another text, any one, when measured cycles of an unchanged schedule become others (tests/fixtures/v1/cycles.json).
-#: This one is the digest of the sources of commit 077e149, the first whose databases later commits use.
+#: Version of the keys, which is part of each key: entries of other versions are not found. Replace it by any other text
+#: when the measured cycles of an unchanged schedule change (tests/fixtures/v1/cycles.json). The present one is the
+#: digest of the sources of commit 077e149, the first whose databases later commits use.
 KEY_VERSION = "288a098a94dd4e6e116e6d07ddec81f3eb4418d667f2af56544a58cb765d4334"
-#: Fields (stable names) of layers, and of what they are made of, that hold names of nodes and tensors.
+#: Fields (stable names) of layers and their components that contain names of nodes and tensors.
 _NAMES = frozenset({"name", "nodes", "x", "y", "tensor", "source", "other"})
-#: Those that hold names whose order says nothing.
+#: Fields that contain names in arbitrary order.
 _NAME_SETS = frozenset({"constants"})
 
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, Table
 
 from compiler.tuning_db import json_codec, machines, trials
-from compiler.tuning_db.connection import EXECUTIONS, MOST_BYTES, PROFILES, TRIALS, SealedRows, many
+from compiler.tuning_db.connection import EXECUTIONS, MAX_ENTRY_BYTES, PROFILES, TRIALS, SealedRows, many
 from compiler.util.checks import DAMAGE, Fields, parsed, written
 from hw.errors import InputError, WorkError, shown
 
@@ -33,7 +33,7 @@ _KINDS: dict[str, tuple[Table, Callable[[Any], Any], Callable[[Any], dict], Call
     ),
 }
 _BATCH_SIZE = 500
-_MAX_LINE_BYTES = MOST_BYTES + 256
+_MAX_LINE_BYTES = MAX_ENTRY_BYTES + 256
 _MAX_WARNINGS = 10
 
 

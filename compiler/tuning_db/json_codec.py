@@ -1,6 +1,6 @@
-"""Entries as JSON, and back from what somebody else may have written: data only, every field checked.
+"""JSON encoding of entries, and decoding of untrusted data with checks of every field.
 
-Reading raises ValueError (of which `json.JSONDecodeError` is one) or InputError for whatever is no entry.
+Decoding raises ValueError (including `json.JSONDecodeError`) or InputError for invalid entries.
 """
 
 from typing import Any
@@ -14,27 +14,27 @@ from compiler.util.checks import Fields
 from cosim import checks
 from hw.config import MlaConfig
 
-#: JSON's objects.
+#: JSON object.
 Values = dict[str, Any]
 
 
 def key_values(key: EntryKey) -> Values:
-    """A key as JSON values."""
+    """Encode a key as JSON values."""
     return stored(key)
 
 
 def read_key(fields: Fields) -> EntryKey:
-    """A key among the fields."""
+    """Decode the key among the fields of an entry."""
     return EntryKey(*(fields.text(name) for name in ("subgraph", "profile", "options")))
 
 
 def schedule_values(schedule: AnySchedule) -> Values:
-    """A schedule as JSON values that say which of the two it is."""
+    """Encode the schedule of a network or a layer as JSON values, with its type in the field `of`."""
     return {"of": "network" if isinstance(schedule, Schedule) else "layer"} | stored(schedule)
 
 
 def read_schedule(values: Any) -> AnySchedule:
-    """A schedule from JSON values."""
+    """Decode the schedule of a network or a layer."""
     fields = Fields(values)
     kind = fields.text("of")
     given = {name: each for name, each in fields.values.items() if name != "of"}
@@ -46,12 +46,12 @@ def read_schedule(values: Any) -> AnySchedule:
 
 
 def result_values(result: Result) -> Values:
-    """What a trial gave, as JSON values."""
+    """Encode the result of a trial as JSON values."""
     return stored(result)
 
 
 def read_result(values: Any) -> Result:
-    """What a trial gave, from JSON values."""
+    """Decode the result of a trial."""
     fields = Fields(values)
     if "reason" in fields.values:
         return Rejected(fields.text("stage"), fields.text("reason"))
@@ -70,7 +70,7 @@ def _layer(fields: Fields) -> LayerCycles:
 
 
 def trial_values(trial: TrialEntry) -> Values:
-    """A trial as JSON values."""
+    """Encode a trial as JSON values."""
     return key_values(trial.key) | {
         "schedule": schedule_values(trial.schedule),
         "result": result_values(trial.result),
@@ -82,7 +82,7 @@ def trial_values(trial: TrialEntry) -> Values:
 
 
 def read_trial(values: Any) -> TrialEntry:
-    """A trial from JSON values."""
+    """Decode a trial."""
     fields = Fields(values)
     return TrialEntry(
         key=read_key(fields),
@@ -96,13 +96,13 @@ def read_trial(values: Any) -> TrialEntry:
 
 
 def execution_values(execution: Execution) -> Values:
-    """An execution as JSON values."""
+    """Encode an execution as JSON values."""
     values = stored(execution)
     return key_values(execution.key) | {name: each for name, each in values.items() if name != "key"}
 
 
 def read_execution(values: Any) -> Execution:
-    """An execution from JSON values."""
+    """Decode an execution."""
     fields = Fields(values)
     return Execution(
         key=read_key(fields),
@@ -120,7 +120,7 @@ def read_execution(values: Any) -> Execution:
 
 
 def profile_values(profile: Profile) -> Values:
-    """A hardware profile as JSON values."""
+    """Encode a hardware profile as JSON values."""
     conditions = profile.conditions
     return {
         "config": stored(conditions.config),
@@ -132,7 +132,7 @@ def profile_values(profile: Profile) -> Values:
 
 
 def read_profile(values: Any, *, trusted: bool = False) -> Profile:
-    """A hardware profile from JSON values."""
+    """Decode a hardware profile."""
     fields = Fields(values)
     config = read_config(fields.get("config"))
     rate = fields.number("bytes_per_cycle")
@@ -147,7 +147,7 @@ def read_profile(values: Any, *, trusted: bool = False) -> Profile:
 
 
 def read_config(values: Any) -> MlaConfig:
-    """A machine from JSON values."""
+    """Decode a machine configuration."""
     given = Fields(values).values
     if not given.keys() <= set(identity_of(MlaConfig).parts.values()):
         raise ValueError("a machine has no such field")

@@ -15,7 +15,7 @@ from cosim.semantics.command_checks import DramWindow
 
 _log = logging.getLogger(__name__)
 
-MOST_ENTRIES, MOST_BYTES = 256, 256 << 20
+MAX_CACHED_ENTRIES, MAX_CACHED_BYTES = 256, 256 << 20
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ProgramCache:
         Database behind the cache.
     proofs : ContentStore or None
         Persistent cache of proofs; None: proofs last as long as this object.
-    most_entries, most_bytes : int
+    max_entries, max_bytes : int
         Maximum number and total size of entries; the least recently used are evicted first.
 
     Attributes
@@ -75,11 +75,11 @@ class ProgramCache:
         self,
         database: TuningDatabase,
         proofs: ContentStore | None = None,
-        most_entries: int = MOST_ENTRIES,
-        most_bytes: int = MOST_BYTES,
+        max_entries: int = MAX_CACHED_ENTRIES,
+        max_bytes: int = MAX_CACHED_BYTES,
     ):
         self.database, self.proofs = database, proofs
-        self.most_entries, self.most_bytes = most_entries, most_bytes
+        self.max_entries, self.max_bytes = max_entries, max_bytes
         self.hits = self.misses = 0
         self._entries: OrderedDict[EntryKey, _CacheEntry] = OrderedDict()
         self._bytes = 0
@@ -140,8 +140,8 @@ class ProgramCache:
         self.forget(entry.key)
         held = self._entries[entry.key] = _CacheEntry(entry)
         self._bytes += entry.bytes
-        while len(self._entries) > self.most_entries or (
-            self._bytes > self.most_bytes and len(self._entries) > 1
+        while len(self._entries) > self.max_entries or (
+            self._bytes > self.max_bytes and len(self._entries) > 1
         ):
             self.forget(next(iter(self._entries)))
         return held

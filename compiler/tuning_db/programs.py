@@ -7,7 +7,15 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from compiler.profile.measurement import Measurement
 from compiler.tuning_db import json_codec, program_codec
-from compiler.tuning_db.connection import MOST_PROGRAM, PROGRAMS, VERSIONS, SealedRows, at, entries, remove
+from compiler.tuning_db.connection import (
+    MAX_PROGRAM_BYTES,
+    PROGRAMS,
+    VERSIONS,
+    SealedRows,
+    entries,
+    key_conditions,
+    remove,
+)
 from compiler.tuning_db.entries import Entry, EntryKey
 from compiler.util.checks import DAMAGE
 from hw.errors import InputError
@@ -15,8 +23,8 @@ from hw.errors import InputError
 _log = logging.getLogger(__name__)
 
 #: Queries built once, so that SQLAlchemy caches their compiled form.
-_NUMBERS = select(PROGRAMS.c.id).where(*at(PROGRAMS)).order_by(PROGRAMS.c.cost, PROGRAMS.c.id)
-_ONE = entries(PROGRAMS, MOST_PROGRAM).where(PROGRAMS.c.id == bindparam("number"))
+_NUMBERS = select(PROGRAMS.c.id).where(*key_conditions(PROGRAMS)).order_by(PROGRAMS.c.cost, PROGRAMS.c.id)
+_ONE = entries(PROGRAMS, MAX_PROGRAM_BYTES).where(PROGRAMS.c.id == bindparam("number"))
 
 _WRITER_LOCK = select(VERSIONS.c.version).with_for_update()
 
@@ -31,7 +39,7 @@ def to_bytes(entry: Entry) -> bytes:
     """
     if not entry.result.believable:
         raise InputError(
-            "a program is kept only if its outputs were right and it took no less than its floor"
+            "a program is stored only if its outputs were correct and its cycles not below the lower bound"
         )
     values = json_codec.key_values(entry.key) | {
         "schedule": json_codec.schedule_values(entry.schedule),
@@ -43,7 +51,7 @@ def to_bytes(entry: Entry) -> bytes:
         data = program_codec.to_bytes(values, entry.codes)
         read(data)
     except DAMAGE as error:
-        raise InputError(f"the database cannot keep this program: {error}") from None
+        raise InputError(f"the database cannot store this program: {error}") from None
     return data
 
 
@@ -52,7 +60,7 @@ def read(data: bytes) -> Entry:
     fields, made = program_codec.from_bytes(data)
     result = json_codec.read_result(fields.get("result"))
     if not isinstance(result, Measurement) or not result.believable or not made:
-        raise ValueError("a program's outputs must have been right, and its cycles not below its floor")
+        raise ValueError("a program's outputs must be correct and its cycles not below the lower bound")
     return Entry(
         key=json_codec.read_key(fields),
         schedule=json_codec.read_schedule(fields.get("schedule")),
@@ -71,8 +79,10 @@ def best(rows: SealedRows, key: EntryKey) -> Entry | None:
 def put(rows: SealedRows, entry: Entry, room: int) -> bool:
     """Write a program if there is no better one; returns whether it was written."""
     data = to_bytes(entry)
-    if len(data) > min(room, MOST_PROGRAM):
-        _log.warning("a program of %s bytes is too large for the database: it is not kept", f"{len(data):,}")
+    if len(data) > min(room, MAX_PROGRAM_BYTES):
+        _log.warning(
+            "a program of %s bytes is too large for the database and is not stored", f"{len(data):,}"
+        )
         return False
     columns = json_codec.key_values(entry.key) | {"cost": entry.cost}
 

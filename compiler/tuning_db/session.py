@@ -1,4 +1,4 @@
-"""What a database knows of one model under some conditions: the memory of a search."""
+"""View of the database for a search of one model under fixed conditions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry, EntryKey, Profile, TrialEntry, options_of, subgraph_of
 from compiler.tuning_db.program_cache import ProgramCache
 
-#: Candidates of other conditions that are looked through for some that fit.
+#: Maximum number of schedules of other conditions that are checked for compatibility.
 _CANDIDATES = 64
 
 
@@ -25,10 +25,20 @@ def key_of(
     *,
     stream: bool = False,
 ) -> EntryKey:
-    """Of measurements and executions of a model after all passes, whose batch is in its shapes.
+    """Return the key of measurements and executions of a model.
 
-    Limits of memories are part of it: the same schedule makes other programs within them. `stream`: measurements of
-    requests back to back, which are others than those of one by itself.
+    Parameters
+    ----------
+    graph : Graph
+        Graph of the model after all passes; its shapes include the batch size.
+    rounding : str
+        Rounding mode of the compiler options.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    limits : MemoryLimits
+        Memory limits, under which the same schedule may compile to other programs.
+    stream : bool
+        True for measurements of back-to-back requests, which differ from those of single requests.
     """
     options: dict[str, object] = {"rounding": rounding}
     if stream:
@@ -41,27 +51,27 @@ def _options(limits: MemoryLimits, **options: object) -> str:
 
 
 class DatabaseSession:
-    """Remembers the measurements of a search and the best program, and has schedules to start from.
+    """Stores the measurements and the best program of a search, and supplies schedules to start from.
 
-    Measurements are shared by all methods, seeds and goals but throughput, which has its own; there is a best program
-    for each goal.
+    Measurements are shared by all methods, seeds and goals except throughput, which is measured differently; there is
+    one best program per goal.
 
     Parameters
     ----------
-    database : Database
-        Where entries are.
-    prepared : Prepared
-        The model.
-    conditions : Conditions
-        The machine and its memory.
+    database : TuningDatabase
+        Database of the entries.
+    prepared : ModelCompiler
+        Compiler of the model.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
     goal : str
-        What the best program is to be best at.
+        Metric by which the best program is chosen.
     method : str
-        Who searches; for people.
+        Name of the search method, for information only.
     seed : int
-        Of the search; for people.
-    programs : MemoryCache or None
-        Programs of the database that searches one after the other share; None: some of its own.
+        Seed of the search, for information only.
+    programs : ProgramCache or None
+        Program cache that successive searches share; None: a separate one.
     """
 
     def __init__(
@@ -77,7 +87,7 @@ class DatabaseSession:
         self.programs = programs or ProgramCache(database)
         self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
         rounding = prepared.options.rounding
-        #: Of measurements, and of the best program.
+        #: Keys of measurements, and of the best program.
         limits = prepared.options.limits
         self.key = key_of(prepared.graph, rounding, conditions, limits, stream=str(goal) == "throughput")
         self.best_key = replace(self.key, options=_options(limits, rounding=rounding, goal=str(goal)))
@@ -85,7 +95,7 @@ class DatabaseSession:
             database.put_profile(Profile(conditions=conditions))
 
     def lookup(self, schedule: Schedule) -> Result | None:
-        """What measuring a schedule gave before; None: it must be measured."""
+        """Return the stored result of a schedule; None if it must be measured."""
         result = self.database.measured(self.key, schedule)
         if isinstance(result, Measurement):
             named = {name for entry in result.layers for name in entry.names}
@@ -94,22 +104,22 @@ class DatabaseSession:
         return result
 
     def put(self, schedule: Schedule, result: Result) -> None:
-        """Remember a measurement; it is on the disk when this returns."""
+        """Store a measurement, which is durable when this returns."""
         self.database.add_measurement(
             TrialEntry(key=self.key, schedule=schedule, result=result, seed=self.seed, method=self.method)
         )
 
     def transfer_candidates(self, first: Schedule, limit: int) -> list[Schedule]:
-        """Schedules that were good under other conditions, the nearest first, to be measured before use.
+        """Return schedules that were best under other conditions, nearest conditions first; they must be measured.
 
-        Those of these conditions are not among them: the same search makes the same trials again, from memory.
+        Schedules of the same conditions are excluded, since a repeated search finds their measurements anyway.
 
         Parameters
         ----------
         first : Schedule
-            The static compiler's: others must be of the same layers.
+            Static compiler's schedule; only schedules with the same layers are returned.
         limit : int
-            How many at most.
+            Maximum number of schedules.
         """
         nodes = {*first.layers, *(name for names in first.fusions for name in names)}
         found = self.database.candidates(
@@ -127,7 +137,7 @@ class DatabaseSession:
         return fitting[:limit]
 
     def best(self) -> Entry | None:
-        """The best program; None if there is none."""
+        """Return the best program; None if there is none."""
         return self.programs.best(self.best_key)
 
     def put_best(
@@ -137,7 +147,7 @@ class DatabaseSession:
         cost: float,
         compile_: Callable[[Schedule], CompiledNetwork],
     ) -> bool:
-        """Keep a schedule's program if there is no better one; returns whether it is kept."""
+        """Store a schedule's programs unless stored ones are at least as good; return True if stored."""
         known = self.best()
         if known is not None and known.cost <= cost:
             return False

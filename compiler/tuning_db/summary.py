@@ -1,4 +1,4 @@
-"""How many entries of what a database holds, for people."""
+"""Summary of the contents of a database: number of entries by type, and searched models."""
 
 from dataclasses import dataclass
 
@@ -12,18 +12,18 @@ from compiler.tuning_db.entries import is_digest
 
 @dataclass(frozen=True)
 class SearchedModel:
-    """A model on a machine.
+    """Searched model on one machine.
 
     Parameters
     ----------
     subgraph, profile : str
-        Their digests.
-    conditions : Conditions or None
-        The machine and its memory, if they are known.
+        Digests of the model and of the hardware profile.
+    conditions : HardwareProfile or None
+        Machine configuration and DRAM timing; None if not stored.
     trials : int
-        Schedules tried, by anybody.
+        Number of trials, trusted or not.
     cycles : int or None
-        The least that is claimed for any of them.
+        Least cycles of any trial; None if none was measured.
     """
 
     subgraph: str
@@ -35,7 +35,7 @@ class SearchedModel:
 
 @dataclass(frozen=True)
 class DatabaseSummary:
-    """Entries of each kind, and what was searched."""
+    """Number of entries of each type, and the searched models."""
 
     profiles: int
     trials: int
@@ -45,7 +45,7 @@ class DatabaseSummary:
 
 
 def summary(rows: SealedRows, connection: Connection) -> DatabaseSummary:
-    """Of all entries, this user's and others'; only counted, not checked."""
+    """Count all entries, trusted or not, without checking them."""
 
     def count(table: Table) -> int:
         return connection.scalar(select(func.count()).select_from(table)) or 0

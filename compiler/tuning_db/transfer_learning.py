@@ -1,4 +1,4 @@
-"""Schedules that were good under conditions like those asked for."""
+"""Transfer of schedules that were best under similar conditions."""
 
 import math
 
@@ -23,21 +23,21 @@ def candidates(
     *,
     elsewhere: bool,
 ) -> list[StoredCandidate]:
-    """As `Database.candidates`."""
+    """Return promising schedules as documented in `TuningDatabase.candidates`."""
     found: dict[str, StoredCandidate] = {}
-    places = _places(rows, connection, key, conditions)
-    for apart, place in (each for each in places if not elsewhere or each[1] != key):
-        for candidate in _of(rows, connection, place, apart, limit, nodes):
+    keys = _related_keys(rows, connection, key, conditions)
+    for away, other in (each for each in keys if not elsewhere or each[1] != key):
+        for candidate in _best_of(rows, connection, other, away, limit, nodes):
             found.setdefault(name(candidate.trial.schedule), candidate)
         if len(found) >= limit:
             break
     return list(found.values())[:limit]
 
 
-def _places(
+def _related_keys(
     rows: SealedRows, connection: Connection, key: EntryKey, conditions: HardwareProfile | None
 ) -> list[tuple[float, EntryKey]]:
-    """Keys of the same subgraph that have good trials: the nearest first, of these the one with the same options."""
+    """Return keys of the same subgraph with good trials and their distances, sorted by distance, same options first."""
     known = {profile.conditions.key: profile.conditions for profile in machines.profiles(rows, connection)}
     here = conditions or known.get(key.profile)
     parts = (cast(column, LargeBinary) for column in (TRIALS.c.profile, TRIALS.c.options))
@@ -48,32 +48,32 @@ def _places(
         if not is_digest(profile) or not is_digest(options):
             continue
         if profile == key.profile:
-            apart = 0.0
+            away = 0.0
         else:
-            apart = distance(here, known[profile]) if here and profile in known else math.inf
-        out.append((apart, EntryKey(key.subgraph, profile, options)))
+            away = distance(here, known[profile]) if here and profile in known else math.inf
+        out.append((away, EntryKey(key.subgraph, profile, options)))
     return sorted(out, key=lambda each: (each[0], each[1].options != key.options, each[1]))
 
 
-def _of(
+def _best_of(
     rows: SealedRows,
     connection: Connection,
-    place: EntryKey,
-    apart: float,
+    key: EntryKey,
+    away: float,
     limit: int,
     nodes: frozenset[str] | None,
 ) -> list[StoredCandidate]:
-    """The best of one key: this user's own, then those of others; each schedule once."""
+    """Return the best distinct schedules of one key: this user's, then imported ones."""
     own: dict[str, StoredCandidate] = {}
     foreign: dict[str, StoredCandidate] = {}
     query = many(TRIALS).where(TRIALS.c.cycles.is_not(None)).order_by(TRIALS.c.cycles, TRIALS.c.id)
-    for trial, trusted in trials.matching(rows, connection, place, query):
+    for trial, trusted in trials.matching(rows, connection, key, query):
         if not trials.is_good(trial) or not _fits(trial.schedule, nodes):
             continue
         group = own if trusted else foreign
         if len(group) < limit:
             group.setdefault(
-                name(trial.schedule), StoredCandidate(trial=trial, trusted=trusted, distance=apart)
+                name(trial.schedule), StoredCandidate(trial=trial, trusted=trusted, distance=away)
             )
         if len(own) == limit:
             break
@@ -81,7 +81,7 @@ def _of(
 
 
 def _fits(schedule: AnySchedule, nodes: frozenset[str] | None) -> bool:
-    """Whether a schedule names none but these nodes."""
+    """Return True if all nodes that a schedule names exist."""
     if nodes is None or not isinstance(schedule, Schedule):
         return True
     return schedule.layers.keys() <= nodes and all(nodes.issuperset(group) for group in schedule.fusions)

@@ -8,7 +8,6 @@ from itertools import count
 import numpy as np
 
 from compiler.util.lru_cache import LruCache
-from compiler.validate.vectorized_races import in_order
 from compiler.validate.errors import InstructionLocation, ProofFigures, ProofReport, ValidationError
 from compiler.validate.execution_path import MAX_CACHED_WORDS, DecodedProgram
 from compiler.validate.footprint import StridedRegion
@@ -17,6 +16,7 @@ from compiler.validate.macro_call import CallStream, MacroCall
 from compiler.validate.races import Clash, Clock
 from compiler.validate.trace import FENCE, WAIT, Kind, Log, Trace, begins_fenced, follow, operands_of
 from compiler.validate.unit_commands import CommandLine
+from compiler.validate.vectorized_races import in_order
 from cosim.semantics.command_checks import DramWindow
 from cosim.semantics.limits import MAX_IN_FLIGHT
 from hw.config import MlaConfig

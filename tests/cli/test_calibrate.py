@@ -41,4 +41,4 @@ def test_bad_use_is_told_at_once(complains, tmp_path, monkeypatch):
     journal = tmp_path / "hpm" / f"{N4.key}.0.jsonl"
     journal.parent.mkdir()
     journal.write_text("other\n")
-    complains(2, "remove it to begin anew", "calibrate", "--target", "n4")
+    complains(2, "remove it to start over", "calibrate", "--target", "n4")

@@ -17,7 +17,7 @@ def test_fuse(mla, tmp_path):
     assert all(site["possible"] != bool(site["reason"]) for site in sites)
     assert all(not site["options"] or site["possible"] for site in sites)
     whole = mla("fuse", MODEL, "--all")
-    assert "no: no depthwise convolution right behind it reads its result" in whole.out
+    assert "no: the next layer is not a depthwise convolution that reads its result" in whole.out
 
 
 def test_fuse_measures(mla, tmp_path):

@@ -194,7 +194,10 @@ def test_warnings_are_in_the_report(mla, noisy, caplog):
     result = mla(*run)
     random, low = sorted(json.loads(result.out)["warnings"])
     assert random == "no --input file: using one random sample (seed 0)" and random in result.err.splitlines()
-    assert low.startswith("warning: output y has a signal-to-noise ratio below 20 dB") and low in result.err.splitlines()
+    assert (
+        low.startswith("warning: output y has a signal-to-noise ratio below 20 dB")
+        and low in result.err.splitlines()
+    )
     assert "--keep-float" in low
     assert json.loads(mla(*run, "--input", given).out)["warnings"] == [low]
     without = json.loads(mla("run", path, "--device", "golden", "--input", given, "--json", "-").out)[

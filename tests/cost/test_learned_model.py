@@ -354,9 +354,9 @@ def test_journal(tmp_path: Path) -> None:
     assert again.samples == made and again.done == {0}
     again.finish(1)
     assert CalibrationJournal(path, "key", 1).done == {0, 1}
-    with pytest.raises(InputError, match="remove it to begin anew"):
+    with pytest.raises(InputError, match="remove it to start over"):
         CalibrationJournal(path, "other", 1)
-    with pytest.raises(InputError, match="remove it to begin anew"):
+    with pytest.raises(InputError, match="remove it to start over"):
         CalibrationJournal(path, "key", 2)
     path.write_text(path.read_text() + '{"index": 1}\n')
     with pytest.raises(InputError, match=r"damaged line.*remove the file"):

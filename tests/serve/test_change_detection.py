@@ -29,7 +29,7 @@ def noticed(
     """After how many requests that take about so long something is noticed."""
     for number in range(1, 200):
         taken = {name: count + rng.randint(-noise, noise) for name, count in cycles.items()}
-        found = test.take(result(number, taken))
+        found = test.add(result(number, taken))
         if found is not None:
             return number, found
     return None
@@ -44,7 +44,7 @@ def test_nothing_is_noticed_where_nothing_changes(seed: int) -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_change_of_a_few_per_cent_is_noticed_within_twenty_requests(program: str, sign: int) -> None:
     rng, test = random.Random(1), ChangeTest()
-    assert all(test.take(result(number, USUAL)) is None for number in range(10))
+    assert all(test.add(result(number, USUAL)) is None for number in range(10))
     changed = USUAL | {program: USUAL[program] + sign * 120}
     found = noticed(test, changed, rng)
     assert found is not None and found[0] <= 20
@@ -63,7 +63,7 @@ def test_one_odd_request_is_no_change(disturbed: bool) -> None:
     rng, test = random.Random(1), ChangeTest()
     assert noticed(test, USUAL, rng) is None
     odd = {name: 9 * count for name, count in USUAL.items()}
-    assert test.take(result(0, odd, disturbed=disturbed)) is None
+    assert test.add(result(0, odd, disturbed=disturbed)) is None
     assert noticed(test, USUAL, rng) is None
 
 
@@ -85,7 +85,7 @@ def noisy(rng: np.random.Generator, noise: str, change: np.ndarray) -> dict[str,
 def test_noise_is_no_change(seed: int, noise: str) -> None:
     print(f"seed {seed}")
     rng, test, same = np.random.default_rng(seed), ChangeTest(), np.zeros(len(MANY))
-    assert all(test.take(result(number, noisy(rng, noise, same))) is None for number in range(REQUESTS))
+    assert all(test.add(result(number, noisy(rng, noise, same))) is None for number in range(REQUESTS))
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -96,16 +96,16 @@ def test_a_slower_memory_is_noticed_through_noise(seed: int, noise: str, sign: i
     print(f"seed {seed}")
     rng, test = np.random.default_rng(seed), ChangeTest()
     same = np.zeros(len(MANY))
-    assert all(test.take(result(number, noisy(rng, noise, same))) is None for number in range(BEFORE))
+    assert all(test.add(result(number, noisy(rng, noise, same))) is None for number in range(BEFORE))
     slower = np.where(np.arange(len(MANY)) > 6, sign * np.log(rng.uniform(1.15, 4, len(MANY))), 0.0)
-    after = (test.take(result(number, noisy(rng, noise, slower))) for number in range(WITHIN))
+    after = (test.add(result(number, noisy(rng, noise, slower))) for number in range(WITHIN))
     found = next((each for each in after if each is not None), None)
     assert found is not None and found.program in list(MANY)[7:]
 
 
 def test_a_change_while_it_learns_what_is_usual() -> None:
     rng, test = random.Random(1), ChangeTest()
-    assert all(test.take(result(number, USUAL)) is None for number in range(3))
+    assert all(test.add(result(number, USUAL)) is None for number in range(3))
     found = noticed(test, {name: 2 * count for name, count in USUAL.items()}, rng)
     assert found is not None and found[0] <= 20
 

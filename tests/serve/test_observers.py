@@ -38,7 +38,7 @@ EVENTS = [
 
 def of_a_request(version: int, cycles: int) -> Any:
     """As much of a result as progress and history look at."""
-    result: Any = SimpleNamespace(cycles=cycles, together=1, version=SimpleNamespace(number=version))
+    result: Any = SimpleNamespace(cycles=cycles, batch_size=1, version=SimpleNamespace(number=version))
     return result
 
 

@@ -13,7 +13,7 @@ from compiler.options import DramTiming
 from compiler.profile.measurement import Rejected
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
-from compiler.serve.canary import PROBATION
+from compiler.serve.canary import CANARY_REQUESTS
 from compiler.serve.observers import ServingEvents
 from compiler.serve.online_tuner import OnlineTuner
 from compiler.serve.search_process import Proposer, SearchProcess
@@ -88,22 +88,22 @@ def test_what_is_better_is_kept(server: Server, model: Model) -> None:
     loop = Loop(server, model, told)
     before = loop.serve(4)[-1].cycles
     told.ready.append(told.finding(model.first.schedule, CYCLES))
-    after = loop.serve(PROBATION + 4)[-1].cycles
+    after = loop.serve(CANARY_REQUESTS + 4)[-1].cycles
     assert after < before
     (reload,), (kept,) = loop.events.of("reload"), loop.events.of("kept")
     assert reload["version"] == kept["version"] == loop.results[-1].version.number
     assert reload["load_cycles"] >= 0 and reload["measured_cycles"] == CYCLES
     assert version not in [each.version for each in loop.results[-1:]]
-    assert loop.adapter.served.usual == kept["cycles"] == after
+    assert loop.adapter.served.typical == kept["cycles"] == after
 
 
 def test_what_is_served_is_known_before_it_is_replaced(server: Server, model: Model) -> None:
     told = Told(model.first, CYCLES)
     loop = Loop(server, model, told)
     told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
-    loop.serve(PROBATION + 6)
-    assert loop.events.of("reload")[0]["request"] > PROBATION
-    assert [result.version.number for result in loop.results[:PROBATION]] == [0] * PROBATION
+    loop.serve(CANARY_REQUESTS + 6)
+    assert loop.events.of("reload")[0]["request"] > CANARY_REQUESTS
+    assert [result.version.number for result in loop.results[:CANARY_REQUESTS]] == [0] * CANARY_REQUESTS
 
 
 def test_wrong_outputs_never_come_out(server: Server, model: Model) -> None:
@@ -169,7 +169,7 @@ def test_far_slower_is_not_given_a_second_request(server: Server, model: Model) 
     loop.serve(12)
     (reason,) = loop.reasons("rollback")
     assert reason.startswith("request ") and "cycles, measured " in reason
-    assert len({result.index for result in loop.results if result.version.number}) <= PROBATION + 1
+    assert len({result.index for result in loop.results if result.version.number}) <= CANARY_REQUESTS + 1
 
 
 def test_fewer_cycles_than_the_work_takes(
@@ -191,7 +191,7 @@ def test_fewer_cycles_than_the_work_takes(
 def test_reasons_of_rejection(server: Server, model: Model) -> None:
     told = Told(model.first, CYCLES)
     loop = Loop(server, model, told)
-    loop.serve(PROBATION)
+    loop.serve(CANARY_REQUESTS)
     other = model.plain.schedule
     told.ready += [
         told.finding(other, CYCLES),

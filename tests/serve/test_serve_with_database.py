@@ -104,14 +104,14 @@ def test_what_is_known_is_swapped_in_and_watched(server: Server, model: Model) -
 def test_executions_are_kept_until_the_database_is_lost(server: Server, model: Model, tmp_path: Path) -> None:
     url, events = f"sqlite:///{tmp_path / 'profile.db'}", ServingEvents()
     agent = SamplingProfiler(server.driver)
-    diary = ExecutionLog(url, agent, events)
+    log = ExecutionLog(url, agent, events)
 
     def serve(requests: int) -> None:
         for _ in range(requests):
             server.submit(model.inputs(server.submitted))
             now = server.current.network, server.current.number, server.completed, DramTiming()
-            agent.look(*now)
-            diary.look(*now)
+            agent.sample(*now)
+            log.record(*now)
             server.results()
 
     serve(90)

@@ -1,4 +1,4 @@
-"""Which programs stay in the instruction store: those worth most, and those that are needed, always."""
+"""Which programs stay in the instruction store: those score most, and those that are needed, always."""
 
 import itertools
 import random
@@ -47,7 +47,7 @@ def run(driver: Driver, residency: ResidentPrograms, which: ProgramPart) -> None
     driver.enqueue(residency.opcode(which), [address])
     residency.expect(which)
     assert driver.run() == []
-    residency.done(which)
+    residency.complete(which)
     (value,) = set(driver.fetch(address, (8,), np.uint8).tolist())
     assert f"program {value}" == which.program.name
     driver.memory.release(address)
@@ -55,9 +55,9 @@ def run(driver: Driver, residency: ResidentPrograms, which: ProgramPart) -> None
 
 def use(residency: ResidentPrograms, *which: ProgramPart) -> None:
     for each in which:
-        assert residency.bring(each)
+        assert residency.load(each)
         residency.expect(each)
-        residency.done(each)
+        residency.complete(each)
 
 
 def test_a_program_is_loaded_once(driver: Driver) -> None:
@@ -88,7 +88,7 @@ def test_old_uses_count_less(driver: Driver) -> None:
     use(residency, *[old] * 4, *new)
     for _ in range(100):
         use(residency, *new)
-    assert residency.worth(old) < 0.2 < min(residency.worth(each) for each in new)
+    assert residency.score(old) < 0.2 < min(residency.score(each) for each in new)
     use(residency, program(5, 60))
     assert old not in residency and all(each in residency for each in new)
 
@@ -97,9 +97,9 @@ def test_what_is_needed_soon_stays_and_of_that_what_is_needed_first(driver: Driv
     residency = ResidentPrograms(driver)
     each = [program(number, 60) for number in range(4)]
     use(residency, *each, *[each[0]] * 50)
-    assert residency.bring(program(5, 60), soon=[each[2], each[1], each[3]])
+    assert residency.load(program(5, 60), soon=[each[2], each[1], each[3]])
     assert each[0] not in residency
-    assert residency.bring(program(6, 60), soon=[program(5, 60), each[2], each[1], each[3]])
+    assert residency.load(program(6, 60), soon=[program(5, 60), each[2], each[1], each[3]])
     assert each[3] not in residency and all(kept in residency for kept in each[1:3])
 
 
@@ -112,20 +112,20 @@ def test_what_is_on_its_way_kept_or_in_use_stays(driver: Driver, monkeypatch: py
     (segment,) = (s for s in busy if driver.programs.programs[s].name == "program 1")
     monkeypatch.setattr(ProgramStore, "in_use", lambda _self, number: number == segment)
     for number in range(4, 12):
-        assert residency.bring(program(number, 60), keep=[each[2]])
+        assert residency.load(program(number, 60), keep=[each[2]])
     assert all(kept in residency for kept in each[:3])
-    assert not residency.bring(program(12, 130), keep=[each[2]])
-    residency.done(each[0])
-    assert residency.bring(program(12, 60), keep=[each[2]])
+    assert not residency.load(program(12, 130), keep=[each[2]])
+    residency.complete(each[0])
+    assert residency.load(program(12, 60), keep=[each[2]])
 
 
 def test_programs_of_others_are_left_alone(driver: Driver) -> None:
     theirs = driver.programs.load(program(1, 100).program)
     residency = ResidentPrograms(driver)
     for number in range(2, 30):
-        assert residency.bring(program(number, 60))
+        assert residency.load(program(number, 60))
     assert driver.programs.programs[theirs].name == "program 1"
-    assert not residency.bring(program(30, 200)) and residency.evictions > 20
+    assert not residency.load(program(30, 200)) and residency.evictions > 20
 
 
 def test_segments_run_out_before_words(driver: Driver) -> None:
@@ -151,7 +151,7 @@ def test_opcodes_run_out_before_segments() -> None:
 def test_what_is_too_long_never_comes(driver: Driver) -> None:
     residency = ResidentPrograms(driver)
     use(residency, program(1))
-    assert not residency.bring(program(2, 257)) and program(1) in residency
+    assert not residency.load(program(2, 257)) and program(1) in residency
 
 
 def _fits(kept: list[tuple[int, int]], length: int) -> bool:
@@ -178,22 +178,22 @@ def test_the_cheapest_programs_go(driver: Driver, seed: int) -> None:
             use(residency, wanted)
             continue
         there = {p.words: (store.base(s), len(p.words)) for s, p in store.programs.items()}
-        worth = {each.program.words: residency.worth(each) for each in library if each in residency}
+        score = {each.program.words: residency.score(each) for each in library if each in residency}
         free = [words for words in there if words not in {each.program.words for each in keep}]
         costs = []
         for count in range(len(free) + 1):
             for gone in itertools.combinations(free, count):
                 kept = [place for words, place in there.items() if words not in gone]
                 if len(kept) < CONFIG.segments and _fits(kept, len(wanted.program.words)):
-                    costs.append(sum(worth[words] for words in gone))
+                    costs.append(sum(score[words] for words in gone))
         before = residency.evictions
-        assert residency.bring(wanted, keep=keep) == bool(costs)
+        assert residency.load(wanted, keep=keep) == bool(costs)
         gone = [
             each.program.words for each in library if each.program.words in there and each not in residency
         ]
         assert residency.evictions - before == len(gone)
         if costs:
-            assert sum(worth[words] for words in gone) == pytest.approx(min(costs))
+            assert sum(score[words] for words in gone) == pytest.approx(min(costs))
             run(driver, residency, wanted)
     assert residency.evictions > 40
     assert driver.get("TRAP_COUNT") == 0

@@ -21,6 +21,6 @@ def test_ten_thousand_requests_with_sixty_reloads() -> None:
         check(results, model, REQUESTS, RELOADS)
         assert server.driver.get("TRAP_COUNT") == 0
     print(
-        f"{sum(result.cycles for result in results):,} cycles, {server.line.residency.loads} programs loaded in "
-        f"{server.line.residency.load_cycles:,}, most delayed {max(result.delay for result in results)}"
+        f"{sum(result.cycles for result in results):,} cycles, {server.queue.residency.loads} programs loaded in "
+        f"{server.queue.residency.load_cycles:,}, most delayed {max(result.delay for result in results)}"
     )

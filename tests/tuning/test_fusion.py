@@ -1,4 +1,4 @@
-"""The fusion engine: sites with reasons, options that can be carried out and are right, predictions, choices."""
+"""Fusion engine: opportunities with reasons, exact options, predictions and choices."""
 
 from dataclasses import replace
 from typing import Any
@@ -65,7 +65,7 @@ def site(
 
 def test_opportunities_state_status_and_refusal_reason() -> None:
     engine, schedule = engine_of(CHAINS["planes"])
-    sites = engine.sites(schedule)
+    sites = engine.opportunities(schedule)
     assert {each.kind for each in sites} == {
         FusionKind.CHAIN,
         FusionKind.ON_CHIP,
@@ -73,23 +73,26 @@ def test_opportunities_state_status_and_refusal_reason() -> None:
         FusionKind.TURNS,
         FusionKind.PROGRAM,
     }
-    assert site(sites, FusionKind.ON_CHIP).done and site(sites, FusionKind.ON_CHIP).bytes == 12 * 12 * 64
-    assert site(sites, FusionKind.PLANES).possible and not site(sites, FusionKind.PLANES).done
+    assert site(sites, FusionKind.ON_CHIP).applied and site(sites, FusionKind.ON_CHIP).bytes == 12 * 12 * 64
+    assert site(sites, FusionKind.PLANES).possible and not site(sites, FusionKind.PLANES).applied
     assert (
-        site(sites, FusionKind.PLANES, 1).reason == "the first is no convolution of one group and one image"
+        site(sites, FusionKind.PLANES, 1).reason
+        == "the first layer is not a convolution with one group and batch size 1"
     )
-    assert site(sites, FusionKind.CHAIN).reason == "depthwise_conv2d is no step of a drain"
+    assert site(sites, FusionKind.CHAIN).reason == "depthwise_conv2d cannot be part of an epilogue"
     engine, schedule = engine_of(CHAINS["residual"])
-    sites = engine.sites(schedule)
-    assert [each.layers for each in sites if each.kind is FusionKind.CHAIN and each.done]
+    sites = engine.opportunities(schedule)
+    assert [each.layers for each in sites if each.kind is FusionKind.CHAIN and each.applied]
     engine, schedule = engine_of(CHAINS["pool"])
-    assert "max_pool2d is no step of a drain" in {each.reason for each in engine.sites(schedule)}
+    assert "max_pool2d cannot be part of an epilogue" in {
+        each.reason for each in engine.opportunities(schedule)
+    }
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_options_are_exact(name: str) -> None:
     engine, schedule = engine_of(CHAINS[name])
-    options = engine.options(schedule, engine.sites(schedule))
+    options = engine.options(schedule, engine.opportunities(schedule))
     expected = outputs(engine.prepared, schedule)
     for schedules in (
         *(option.schedule for option in options),
@@ -98,23 +101,25 @@ def test_options_are_exact(name: str) -> None:
     ):
         found = outputs(engine.prepared, schedules)
         assert all(np.array_equal(found[key], expected[key]) for key in expected)
-    kinds = {option.site.kind for option in options}
+    kinds = {option.opportunity.kind for option in options}
     between = {FusionKind.ON_CHIP, FusionKind.TURNS, FusionKind.PROGRAM}
     assert kinds & between == (set() if name == "chain" else between)
     assert (FusionKind.PLANES in kinds) == (name == "planes")
     gains = [option.gain for option in options]
     assert gains == sorted(gains, reverse=True)
-    assert all(option.forecast.cycles > 0 and option.forecast.error >= 0 for option in options)
+    assert all(option.prediction.cycles > 0 and option.prediction.error >= 0 for option in options)
 
 
 def test_chains_are_split_and_merged() -> None:
     engine, schedule = engine_of(CHAINS["chain"])
-    sites = engine.sites(schedule)
-    splits = engine.options(schedule, [site(sites, FusionKind.CHAIN, done=True)])
+    sites = engine.opportunities(schedule)
+    splits = engine.options(schedule, [site(sites, FusionKind.CHAIN, applied=True)])
     assert len(splits) == 2 and all(option.gain < 0 for option in splits)
     apart = engine.unfused()
     assert not apart.fusions and len(apart.layers) == 3
-    joins = engine.options(apart, [each for each in engine.sites(apart) if each.kind is FusionKind.CHAIN])
+    joins = engine.options(
+        apart, [each for each in engine.opportunities(apart) if each.kind is FusionKind.CHAIN]
+    )
     assert joins and joins[0].gain > 0 and len(joins[0].schedule.layers) == 2
     again = retile(engine.prepared, N16, apart, schedule.fusions)
     assert again.fusions == schedule.fusions and again.layers.keys() == schedule.layers.keys()
@@ -130,7 +135,7 @@ def test_chains_are_split_and_merged() -> None:
     ],
 )
 def test_invalid_chains_are_refused(names: tuple[str, ...], words: str) -> None:
-    """Before, whatever came behind what an operator could take along was left out without a word."""
+    """Operators that an epilogue cannot include are an error, not silently dropped."""
     ops = (
         CalibrationOp("conv", 32, 3),
         CalibrationOp("relu"),
@@ -155,16 +160,18 @@ def test_network_prediction_is_the_sum_of_its_layers() -> None:
     again = NetworkCostModel(engine.prepared, N16, find_model(N16)).predict(schedule)  # without cached stages
     assert again == whole
     option = next(
-        o for o in engine.options(schedule, engine.sites(schedule)) if o.site.kind is FusionKind.PLANES
+        o
+        for o in engine.options(schedule, engine.opportunities(schedule))
+        if o.opportunity.kind is FusionKind.PLANES
     )
     handed = engine.cost_model.predict_layers(option.schedule)
-    first, second = option.site.layers
+    first, second = option.opportunity.layers
     assert handed[second].cycles == 0 < handed[first].cycles
 
 
 def test_small_gains_are_not_chosen() -> None:
     engine, schedule = engine_of(CHAINS["pool"])
-    options = engine.options(schedule, engine.sites(schedule))
+    options = engine.options(schedule, engine.opportunities(schedule))
     now = engine.cost_model.predict(schedule).cycles
     little, much = (replace(options[0], gain=part * now) for part in (0.004, 0.006))
     assert engine.choose(schedule, []) == engine.choose(schedule, [little]) == schedule
@@ -173,8 +180,10 @@ def test_small_gains_are_not_chosen() -> None:
 
 def test_disjoint_options_are_combined() -> None:
     engine, schedule = engine_of(CHAINS["residual"])
-    options = [replace(option, gain=1.0) for option in engine.options(schedule, engine.sites(schedule))]
-    whole = engine.combine(schedule, [o for o in options if o.site.kind is not FusionKind.CHAIN])
+    options = [
+        replace(option, gain=1.0) for option in engine.options(schedule, engine.opportunities(schedule))
+    ]
+    whole = engine.combine(schedule, [o for o in options if o.opportunity.kind is not FusionKind.CHAIN])
     assert engine.combine(schedule, [replace(options[0], gain=-1.0)]) is None
     if whole is not None:
         assert whole.fusions == schedule.fusions and whole.layers != schedule.layers

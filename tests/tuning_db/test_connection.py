@@ -68,7 +68,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 def test_a_cache_that_cannot_be_made_is_named(cache):
     cache.write_text("a file in its place")
-    with pytest.raises(WorkError, match=r"the cache .* cannot be made: "):
+    with pytest.raises(WorkError, match=r"the cache .* cannot be created: "):
         TuningDatabase()
 
 

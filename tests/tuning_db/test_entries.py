@@ -307,14 +307,14 @@ def test_values_that_cannot_be_kept_are_refused(database):
         database.put_profile(
             Profile(conditions=HardwareProfile(load_target("n4")), behaviour={"bus": math.nan})
         )
-    with pytest.raises(InputError, match="cannot keep this program: Infinity is not a JSON number"):
+    with pytest.raises(InputError, match="cannot store this program: Infinity is not a JSON number"):
         database.put_best(replace(random_entries.entry(key()), cost=math.inf))
     for bad_result in (result(1, exact=False), result(1, floor=2)):
         with pytest.raises(
-            InputError, match="only if its outputs were right and it took no less than its floor"
+            InputError, match="only if its outputs were correct and its cycles not below the lower bound"
         ):
             database.put_best(replace(random_entries.entry(key()), result=bad_result))
-    with pytest.raises(InputError, match="cannot keep this program: a program's outputs must"):
+    with pytest.raises(InputError, match="cannot store this program: a program's outputs must"):
         database.put_best(replace(random_entries.entry(key()), codes=()))
 
 

@@ -86,7 +86,7 @@ def test_what_is_put_is_there_at_once(counted):
 def test_the_least_recently_used_go_first(counted):
     for number in range(4):
         counted.put_best(random_entries.entry(key(number)))
-    cache = ProgramCache(counted, most_entries=3)
+    cache = ProgramCache(counted, max_entries=3)
     for number in (0, 1, 2, 0, 3):
         cache.best(key(number))
     counted.asked.clear()
@@ -97,13 +97,13 @@ def test_the_least_recently_used_go_first(counted):
 
 def test_bytes_are_bounded(counted):
     size = random_entries.entry(key()).bytes
-    cache = ProgramCache(counted, most_bytes=2 * size)
+    cache = ProgramCache(counted, max_bytes=2 * size)
     for number in range(3):
         cache.put_best(random_entries.entry(key(number)))
     for number in (1, 2, 0):
         cache.best(key(number))
     assert counted.asked == [key(0)]
-    small = ProgramCache(counted, most_bytes=1)  # the one in use stays
+    small = ProgramCache(counted, max_bytes=1)  # the one in use stays
     assert small.best(key(0)) is small.best(key(0)) is not None
     small.forget()
     assert small._bytes == 0
@@ -116,7 +116,7 @@ def test_it_is_an_lru(counted, seed):
     rng, order = random.Random(seed), []
     for number in range(8):
         counted.put_best(random_entries.entry(key(number)))
-    cache = ProgramCache(counted, most_entries=4)
+    cache = ProgramCache(counted, max_entries=4)
     for _ in range(300):
         number = rng.randrange(8)
         counted.asked.clear()
@@ -171,7 +171,7 @@ def test_a_program_that_could_do_harm_is_a_miss(counted, placement, caplog):
 def test_threads_share_it(counted, monkeypatch):
     for number in range(6):
         counted.put_best(random_entries.entry(key(number)))
-    cache, wrong = ProgramCache(counted, most_entries=3), []
+    cache, wrong = ProgramCache(counted, max_entries=3), []
 
     def use(seed: int) -> None:
         rng = random.Random(seed)
@@ -190,4 +190,4 @@ def test_threads_share_it(counted, monkeypatch):
     assert len(cache._entries) == 3 and cache._bytes == sum(
         held.entry.bytes for held in cache._entries.values()
     )
-    assert program_cache.MOST_ENTRIES > 3
+    assert program_cache.MAX_CACHED_ENTRIES > 3

@@ -1,4 +1,4 @@
-"""A performance model made from measurements of small networks, and how good it is on those kept out."""
+"""Training of the learned cost model on measurements of small networks, and its errors on held-out ones."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,15 +22,17 @@ from compiler.tuning.calibration.collect import (
 )
 from hw.errors import WorkError
 
-#: Every so many-th point is kept out of training while the error is measured.
-_HELD_OUT = 6
-_LEAST_POINTS = 2 * _HELD_OUT
-_TIMED = 200
+#: One in this number of networks is held out of training to measure the error.
+_HELD_OUT_INTERVAL = 6
+#: Minimum number of measured networks.
+_MIN_NETWORKS = 2 * _HELD_OUT_INTERVAL
+#: Maximum number of predictions that are timed.
+_MAX_TIMED = 200
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Layers of a sample: their features and cycles."""
+class MeasuredLayers:
+    """Features and measured cycles of the layers of a sample."""
 
     sample: CalibrationSample
     rows: list[FeatureRow]
@@ -39,22 +41,22 @@ class Measured:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What came of it.
+    """Result of a calibration.
 
     Parameters
     ----------
-    model : Model
-        Trained with all measurements.
+    model : CycleModel
+        Cost model trained on all measurements.
     samples, fresh : int
-        Measurements, and those of them that were made now.
-    single, chain : Errors
-        On points that the model for this figure was not trained with: networks of one operator, and of several.
-    everything : Errors
-        Of both together.
+        Number of measurements, and of those made in this run.
+    single, chain : PredictionErrors
+        Errors on held-out networks of one operator, and of several, for a model trained on the others.
+    everything : PredictionErrors
+        Errors on all held-out networks.
     prediction_us : float
-        Median microseconds of a prediction from features, in process.
+        Median time of a prediction from features, in microseconds.
     features_us : float
-        The same of the features of a layer.
+        Median time to compute the features of a layer, in microseconds.
     """
 
     model: CycleModel
@@ -76,36 +78,53 @@ def calibrate(
     devices: int | None = 1,
     log: Callable[[str], None] = lambda _text: None,
 ) -> Calibration:
-    """Measure for so long, with what the journal has already, and learn.
+    """Measure networks for a given time, add the journal's earlier measurements, and train the model.
+
+    Parameters
+    ----------
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    seconds : float
+        Time limit of the measurements in seconds.
+    journal : CalibrationJournal
+        File with earlier measurements, to which new ones are appended.
+    spaces : callable
+        Returns the search spaces of a network's layers.
+    seed : int
+        Seed of the networks and of the training.
+    devices : int or None
+        Number of simulators that run concurrently; None: one per core.
+    log : callable
+        Called with each progress message.
 
     Raises
     ------
     WorkError
-        Too few points could be measured, a simulator died, or a disk is full.
+        Too few networks could be measured, a simulator died, or a disk is full.
     """
     fresh = CalibrationCollector(conditions, journal, seed, spaces, log).run(seconds, devices)
-    if len({sample.index for sample in journal.samples}) < _LEAST_POINTS:
+    if len({sample.index for sample in journal.samples}) < _MIN_NETWORKS:
         raise WorkError(
-            f"fewer than {_LEAST_POINTS} networks could be measured in {seconds:g} s: give it more time"
+            f"fewer than {_MIN_NETWORKS} networks could be measured in {seconds:g} s: give it more time"
         )
-    log(f"learning from {len(journal.samples)} measurements")
+    log(f"training on {len(journal.samples)} measurements")
     return learn(conditions, journal.samples, fresh, seed)
 
 
 def learn(
     conditions: HardwareProfile, samples: Sequence[CalibrationSample], fresh: int, seed: int = 0
 ) -> Calibration:
-    """A model of samples, and its errors on points kept out."""
+    """Train a model on samples and measure its errors on held-out networks."""
     measured = features_of(samples, conditions)
-    kept = [each for each in measured if each.sample.index % _HELD_OUT == 0]
-    judged = _train([each for each in measured if each.sample.index % _HELD_OUT], seed)
+    held_out = [each for each in measured if each.sample.index % _HELD_OUT_INTERVAL == 0]
+    evaluated = _train([each for each in measured if each.sample.index % _HELD_OUT_INTERVAL], seed)
     pairs = [
-        (len(each.sample.point.ops), sum(judged.predict_many(each.rows)[0]), each.sample.cycles)
-        for each in kept
+        (len(each.sample.point.ops), sum(evaluated.predict_many(each.rows)[0]), each.sample.cycles)
+        for each in held_out
     ]
 
-    def errors(least: int, most: int) -> PredictionErrors:
-        chosen = [(p, m) for ops, p, m in pairs if least <= ops <= most]
+    def errors(min_ops: int, max_ops: int) -> PredictionErrors:
+        chosen = [(p, m) for ops, p, m in pairs if min_ops <= ops <= max_ops]
         return PredictionErrors.of([p for p, _ in chosen], [m for _, m in chosen])
 
     single, chain, everything = errors(1, 1), errors(2, 99), errors(1, 99)
@@ -121,7 +140,7 @@ def learn(
         "chain": chain.as_json(),
     }
     model = CycleModel(_train(measured, seed).members, about)
-    rows = [row for each in kept for row in each.rows][:_TIMED]
+    rows = [row for each in held_out for row in each.rows][:_MAX_TIMED]
     return Calibration(
         model,
         len(samples),
@@ -130,12 +149,12 @@ def learn(
         chain,
         everything,
         _microseconds(lambda row: model.predict(row), rows),
-        _features_time(kept[:_TIMED], conditions),
+        _features_time(held_out[:_MAX_TIMED], conditions),
     )
 
 
-def features_of(samples: Sequence[CalibrationSample], conditions: HardwareProfile) -> list[Measured]:
-    """Features of the layers of samples, in the samples' order."""
+def features_of(samples: Sequence[CalibrationSample], conditions: HardwareProfile) -> list[MeasuredLayers]:
+    """Return features and cycles of the layers of each sample, in the samples' order."""
     stage: LoweredNetwork | None = None
     point, out = None, []
     for sample in samples:
@@ -143,12 +162,12 @@ def features_of(samples: Sequence[CalibrationSample], conditions: HardwareProfil
             point, stage = sample.point, stage_of(sample, conditions)
         rows = rows_of(stage, sample.schedules, conditions)
         cycles = apportion(stage.layers, sample.layers, {name: row.base for name, row in rows.items()})
-        out.append(Measured(sample, list(rows.values()), [cycles[name] for name in rows]))
+        out.append(MeasuredLayers(sample, list(rows.values()), [cycles[name] for name in rows]))
     return out
 
 
 def stage_of(sample: CalibrationSample, conditions: HardwareProfile) -> LoweredNetwork:
-    """The layers of a sample's network."""
+    """Return the lowered layers of a sample's network."""
     prepared = ModelCompiler(
         sample.point.graph(), conditions.config, CompileOptions(rounding="reference", dram=conditions.dram)
     )
@@ -156,7 +175,7 @@ def stage_of(sample: CalibrationSample, conditions: HardwareProfile) -> LoweredN
     return stage
 
 
-def _train(measured: Sequence[Measured], seed: int) -> CycleModel:
+def _train(measured: Sequence[MeasuredLayers], seed: int) -> CycleModel:
     rows = [row for each in measured for row in each.rows]
     return train(rows, [cycles for each in measured for cycles in each.cycles], seed)
 
@@ -170,7 +189,7 @@ def _microseconds(work: Callable[[FeatureRow], object], rows: Sequence[FeatureRo
     return 1e6 * median(taken)
 
 
-def _features_time(measured: Sequence[Measured], conditions: HardwareProfile) -> float:
+def _features_time(measured: Sequence[MeasuredLayers], conditions: HardwareProfile) -> float:
     taken = []
     for each in measured:
         stage = stage_of(each.sample, conditions)

@@ -1,4 +1,4 @@
-"""Graphs of quantized operators with random constants."""
+"""Random small networks of quantized operators for calibration."""
 
 import math
 import random
@@ -13,17 +13,17 @@ from compiler.ir.identity import identity, restored, stored
 from compiler.ir.tensor import Quantization, Tensor
 
 _SCALE = 0.05
-#: Of uniform 8-bit integers, and what results should spread over.
-_SPREAD, _WANTED = 74.0, 40.0
+#: Standard deviation of uniform 8-bit integers, and the desired one of results.
+_INPUT_DEVIATION, _RESULT_DEVIATION = 74.0, 40.0
 
 
 class QuantizedGraphBuilder:
-    """A graph under construction.
+    """Builder of graphs of quantized operators.
 
     Parameters
     ----------
     seed : int
-        Of its constants.
+        Seed of the random constants.
     """
 
     def __init__(self, seed: int):
@@ -31,11 +31,11 @@ class QuantizedGraphBuilder:
         self._count = 0
 
     def input(self, shape: tuple[int, ...]) -> Tensor:
-        """An input of int8."""
+        """Add an int8 input."""
         return self.graph.add_input(Tensor(self._name("x"), shape, "int8", Quantization.of(_SCALE, 3)))
 
-    def before(self, x: Tensor) -> Tensor:
-        """The first input if a tensor has its shape, else a new one."""
+    def skip_input(self, x: Tensor) -> Tensor:
+        """Return the first input if it has the shape of a tensor, else add a new input of that shape."""
         first = self.graph.tensors[self.graph.inputs[0]]
         return first if first.shape == x.shape else self.input(x.shape)
 
@@ -49,7 +49,7 @@ class QuantizedGraphBuilder:
         scale: float = _SCALE,
         **attributes: Any,
     ) -> Tensor:
-        """What an operator makes of some tensors; it means what `like` does."""
+        """Add an operator and return its output, quantized like `like` if given."""
         meaning = Quantization.of(scale, -3) if like is None else like.quantization
         out = self.graph.add_tensor(Tensor(self._name("t"), made, "int8", meaning))
         names = tuple(tensor.name for tensor in inputs)
@@ -57,7 +57,7 @@ class QuantizedGraphBuilder:
         return out
 
     def softmax(self, x: Tensor) -> Tensor:
-        """Over the last dimension."""
+        """Add a softmax over the last dimension and return its output."""
         made = self.graph.add_tensor(Tensor(self._name("t"), x.shape, "int8", Quantization.of(1 / 256, -128)))
         node = Node(
             f"softmax {made.name}",
@@ -78,10 +78,12 @@ class QuantizedGraphBuilder:
         shape: tuple[int, ...],
         **attributes: Any,
     ) -> Tensor:
-        """An operator with random weights, a scale for each output channel, and a bias."""
+        """Add an operator with random weights, per-channel scales and a bias, and return its output."""
         data = self.rng.integers(-127, 128, weights).astype(np.int8)
         terms, channels = max(data.size // weights[axis], 1), weights[axis]
-        scales = self.rng.uniform(0.5, 1.5, channels) * _WANTED / (_SPREAD**2 * np.sqrt(terms))
+        scales = (
+            self.rng.uniform(0.5, 1.5, channels) * _RESULT_DEVIATION / (_INPUT_DEVIATION**2 * np.sqrt(terms))
+        )
         meaning = Quantization(tuple(scales.astype(np.float32).tolist()), (0,) * channels, axis)
         w = self.graph.add_tensor(Tensor(self._name("w"), weights, "int8", meaning, data))
         bias = self.rng.integers(-1000, 1000, channels).astype(np.int32)
@@ -93,27 +95,28 @@ class QuantizedGraphBuilder:
         return f"{kind}{self._count}"
 
 
-#: Multiply-accumulates over N*N, and elements over N, of a point at most: a fraction of a second of simulation.
-_MOST_CYCLES = 12_000
-_PATIENCE = 1000
-#: Part of the chains of dense layers that have a single row.
-_VECTORS = 0.7
+#: Maximum estimated cycles of the slowest operator, which limits simulation to a fraction of a second.
+_MAX_CYCLES = 12_000
+#: Maximum number of draws until a network is small enough.
+_MAX_ATTEMPTS = 1000
+#: Fraction of chains of dense layers that have a single row.
+_SINGLE_ROW_FRACTION = 0.7
 _WINDOWS = (1, 3, 3, 5)
 
 
 @identity("HpmOp", "kind", "size", "window", "stride", "groups")
 @dataclass(frozen=True)
 class CalibrationOp:
-    """One operator of a point.
+    """Operator of a calibration network.
 
     Parameters
     ----------
     kind : str
-        A key of KINDS.
+        One of KINDS.
     size : int
-        Output channels, where the kind has a choice.
+        Number of output channels; 0 if the input determines it.
     window, stride, groups : int
-        Of convolutions and pools.
+        Kernel size, stride and groups of convolutions and pools.
     """
 
     kind: str
@@ -126,21 +129,21 @@ class CalibrationOp:
 @identity("Point", "shape", "ops")
 @dataclass(frozen=True)
 class CalibrationNetwork:
-    """A network of one operator or a short chain.
+    """Network of one operator or a short chain.
 
     Parameters
     ----------
     shape : (int, int, int)
         Rows, columns and channels of its input.
-    ops : tuple of Op
-        One after the other.
+    ops : tuple of CalibrationOp
+        Operators in execution order.
     """
 
     shape: tuple[int, int, int]
     ops: tuple[CalibrationOp, ...]
 
     def graph(self, seed: int = 0) -> Graph:
-        """With random weights."""
+        """Build the graph with random weights."""
         draft = QuantizedGraphBuilder(seed)
         h, w, c = self.shape
         x = draft.input((1, h, w, c))
@@ -149,23 +152,23 @@ class CalibrationNetwork:
         return draft.graph.finish([x.name])
 
     def as_json(self) -> dict[str, Any]:
-        """As numbers and text."""
+        """Return the network as JSON values."""
         return stored(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "CalibrationNetwork":
-        """From what `as_json` gives."""
+        """Restore a network from the values of `as_json`."""
         h, w, c = data["shape"]
         return CalibrationNetwork((h, w, c), tuple(restored(CalibrationOp, each) for each in data["ops"]))
 
     @property
     def family(self) -> str:
-        """Its kinds."""
+        """Operator kinds joined by "+"."""
         return "+".join(op.kind for op in self.ops)
 
 
-def _made(shape: tuple[int, ...], op: CalibrationOp) -> tuple[int, int, int]:
-    """Shape of a windowed operator's output, padded as "same" is."""
+def _output_shape(shape: tuple[int, ...], op: CalibrationOp) -> tuple[int, int, int]:
+    """Return the output shape of a windowed operator with "same" padding."""
     _, h, w, c = shape
     return -(-h // op.stride), -(-w // op.stride), op.size or c
 
@@ -180,9 +183,9 @@ def _window(shape: tuple[int, ...], op: CalibrationOp) -> dict[str, Any]:
 
 
 def _add(draft: QuantizedGraphBuilder, x: Tensor, op: CalibrationOp) -> Tensor:
-    """The operator behind a tensor of four dimensions."""
+    """Add an operator that reads a four-dimensional tensor, and return its output."""
     shape = x.shape
-    h, w, c = _made(shape, op)
+    h, w, c = _output_shape(shape, op)
     if op.kind == "conv":
         weights = (op.size, op.window, op.window, shape[3] // op.groups)
         more = _window(shape, op) | {"dilations": (1, 1), "groups": op.groups}
@@ -207,7 +210,7 @@ def _add(draft: QuantizedGraphBuilder, x: Tensor, op: CalibrationOp) -> Tensor:
 
 _PLAIN = {
     "add": lambda d, x: d.node("add", [x, d.input(x.shape)], x.shape, scale=0.2),
-    "residual": lambda d, x: d.node("add", [x, d.before(x)], x.shape, scale=0.2),
+    "residual": lambda d, x: d.node("add", [x, d.skip_input(x)], x.shape, scale=0.2),
     "mul": lambda d, x: d.node("mul", [x, d.input(x.shape)], x.shape, scale=0.2),
     "relu": lambda d, x: d.node("clip", [x], x.shape, like=x, low=0.0, high=math.inf),
     "tanh": lambda d, x: d.node("tanh", [x], x.shape, scale=1 / 128),
@@ -221,9 +224,9 @@ _PLAIN = {
     "mean": lambda d, x: d.node("reduce_mean", [x], (1, 1, 1, x.shape[3]), like=x, axes=(1, 2), keep=True),
     "norm": lambda d, x: d.node("layer_norm", [x], x.shape, scale=0.03, axis=3, epsilon=1e-5),
 }
-#: Kinds of operators there are points of.
+#: Operator kinds of calibration networks.
 KINDS = ("conv", "depthwise", "dense", "max_pool", "avg_pool", "matmul", *_PLAIN)
-#: How often each single operator is drawn.
+#: Relative frequencies of networks of a single operator.
 _SINGLE = {
     "conv": 12,
     "depthwise": 4,
@@ -265,23 +268,23 @@ _CHAINS = (
 
 
 def singles(n: int, rng: random.Random) -> Iterator[CalibrationNetwork]:
-    """Single operators without end, of a machine of n lanes."""
+    """Yield an endless sequence of single operators for a machine of n lanes."""
     kinds, weights = list(_SINGLE), list(_SINGLE.values())
     while True:
         yield _draw(n, rng, (rng.choices(kinds, weights)[0],))
 
 
 def chains(n: int, rng: random.Random) -> Iterator[CalibrationNetwork]:
-    """Short chains without end."""
+    """Yield an endless sequence of short chains for a machine of n lanes."""
     while True:
         yield _draw(n, rng, rng.choice(_CHAINS))
 
 
 def _draw(n: int, rng: random.Random, kinds: tuple[str, ...]) -> CalibrationNetwork:
-    """A point that is not too slow."""
-    for _ in range(_PATIENCE):
+    """Draw a network of some operator kinds that is small enough to simulate."""
+    for _ in range(_MAX_ATTEMPTS):
         side, c = rng.choice((1, 2, 4, 6, 8, 12, 16, 24, 32)), _channels(n, rng)
-        if len(kinds) > 1 and all(kind == "dense" for kind in kinds) and rng.random() < _VECTORS:
+        if len(kinds) > 1 and all(kind == "dense" for kind in kinds) and rng.random() < _SINGLE_ROW_FRACTION:
             side = 1
         wide = side if rng.random() < 0.6 else rng.choice((1, 3, 8, 10, 16, 31))
         ops, now = [], c
@@ -290,9 +293,9 @@ def _draw(n: int, rng: random.Random, kinds: tuple[str, ...]) -> CalibrationNetw
             now = op.size or now
             ops.append(op)
         point = CalibrationNetwork((side, wide, c), tuple(ops))
-        if _cost(n, point) <= _MOST_CYCLES and ("mean" not in kinds[:1] or side * wide > 1):
+        if _cost(n, point) <= _MAX_CYCLES and ("mean" not in kinds[:1] or side * wide > 1):
             return point
-    raise AssertionError("small points are drawn often")
+    raise AssertionError("most draws are small enough")
 
 
 def _op(
@@ -314,7 +317,7 @@ def _op(
 
 
 def _channels(n: int, rng: random.Random) -> int:
-    """Mostly whole blocks of n, or one more or less; few of them more often than many."""
+    """Draw a channel count: mostly a small multiple of n, sometimes one more or less."""
     if rng.random() < 0.15:
         return rng.choice((1, 3, n // 2, 10))
     blocks = rng.choice((1, 1, 2, 2, 3, 4, 6, 8, 12, 16))
@@ -322,7 +325,7 @@ def _channels(n: int, rng: random.Random) -> int:
 
 
 def _cost(n: int, point: CalibrationNetwork) -> float:
-    """About the cycles of the slowest operator."""
+    """Estimate the cycles of the slowest operator."""
     h, w, c = point.shape
     most = h * w * -(-c // n)
     for op in point.ops:

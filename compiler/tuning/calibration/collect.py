@@ -1,4 +1,4 @@
-"""Measurements of a calibration, kept one by one as lines of JSON: another one goes on from there."""
+"""Measurement of calibration networks, with a journal of JSON lines from which an interrupted run continues."""
 
 import json
 import random
@@ -35,18 +35,18 @@ FORMAT, VERSION = "mla-hpm-points", 2
 @identity("Sample", "index", "number", "point", "schedules", "layers")
 @dataclass(frozen=True)
 class CalibrationSample:
-    """A point under one schedule, measured.
+    """Measurement of a network under one schedule.
 
     Parameters
     ----------
     index, number : int
-        Of the point; of the schedule among those of the point, 0 for the static compiler's.
-    point : Point
-        What was measured.
-    schedules : dict
-        Of each layer, by name.
-    layers : dict
-        Cycles of each, by name.
+        Index of the network, and of the schedule for this network; 0 for the static compiler's.
+    point : CalibrationNetwork
+        Network that was measured.
+    schedules : dict of str to LayerSchedule
+        Schedule of each layer, by layer name.
+    layers : dict of str to int
+        Cycles of each layer, by layer name.
     """
 
     index: int
@@ -57,35 +57,35 @@ class CalibrationSample:
 
     @property
     def cycles(self) -> int:
-        """Of all layers."""
+        """Total cycles of all layers."""
         return sum(self.layers.values())
 
 
 class CalibrationJournal:
-    """The file of a calibration.
+    """File with the measurements of a calibration.
 
     Parameters
     ----------
     path : Path
-        Of the file; made if it is not there.
+        Path of the file; created if it does not exist.
     key : str
-        Name of the conditions.
+        Key of the hardware profile.
     seed : int
-        Of the points.
+        Seed of the networks.
 
     Attributes
     ----------
-    samples : list of Sample
-        All that have been measured.
+    samples : list of CalibrationSample
+        All measurements so far.
     done : set of int
-        Points of which nothing is left to do.
+        Indices of completely measured networks.
 
     Raises
     ------
     InputError
-        The file is of something else: says what to do.
+        The file is damaged or belongs to another calibration.
     WorkError
-        It cannot be written.
+        The file cannot be written.
     """
 
     def __init__(self, path: Path, key: str, seed: int):
@@ -96,29 +96,29 @@ class CalibrationJournal:
         try:
             text = path.read_text("utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); remove it to begin anew") from None
+            raise InputError(f"{path}: cannot be read ({error}); remove it to start over") from None
         lines = text.splitlines(keepends=True)
         if lines and parsed_line(lines[0]) != header:
             raise InputError(
-                f"{path}: measurements of other conditions, of another seed or version; remove it to begin anew"
+                f"{path}: has measurements of other conditions, seed or version; remove it to start over"
             )
-        whole = [line for line in lines[1:] if line.endswith("\n")]  # the last one may be torn
-        for line in whole:
+        complete = [line for line in lines[1:] if line.endswith("\n")]  # the last line may be incomplete
+        for line in complete:
             self._read(line)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("w", encoding="utf-8") as file:
-                file.writelines([json.dumps(header) + "\n", *whole])
+                file.writelines([json.dumps(header) + "\n", *complete])
         except OSError as error:
             raise WorkError(f"{path}: cannot be written: {error.strerror}") from None
 
     def add(self, sample: CalibrationSample) -> None:
-        """Keep a sample."""
+        """Append a sample."""
         self.samples.append(sample)
         self._write(stored(sample))
 
     def finish(self, index: int) -> None:
-        """Nothing of a point is left to do."""
+        """Mark a network as completely measured."""
         self.done.add(index)
         self._write({"done": index})
 
@@ -142,11 +142,11 @@ class CalibrationJournal:
                 CalibrationSample(int(data["index"]), int(data["number"]), point, schedules, layers)
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{self.path}: damaged line ({error}); remove the file to begin anew") from None
+            raise InputError(f"{self.path}: damaged line ({error}); remove the file to start over") from None
 
 
 def parsed_line(line: str) -> dict[str, Any]:
-    """The JSON object of a line; an empty one, if it is none."""
+    """Parse a line as a JSON object; return an empty one if it is invalid."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -154,54 +154,55 @@ def parsed_line(line: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-#: Part of the points that are chains.
-CHAINS = 0.3
-#: Schedules of a point: the first, some drawn from all tilings, some of these changed; of a chain also the first one
-#: with two neighbours together in another way, which is what the fusion engine compares.
-_DRAWN, _CHANGED, _OTHERWISE = 3, 2, 3
-_CHANGES = 2
-#: Part of the layers of a chain that are drawn anew.
-_SHARE = 0.6
-#: Part of its schedules in which a layer goes with the one before it in another way than by estimates.
-_TOGETHER = 0.5
-#: A schedule that takes more cycles is of no use to anybody.
-_LIMIT = 150_000
+#: Fraction of networks that are chains.
+CHAIN_FRACTION = 0.3
+#: Number of schedules per network besides the static compiler's: with random tilings, and with random tilings that are
+#: mutated; for chains also with two neighbours fused differently, as the fusion engine's options are.
+_DRAWN, _MUTATED, _FUSION_VARIANTS = 3, 2, 3
+#: Maximum number of changes of a mutated layer schedule.
+_MAX_CHANGES = 2
+#: Fraction of the layers of a chain whose schedules are drawn.
+_DRAWN_FRACTION = 0.6
+#: Fraction of the drawn schedules of a chain in which two neighbours are fused differently.
+_FUSION_FRACTION = 0.5
+#: Maximum cycles of a measurement.
+_MAX_CYCLES = 150_000
 _DRAM_BYTES = 1 << 24
-#: Seconds from one message to the next.
-_SAY = 10.0
+#: Minimum interval of progress messages in seconds.
+_LOG_INTERVAL_S = 10.0
 
 
 class CalibrationSpace(Protocol):
-    """The schedules of a layer."""
+    """Search space of a layer."""
 
     def draw(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
-        """One of its tilings."""
+        """Return a random tiling."""
         ...
 
     def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
-        """A schedule that differs in one thing."""
+        """Return a schedule with one random change."""
         ...
 
 
-#: Spaces of all layers of a network, by name.
+#: Function that returns the search spaces of all layers of a network, by layer name.
 Spaces = Callable[[MlaConfig, list[LoweredNetwork], DramTiming], Mapping[str, CalibrationSpace]]
 
 
 class CalibrationCollector:
-    """Measures points until time is over.
+    """Measures random networks for a limited time.
 
     Parameters
     ----------
-    conditions : Conditions
-        The machine and its memory.
-    journal : Journal
-        Keeps what is measured.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    journal : CalibrationJournal
+        File that measurements are appended to.
     seed : int
-        Of the points.
+        Seed of the networks.
     spaces : callable
-        Gives the schedules to draw from.
+        Returns the search spaces of a network's layers.
     log : callable
-        Hears of progress.
+        Called with each progress message.
     """
 
     def __init__(
@@ -214,11 +215,11 @@ class CalibrationCollector:
     ):
         self.conditions, self.journal, self.seed = conditions, journal, seed
         self.spaces, self.log = spaces, log
-        self._lock, self._told = Lock(), 0.0
-        self._have = {(sample.index, sample.number) for sample in journal.samples}
+        self._lock, self._last_message = Lock(), 0.0
+        self._measured = {(sample.index, sample.number) for sample in journal.samples}
 
     def run(self, seconds: float, devices: int | None = 1) -> int:
-        """Measure for so long; returns the samples that were made anew.
+        """Measure for a number of seconds; return the number of new samples.
 
         Raises
         ------
@@ -236,47 +237,54 @@ class CalibrationCollector:
                     if index not in self.journal.done:
                         chunk.append(index)
                     index += 1
-                pool.map(lambda device, each: self._point(device, each, end), chunk)
+                pool.map(lambda device, each: self._network(device, each, end), chunk)
         return len(self.journal.samples) - before
 
-    def _point(self, device: "RtlDevice", index: int, end: float) -> None:
-        """Measure what is left of a point, while there is time."""
+    def _network(self, device: "RtlDevice", index: int, end: float) -> None:
+        """Measure the remaining schedules of a network until the time limit."""
         rng = random.Random(f"{self.seed} {index}")
         point = draw_network(self.conditions.config.n, rng)
         with self._lock:
             left = max(end - monotonic(), 0.0)
-            if monotonic() - self._told > _SAY:
-                self._told = monotonic()
+            if monotonic() - self._last_message > _LOG_INTERVAL_S:
+                self._last_message = monotonic()
                 self.log(
-                    f"{len(self.journal.samples)} measurements, {left:.0f} s left; point {index}: {point.family}"
+                    f"{len(self.journal.samples)} measurements, {left:.0f} s left; network {index}: {point.family}"
                 )
         try:
-            tries = _Tries(point, self.conditions, rng, self.spaces)
-        except InputError:  # no operator for this machine
+            variants = _NetworkVariants(point, self.conditions, rng, self.spaces)
+        except InputError:  # not supported on this machine
             return
-        for number, network in tries.networks():
+        for number, network in variants.networks():
             if monotonic() > end:
                 return
-            if (index, number) not in self._have:
-                self._measure(device, tries, index, number, network)
+            if (index, number) not in self._measured:
+                self._measure(device, variants, index, number, network)
         with self._lock:
             self.journal.finish(index)
 
     def _measure(
-        self, device: "RtlDevice", tries: "_Tries", index: int, number: int, network: CompiledNetwork
+        self,
+        device: "RtlDevice",
+        variants: "_NetworkVariants",
+        index: int,
+        number: int,
+        network: CompiledNetwork,
     ) -> None:
         config, rate = self.conditions.config, self.conditions.rate
-        found = measure_network(device, network, tries.reference.golden_io(0), bus_rate(config, rate), _LIMIT)
+        found = measure_network(
+            device, network, variants.reference.golden_io(0), bus_rate(config, rate), _MAX_CYCLES
+        )
         if not isinstance(found, Measurement):
             return
         if not found.exact:
-            self.log(f"point {index}, schedule {number} ({tries.point.family}): wrong outputs; left out")
+            self.log(f"network {index}, schedule {number} ({variants.point.family}): wrong outputs; left out")
             return
         layers = {entry.names[0]: entry.cycles for entry in found.layers if len(entry.names) == 1}
         if len(layers) == len(found.layers):
             with self._lock:
                 self.journal.add(
-                    CalibrationSample(index, number, tries.point, dict(network.schedule.layers), layers)
+                    CalibrationSample(index, number, variants.point, dict(network.schedule.layers), layers)
                 )
 
     def _open(self) -> "RtlDevice":
@@ -293,17 +301,17 @@ class CalibrationCollector:
 
 
 def draw_network(n: int, rng: random.Random) -> CalibrationNetwork:
-    """The next point: most are single operators."""
-    return next(chains(n, rng) if rng.random() < CHAINS else singles(n, rng))
+    """Draw a network; most have a single operator."""
+    return next(chains(n, rng) if rng.random() < CHAIN_FRACTION else singles(n, rng))
 
 
-class _Tries:
-    """A point compiled under one schedule after another.
+class _NetworkVariants:
+    """Network compiled under several schedules.
 
     Raises
     ------
     InputError
-        It is not for the machine, or only in part.
+        The machine cannot run the whole network.
     """
 
     def __init__(
@@ -320,14 +328,14 @@ class _Tries:
             or self.first.host
             or dram_bytes(self.first) > _DRAM_BYTES
         ):
-            raise InputError(f"{point.family}: not all of it runs on the machine in one go")
+            raise InputError(f"{point.family}: the accelerator cannot run the network as one stage")
         self.spaces = spaces(conditions.config, stages, conditions.dram)
         self.reference = GoldenModelReference(self.first)
 
     def networks(self) -> Iterator[tuple[int, CompiledNetwork]]:
-        """Those that can be compiled, each schedule once, with their numbers."""
+        """Yield the distinct networks that can be compiled, each with the number of its schedule."""
         seen: set[str] = set()
-        for number in range(1 + _DRAWN + _CHANGED + (_OTHERWISE if len(self.spaces) > 1 else 0)):
+        for number in range(1 + _DRAWN + _MUTATED + (_FUSION_VARIANTS if len(self.spaces) > 1 else 0)):
             schedule = self._schedule(number)
             text = schedule.to_json()
             if text in seen:
@@ -342,34 +350,34 @@ class _Tries:
 
     def _schedule(self, number: int) -> Schedule:
         first = self.first.schedule
-        if number > _DRAWN + _CHANGED:
-            return replace(first, layers=first.layers | _together(self.rng, first.layers))
+        if number > _DRAWN + _MUTATED:
+            return replace(first, layers=first.layers | _change_fusion(self.rng, first.layers))
         return self._draw(number) if number else first
 
     def _draw(self, number: int) -> Schedule:
         first, rng = self.first.schedule, self.rng
         layers = dict(first.layers)
         for name, space in self.spaces.items():
-            if len(self.spaces) == 1 or rng.random() < _SHARE:
+            if len(self.spaces) == 1 or rng.random() < _DRAWN_FRACTION:
                 layers[name] = space.draw(rng, layers[name])
-            for _ in range(rng.randint(1, _CHANGES) if number > _DRAWN else 0):
+            for _ in range(rng.randint(1, _MAX_CHANGES) if number > _DRAWN else 0):
                 layers[name] = space.change(rng, layers[name])
-        if len(layers) > 1 and rng.random() < _TOGETHER:
-            layers |= _together(rng, layers)
+        if len(layers) > 1 and rng.random() < _FUSION_FRACTION:
+            layers |= _change_fusion(rng, layers)
         return replace(first, layers=layers)
 
 
-def _together(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[str, LayerSchedule]:
-    """Two neighbours in one program or in two, in turns or not, the result between them on the chip or in DRAM."""
+def _change_fusion(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[str, LayerSchedule]:
+    """Toggle one kind of fusion of two random neighbours: one program, interleaving, or intermediate tensor on chip."""
     names = list(layers)
     number = rng.randrange(1, len(names))
     first, second = ((name, layers[name]) for name in names[number - 1 : number + 1])
-    way = rng.choice(("same_program_as_previous", "interleave", "on_chip"))
-    if way == "same_program_as_previous":
+    field = rng.choice(("same_program_as_previous", "interleave", "on_chip"))
+    if field == "same_program_as_previous":
         return {
             second[0]: replace(second[1], same_program_as_previous=not second[1].same_program_as_previous)
         }
-    if way == "on_chip":
+    if field == "on_chip":
         return {first[0]: replace(first[1], on_chip=not first[1].on_chip)}
-    turns = not second[1].interleave
-    return {name: replace(schedule, interleave=turns) for name, schedule in (first, second)}
+    interleave = not second[1].interleave
+    return {name: replace(schedule, interleave=interleave) for name, schedule in (first, second)}

@@ -1,8 +1,8 @@
-"""Results that stay in the scratchpad, made and read block by block of channels.
+"""Channel-block streaming: intermediate tensors in the scratchpad that are written and read in blocks of channels.
 
-A convolution that makes one block of N channels after the other lets who reads them begin with the first, and one whose
-sums are cut begins before the last block that it reads is there: neither waits for the other's pipeline to run dry. A
-pool behind such a convolution has its share of FUSE while MATRIX makes the next block.
+If a convolution computes its result in blocks of N channels, the next layer can start with the first block. If its sums
+are split by input channels, it can start before the last input block is available. Neither layer then waits for the
+other's pipeline to drain. A pool after such a convolution uses FUSE while MATRIX computes the next block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,12 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.search.layer_space import LayerSpace, Tiling
 from compiler.util.tiles import ceil_div, cuts
 
-#: Blocks of channels of a tile at most, and ways to cut a layer that are looked at.
-_BLOCKS, _WAYS = 2, 3
+#: Maximum number of channel blocks of a tile; maximum number of tilings considered per layer.
+_MAX_BLOCKS, _MAX_TILINGS = 2, 3
 
 
 def channel_block_tilings(space: LayerSpace) -> list[Tiling]:
-    """Tilings of a convolution by blocks of channels, its sums cut and whole; those of most rows at once first."""
+    """Return tilings of a convolution by channel blocks, with sums split or whole, fewest row tiles first."""
     layer = space.layer
     if (
         not isinstance(layer, ConvLayer)
@@ -35,76 +35,88 @@ def channel_block_tilings(space: LayerSpace) -> list[Tiling]:
         or not (space.context.x_on_chip or space.context.y_on_chip)
     ):
         return []
-    found = [t for t in space.tilings if t.schedule.order == "channels" and t.schedule.columns <= _BLOCKS]
+    found = [t for t in space.tilings if t.schedule.order == "channels" and t.schedule.columns <= _MAX_BLOCKS]
     found.sort(key=lambda tiling: (ceil_div(layer.shapes[layer.y].h, tiling.schedule.rows), tiling.estimate))
     deep = ceil_div(layer.weights.shape[3], space.context.config.n)
     return [
         replace(tiling, schedule=replace(tiling.schedule, depth=depth))
-        for tiling in found[:_WAYS]
+        for tiling in found[:_MAX_TILINGS]
         for depth in _depths(deep, tiling.schedule, cut=space.context.x_on_chip)
     ]
 
 
 def _depths(deep: int, schedule: LayerSchedule, *, cut: bool) -> Iterator[int]:
-    """Blocks of input channels that are summed up by one command."""
+    """Yield choices for the number of input channel blocks that one command sums."""
     whole = not cut or schedule.fold_kernel_width or schedule.im2col or deep == 1
     yield from (deep,) if whole else dict.fromkeys((ceil_div(deep, 2), deep - 1, ceil_div(deep, 4), deep))
 
 
-#: Cycles of a command of FUSE beside its rows.
-_COMMAND = 60
-#: Cycles from the last sum of one layer until the other works on it, and back again.
-_TURN = 300
-#: Cycles from the last sum of a tile until its place is free again, its draining left out.
-_DRAINED = 150
-#: Blocks that go together, and groups of them that there is room for.
-_GROUPS, _AHEAD = (1, 2), (1, 2)
-#: Sums of a layer that there is room for at once, at most.
+#: Overhead cycles of a FUSE command, in addition to its rows.
+_COMMAND_CYCLES = 60
+#: Cycles from the last sum of one layer until the other layer processes it, and back.
+_SWITCH_CYCLES = 300
+#: Cycles from the last sum of a tile until its accumulator slot is free again, without the epilogue itself.
+_RELEASE_CYCLES = 150
+#: Choices for the channel blocks per group, and for the groups that are buffered.
+_GROUPS, _BUFFERED_GROUPS = (1, 2), (1, 2)
+#: Choices for the number of accumulator buffers of a layer.
 _SUMS = (2, 3, 4)
-#: Strips of a depthwise convolution at most.
-_STRIPS = 4
-#: Bands of the image that there is room for.
+#: Maximum number of vertical strips of a depthwise convolution.
+_MAX_STRIPS = 4
+#: Number of buffered bands of the input image.
 _BANDS = 2
 
 
 @dataclass(frozen=True)
-class _Way:
-    """Blocks together, planes, rows and places for sums of the convolution; rows, width and places of the other."""
+class _PairTiling:
+    """Tiling of both layers of a pair.
+
+    Parameters
+    ----------
+    group : int
+        Number of channel blocks computed per group.
+    planes : int
+        Number of buffered channel blocks of the intermediate tensor.
+    rows, sums : int
+        Rows of a tile and accumulator buffers of the convolution.
+    depthwise_rows, width, depthwise_sums : int
+        Rows and width of a tile, and accumulator buffers of the depthwise convolution.
+    """
 
     group: int
     planes: int
     rows: int
     sums: int
-    its_rows: int
+    depthwise_rows: int
     width: int
-    its_sums: int
+    depthwise_sums: int
 
 
 def pair_refusal(lowered: LoweredNetwork, number: int) -> str:
-    """Why a layer and the next one are no such pair; empty if they are."""
+    """Return the reason why a layer and the next one cannot be a streaming pair; empty if they can."""
     first, *after = lowered.layers[number : number + 2]
     if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
-        return "the first is no convolution of one group and one image"
+        return "the first layer is not a convolution with one group and batch size 1"
     if not after or not isinstance(after[0], DepthwiseLayer) or after[0].x != first.y:
-        return "no depthwise convolution right behind it reads its result"
+        return "the next layer is not a depthwise convolution that reads its result"
     readers = sum(first.y in layer.inputs for layer in lowered.layers)
     if readers > 1 or first.y in lowered.graph.outputs:
-        return "others read its result too"
+        return "other layers or the host read the intermediate tensor too"
     return ""
 
 
 @dataclass(frozen=True)
 class FusedPair:
-    """A way to carry out a pair, with its estimated cycles.
+    """Schedules of a pair of layers, with their estimated cycles.
 
     Parameters
     ----------
     estimate : float
-        Cycles of both.
+        Estimated cycles of both layers.
     first, second : LayerSchedule
-        How each is carried out.
+        Schedules of the two layers.
     start : float
-        Cycles of the estimate until the first weights are there: fewer if LOAD is ahead of the layer before.
+        Cycles of the estimate until the first weights arrive; fewer pass if LOAD runs ahead of the previous layer.
     """
 
     estimate: float
@@ -115,33 +127,33 @@ class FusedPair:
 
 @dataclass(frozen=True)
 class PooledPair:
-    """A convolution and the pool that alone reads it.
+    """Convolution and pool, where the pool is the only reader of the convolution's result.
 
     Parameters
     ----------
     first, second : LayerSpace
-        Of both.
+        Search spaces of the convolution and of the pool.
     """
 
     first: LayerSpace
     second: LayerSpace
 
     def candidates(self) -> list[FusedPair]:
-        """The convolution's ways by blocks, and the pool that takes turns with it."""
+        """Return the convolution's tilings by channel blocks, each with an interleaved schedule of the pool."""
         pools = [tiling for tiling in self.second.tilings if tiling.schedule.columns == 1][:1]
         return [
             FusedPair(
-                way.estimate,
-                replace(way.schedule, interleave=True),
-                replace(pool.schedule, columns=way.schedule.columns, interleave=True),
+                tiling.estimate,
+                replace(tiling.schedule, interleave=True),
+                replace(pool.schedule, columns=tiling.schedule.columns, interleave=True),
             )
-            for way in channel_block_tilings(self.first)
+            for tiling in channel_block_tilings(self.first)
             for pool in pools
         ]
 
 
 def pooled_pairs(lowered: LoweredNetwork, spaces: Sequence[LayerSpace]) -> dict[int, PooledPair]:
-    """Pairs by the number of their first layer."""
+    """Return the pairs of convolution and pool by the index of their first layer."""
     out = {}
     for number, (first, second) in enumerate(pairwise(spaces)):
         conv, pool = first.layer, second.layer
@@ -154,18 +166,18 @@ def pooled_pairs(lowered: LoweredNetwork, spaces: Sequence[LayerSpace]) -> dict[
 
 
 class PlanePair:
-    """A pair that may be carried out together.
+    """Convolution and depthwise convolution that may stream channel blocks.
 
     Parameters
     ----------
     first : ConvLayer
-        Makes planes.
+        Convolution that writes channel blocks.
     second : DepthwiseLayer
-        Reads them.
-    context : Spot
-        What the first one finds.
+        Depthwise convolution that reads them.
+    context : TilingContext
+        Resources available to the first layer.
     y_on_chip : bool
-        Whether the second one's result stays in the scratchpad.
+        True if the result of the second layer stays in the scratchpad.
     """
 
     def __init__(self, first: ConvLayer, second: DepthwiseLayer, context: TilingContext, y_on_chip: bool):
@@ -175,8 +187,8 @@ class PlanePair:
         self.blocks = ceil_div(self.t.c, self.n)
 
     def candidates(self) -> list[FusedPair]:
-        """Ways that fit by estimate, best first."""
-        found = [self._fused(layout, way) for layout in self._layouts() for way in self._ways()]
+        """Return the schedules that fit by estimate, best first."""
+        found = [self._fused(layout, tiling) for layout in self._layouts() for tiling in self._tilings()]
         return sorted((fused for fused in found if fused), key=lambda each: each.estimate)
 
     def _layouts(self) -> list[Im2colLayout]:
@@ -186,100 +198,102 @@ class PlanePair:
             if layout == Im2colLayout.PIXELS or can_fold(self.first, self.context.x_on_chip, layout)
         ]
 
-    def _ways(self) -> Iterator[_Way]:
-        """All that the accumulator holds."""
-        widths = sorted({ceil_div(self.y.w, strips) for strips in range(1, _STRIPS + 1)})
-        for group, ahead in product(_GROUPS, _AHEAD):
+    def _tilings(self) -> Iterator[_PairTiling]:
+        """Yield the tilings that fit the accumulator."""
+        widths = sorted({ceil_div(self.y.w, strips) for strips in range(1, _MAX_STRIPS + 1)})
+        for group, buffered in product(_GROUPS, _BUFFERED_GROUPS):
             if group > self.blocks:
                 continue
-            for rows, sums, width, its_sums in product(cuts(self.t.h), _SUMS, widths, _SUMS):
+            for rows, sums, width, depthwise_sums in product(cuts(self.t.h), _SUMS, widths, _SUMS):
                 left = self.context.acc_rows - sums * rows * self.t.w * group
-                its_rows = self._even(left // (its_sums * width * group))
-                if its_rows:
-                    yield _Way(
+                depthwise_rows = self._even(left // (depthwise_sums * width * group))
+                if depthwise_rows:
+                    yield _PairTiling(
                         group,
-                        group * min(ahead, ceil_div(self.blocks, group)),
+                        group * min(buffered, ceil_div(self.blocks, group)),
                         rows,
                         sums,
-                        its_rows,
+                        depthwise_rows,
                         width,
-                        its_sums,
+                        depthwise_sums,
                     )
 
     def _even(self, most: int) -> int:
-        """So many rows, or fewer, that all tiles are about as high."""
+        """Return the number of rows, at most `most`, for which tiles have about equal heights; 0 if `most` is."""
         return ceil_div(self.y.h, ceil_div(self.y.h, most)) if most > 0 else 0
 
-    def _fused(self, layout: Im2colLayout, way: _Way) -> FusedPair | None:
-        layer, n, group = self.first, self.n, way.group
+    def _fused(self, layout: Im2colLayout, tiling: _PairTiling) -> FusedPair | None:
+        layer, n, group = self.first, self.n, tiling.group
         conv = ConvTiler(self.context, layer, layout, 1)
-        band_bytes, band_beats = conv.image(way.rows, 1.0)
+        band_bytes, band_beats = conv.image(tiling.rows, 1.0)
         weights = layer.weights[0].size * n * group
-        its_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
-        out = 0 if self.y_on_chip else 2 * way.its_rows * way.width * group * n
+        depthwise_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
+        out = 0 if self.y_on_chip else 2 * tiling.depthwise_rows * tiling.width * group * n
         w_buffers = min(2, ceil_div(self.blocks, group))
-        left = self.context.free - way.planes * self.t.h * self.t.w * n - _BANDS * band_bytes
-        if left < w_buffers * weights + its_weights + out:
+        left = self.context.free - tiling.planes * self.t.h * self.t.w * n - _BANDS * band_bytes
+        if left < w_buffers * weights + depthwise_weights + out:
             return None
-        tiles, groups = ceil_div(self.t.h, way.rows), ceil_div(self.blocks, group)
-        tile = way.rows * self.t.w
+        tiles, groups = ceil_div(self.t.h, tiling.rows), ceil_div(self.blocks, group)
+        tile = tiling.rows * self.t.w
         array = tiles * group * conv.passes * max(tile, n)
-        drain = tiles * (tile * group + _COMMAND)
-        places = tiles * (array / tiles + tile * group + _DRAINED) / way.sums
+        drain = tiles * (tile * group + _COMMAND_CYCLES)
+        slot_cycles = tiles * (array / tiles + tile * group + _RELEASE_CYCLES) / tiling.sums
         bands = tiles * (array / tiles + band_beats * self.context.beat + self.context.latency) / _BANDS
-        makes = max(array, drain, places, tiles * band_beats * self.context.beat * CROWDED)
+        makes = max(array, drain, slot_cycles, tiles * band_beats * self.context.beat * CROWDED)
         makes = makes if self.context.x_on_chip else max(makes, bands)
         first = LayerSchedule(
-            rows=way.rows,
-            rows_per_load=way.rows,
+            rows=tiling.rows,
+            rows_per_load=tiling.rows,
             columns=group,
             depth=1 << 16,
             param_blocks=group,
             order="channels",
             x_buffers=_BANDS,
             w_buffers=w_buffers,
-            acc_buffers=way.sums,
+            acc_buffers=tiling.sums,
             fold_kernel_width=layout == Im2colLayout.ROWS,
             im2col=layout == Im2colLayout.STRIPS,
             prefetch=PREFETCH,
-            stream_channel_blocks=way.planes,
+            stream_channel_blocks=tiling.planes,
         )
         second = LayerSchedule(
-            rows=way.its_rows,
-            width=way.width,
+            rows=tiling.depthwise_rows,
+            width=tiling.width,
             columns=group,
             param_blocks=group,
-            acc_buffers=way.its_sums,
+            acc_buffers=tiling.depthwise_sums,
             prefetch=PREFETCH,
             on_chip=self.y_on_chip,
         )
-        # With room for more planes one layer works while the other waits.
-        turns = groups if way.planes == group else 1
-        # The weights of the first group come before anything can begin, those of others meanwhile.
-        weighted = (weights + its_weights) / n * self.context.beat
+        # With buffers for more planes, one layer runs while the other waits.
+        switches = groups if tiling.planes == group else 1
+        # The weights of the first group must arrive before anything starts; those of others load meanwhile.
+        weighted = (weights + depthwise_weights) / n * self.context.beat
         start = weighted + self.context.latency
-        both = makes + self._reads(way)
-        cycles = start + both + (groups - 1) * max(both, weighted) + tile * group + turns * _TURN
+        both = makes + self._reads(tiling)
+        cycles = start + both + (groups - 1) * max(both, weighted) + tile * group + switches * _SWITCH_CYCLES
         return FusedPair(cycles, first, second, start)
 
-    def _reads(self, way: _Way) -> float:
-        """Cycles of the depthwise convolution for a group of planes."""
+    def _reads(self, tiling: _PairTiling) -> float:
+        """Return the cycles of the depthwise convolution for a group of channel blocks."""
         layer, config = self.second, self.context.config
-        pitch = stream_pitch(layer, self.t.w, self.y.w, way.width)
+        pitch = stream_pitch(layer, self.t.w, self.y.w, tiling.width)
         passes = stream_passes(config, layer, pitch)
-        strips, tiles = ceil_div(self.y.w, way.width), ceil_div(self.y.h, way.its_rows)
-        keep = way.group == 1 and passes == 1
+        strips, tiles = ceil_div(self.y.w, tiling.width), ceil_div(self.y.h, tiling.depthwise_rows)
+        keep = tiling.group == 1 and passes == 1
         again = 0 if keep else (layer.weights.shape[0] - 1) * (tiles - 1)
         rows = input_rows(self.y.h, layer.strides[0], layer.weights.shape[0], self.t.h) + again
-        array = rows * pitch * strips * passes * way.group
-        drain = strips * (self.y.h * way.width * way.group + tiles * _COMMAND)
-        store = 0 if self.y_on_chip else self.y.h * self.y.w * way.group * self.context.beat
-        places = (array + strips * (self.y.h * way.width * way.group + tiles * _DRAINED)) / way.its_sums
-        return max(array, drain, store, places)
+        array = rows * pitch * strips * passes * tiling.group
+        drain = strips * (self.y.h * tiling.width * tiling.group + tiles * _COMMAND_CYCLES)
+        store = 0 if self.y_on_chip else self.y.h * self.y.w * tiling.group * self.context.beat
+        slot_cycles = (
+            array + strips * (self.y.h * tiling.width * tiling.group + tiles * _RELEASE_CYCLES)
+        ) / tiling.depthwise_sums
+        return max(array, drain, store, slot_cycles)
 
 
 def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> dict[int, PlanePair]:
-    """Pairs by the number of their first layer."""
+    """Return the streaming pairs by the index of their first layer."""
     out = {}
     for number, (first, second) in enumerate(pairwise(lowered.layers)):
         if not pair_refusal(lowered, number):
@@ -289,7 +303,7 @@ def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> d
 
 
 def apply(schedule: Schedule, pair: PlanePair, fused: FusedPair) -> Schedule:
-    """A schedule with a pair carried out so."""
+    """Return a schedule with the schedules of a pair replaced."""
     layers = {pair.first.name: fused.first, pair.second.name: fused.second}
     kept = {
         name: replace(layer, same_program_as_previous=schedule.layers[name].same_program_as_previous)
@@ -302,14 +316,15 @@ Fusions = tuple[tuple[str, ...], ...]
 
 
 def movable_additions(graph: Graph, fusions: Fusions) -> list[str]:
-    """Additions that another maker of their operands could carry."""
+    """Return the additions that the producer of their other operand could execute in its epilogue."""
     return [name for names in fusions for name in names[1:] if _other(graph, fusions, name)]
 
 
 def move_addition(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
-    """Fusions in which an addition, and what goes with it, is carried by the other maker; the same if there is none.
+    """Move an addition, with its successors in the group, to the epilogue of its other operand's producer.
 
-    The carrier is carried out last. Where it is the longer one, draining, and a pool behind, are hidden by its work.
+    The fusions are returned unchanged if there is no such producer. The producer with the addition runs last; if it is
+    the longer one, its computation hides the epilogue and a pool that follows.
     """
     other = _other(graph, fusions, addition)
     if other is None:
@@ -322,7 +337,7 @@ def move_addition(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
 
 
 def _other(graph: Graph, fusions: Fusions, addition: str) -> tuple[str, ...] | None:
-    """The group that could carry an addition and does not."""
+    """Return the other group that could execute an addition in its epilogue, or None."""
     node = graph.nodes.get(addition)
     if node is None or node.op != "add":
         return None
@@ -332,7 +347,7 @@ def _other(graph: Graph, fusions: Fusions, addition: str) -> tuple[str, ...] | N
 
 
 def _head(graph: Graph, operand: str, fusions: Fusions) -> tuple[str, ...] | None:
-    """The group that ends in an operand that nobody else reads, if a convolution or the like begins it."""
+    """Return the group that ends in an operand with no other reader, if its first node can have an epilogue."""
     maker = graph.producer(operand)
     if maker is None or len(graph.consumers(operand)) > 1 or operand in graph.outputs:
         return None

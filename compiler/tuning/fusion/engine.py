@@ -1,4 +1,4 @@
-"""The fusion engine: where layers could go together, or apart, other ways to carry them out, by predicted gain."""
+"""Fusion engine: finds opportunities to fuse or separate layers and ranks the options by predicted gain."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +19,10 @@ from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPredic
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
 
-#: Ways to hand planes over that are looked at for each pair.
-_PAIRS = 8
-#: A gain of less than this part of a network's cycles is less than predictions can tell.
-_WORTH = 0.005
+#: Maximum number of channel-streaming schedules considered for each pair.
+_MAX_PAIR_CANDIDATES = 8
+#: Minimum gain as a fraction of a network's cycles; smaller ones are below the accuracy of predictions.
+_MIN_GAIN = 0.005
 
 
 def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedule:
@@ -30,10 +30,10 @@ def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedu
     return replace(schedule, layers=schedule.layers | changed)
 
 
-def _compared(
+def _compare(
     now: dict[str, NetworkPrediction], then: dict[str, NetworkPrediction]
 ) -> tuple[NetworkPrediction, float]:
-    """Cycles of a network, with the error of those layers that are other than now; and how many fewer they are."""
+    """Return the predicted cycles of a network with the error of the changed layers, and the gain in cycles."""
     cycles = sum(each.cycles for each in then.values())
     changed = [each for name, each in then.items() if now.get(name) != each]
     error = sum(each.error**2 for each in changed) ** 0.5
@@ -41,136 +41,136 @@ def _compared(
 
 
 class FusionKind(StrEnum):
-    """Ways in which layers can be carried out together."""
+    """Kinds of fusion of two layers."""
 
     CHAIN = "chain"  # one pass through FUSE
-    ON_CHIP = "on_chip"  # the result between them stays in the scratchpad
-    PLANES = "planes"  # it is handed over in blocks of channels, depth first
-    TURNS = "turns"  # tiles of both in turn, as soon as what they need is there
-    PROGRAM = "program"  # one program: no dispatch between them
+    ON_CHIP = "on_chip"  # the intermediate tensor stays in the scratchpad
+    PLANES = "planes"  # the intermediate tensor is streamed in blocks of channels, depth first
+    TURNS = "turns"  # tiles of both layers are interleaved, as soon as their inputs are ready
+    PROGRAM = "program"  # one program, without a dispatch between the layers
 
 
 @dataclass(frozen=True)
 class FusionOpportunity:
-    """A way to carry out a layer and the one that reads its result together.
+    """Possible or impossible fusion of a layer and one that reads its result.
 
     Parameters
     ----------
-    kind : Kind
-        Which way.
+    kind : FusionKind
+        Kind of the fusion.
     layers : tuple of str
-        Both layers; of a chain that is carried out now, the one that it is.
-    done : bool
-        It is so now.
+        Names of both layers; of an existing chain, the name of its single layer.
+    applied : bool
+        True if the present schedule fuses the layers this way.
     reason : str
-        Why it cannot be; empty if it can.
+        Reason why the fusion is impossible; empty if it is possible.
     bytes : int
-        Of the tensor between them.
+        Size of the intermediate tensor.
     stage : int
-        Of those on the accelerator.
+        Index of the accelerator stage.
     """
 
     kind: FusionKind
     layers: tuple[str, ...]
-    done: bool
+    applied: bool
     reason: str
     bytes: int
     stage: int
 
     @property
     def possible(self) -> bool:
-        """Whether it can be."""
+        """True if the fusion is possible."""
         return not self.reason
 
 
 @dataclass(frozen=True)
 class FusionOption:
-    """Another way to carry out the layers of a site.
+    """Alternative schedule for the layers of a fusion opportunity.
 
     Parameters
     ----------
-    site : Site
-        Where.
-    what : str
-        What would be other than now.
+    opportunity : FusionOpportunity
+        Opportunity that the option changes.
+    description : str
+        Short description of the change.
     schedule : Schedule
-        Of the whole network then.
-    forecast : Forecast
-        Its cycles.
+        Schedule of the whole network with the change.
+    prediction : NetworkPrediction
+        Predicted cycles of the network under that schedule.
     gain : float
-        Cycles fewer than now, predicted; below 0: more.
+        Predicted decrease in cycles; negative if they increase.
     """
 
-    site: FusionOpportunity
-    what: str
+    opportunity: FusionOpportunity
+    description: str
     schedule: Schedule
-    forecast: NetworkPrediction
+    prediction: NetworkPrediction
     gain: float
 
     @property
     def optimistic_gain(self) -> float:
-        """Its gain if the prediction is off by as much as is to be expected, to the good side."""
-        return self.gain + self.forecast.error
+        """Predicted gain plus the expected error of the prediction."""
+        return self.gain + self.prediction.error
 
 
 class FusionEngine:
-    """Walks a network.
+    """Finds and ranks fusion options of a network.
 
     Parameters
     ----------
-    prepared : Prepared
-        The network.
-    conditions : Conditions
-        The machine and its memory.
-    model : Model
-        What predicts cycles.
+    prepared : ModelCompiler
+        Compiler of the model.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    model : CycleModel
+        Learned cost model that predicts cycles.
     """
 
     def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, model: CycleModel):
         self.prepared, self.conditions = prepared, conditions
         self.cost_model = NetworkCostModel(prepared, conditions, model)
 
-    def sites(self, schedule: Schedule) -> list[FusionOpportunity]:
-        """All sites, with reasons why or why not. Errors as in `sites_of`."""
+    def opportunities(self, schedule: Schedule) -> list[FusionOpportunity]:
+        """Return all opportunities, including impossible ones; errors as in `fusion_opportunities`."""
         return fusion_opportunities(self.prepared, self.conditions, schedule)
 
     def options(self, schedule: Schedule, sites: Sequence[FusionOpportunity]) -> list[FusionOption]:
-        """Other ways for some sites, the greatest predicted gain first; what cannot be predicted is left out."""
+        """Return the options of some opportunities, greatest predicted gain first, without unpredictable ones."""
         schedule = replace(schedule, programs={})
         now = self.cost_model.predict_layers(schedule)
         out: dict[Schedule | str, FusionOption] = {}
         for site in sites:
-            for what, made in self._ways(schedule, site) if site.possible else ():
+            for description, made in self._alternatives(schedule, site) if site.possible else ():
                 try:
                     then = self.cost_model.predict_layers(made)
                 except InputError:
                     continue
-                option = FusionOption(site, what, made, *_compared(now, then))
+                option = FusionOption(site, description, made, *_compare(now, then))
                 out.setdefault(made.to_json(), option)
         return sorted(out.values(), key=lambda option: -option.gain)
 
     def choose(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule:
-        """The option that is predicted best, or the schedule as it is if none is worth a change."""
+        """Return the schedule of the option with the greatest predicted gain, or the present one if it is too small."""
         best = max(options, key=lambda option: option.gain, default=None)
-        worth = best is not None and best.gain > _WORTH * self.cost_model.predict(schedule).cycles
+        worth = best is not None and best.gain > _MIN_GAIN * self.cost_model.predict(schedule).cycles
         return best.schedule if best is not None and worth else schedule
 
     def unfused(self) -> Schedule:
-        """Every operator by itself, from DRAM to DRAM.
+        """Return the schedule without fusion: each operator is a layer with inputs and outputs in DRAM.
 
         Raises
         ------
         InputError
-            An operator cannot be carried out by itself.
+            An operator cannot be executed separately.
         """
         layers: dict[str, LayerSchedule] = {}
         for stage in self.prepared.lowered(()):
             layers |= initial_schedule(self.prepared.config, stage, (), self.conditions.dram).layers
-        apart = {name: replace(each, on_chip=False, interleave=False) for name, each in layers.items()}
-        return Schedule((), apart)
+        separate = {name: replace(each, on_chip=False, interleave=False) for name, each in layers.items()}
+        return Schedule((), separate)
 
     def combine(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule | None:
-        """All that promise something and have no layer in common; None if these are fewer than two."""
+        """Combine options that have a gain and no layer in common; None if there are fewer than two."""
         layers, taken, count = dict(schedule.layers), set[str](), 0
         for option in options:
             changed = {
@@ -181,27 +181,27 @@ class FusionEngine:
             fits = option.schedule.fusions == schedule.fusions and not taken & changed.keys()
             if option.gain > 0 and fits:
                 layers |= changed
-                taken |= changed.keys() | set(option.site.layers)
+                taken |= changed.keys() | set(option.opportunity.layers)
                 count += 1
         return Schedule(schedule.fusions, layers) if count > 1 else None
 
-    def _ways(self, schedule: Schedule, site: FusionOpportunity) -> Iterator[tuple[str, Schedule]]:
-        """What would be other than now, and the schedule of that."""
+    def _alternatives(self, schedule: Schedule, site: FusionOpportunity) -> Iterator[tuple[str, Schedule]]:
+        """Yield a description and the schedule of each alternative to the present state of an opportunity."""
         stage = self.prepared.lowered(schedule.fusions)[site.stage]
         layers = [layer for name in site.layers for layer in stage.layers if layer.name == name]
         if site.kind is FusionKind.CHAIN:
             yield from self._chains(schedule, site, layers)
         elif site.kind is FusionKind.ON_CHIP:
-            what = "through DRAM" if site.done else "stays on chip"
-            yield what, _changed(schedule, site.layers[:1], on_chip=not site.done)
+            description = "through DRAM" if site.applied else "stays on chip"
+            yield description, _changed(schedule, site.layers[:1], on_chip=not site.applied)
         elif site.kind is FusionKind.TURNS:
             yield (
-                "one after the other" if site.done else "in turns",
-                _changed(schedule, site.layers, interleave=not site.done),
+                "sequential" if site.applied else "interleaved",
+                _changed(schedule, site.layers, interleave=not site.applied),
             )
         elif site.kind is FusionKind.PROGRAM:
-            what = "programs apart" if site.done else "one program"
-            yield what, _changed(schedule, site.layers[1:], same_program_as_previous=not site.done)
+            description = "separate programs" if site.applied else "one program"
+            yield description, _changed(schedule, site.layers[1:], same_program_as_previous=not site.applied)
         else:
             number = [layer.name for layer in stage.layers].index(site.layers[0])
             yield from self._planes(schedule, site, number)
@@ -209,43 +209,43 @@ class FusionEngine:
     def _chains(
         self, schedule: Schedule, site: FusionOpportunity, layers: Sequence[Layer]
     ) -> Iterator[tuple[str, Schedule]]:
-        ways = [("one pass", merge(schedule, *layers))] if not site.done else []
-        if site.done:
-            ways = [(f"split before {node}", fusions) for node, fusions in split(schedule, layers[0])]
-        for what, fusions in ways:
+        changes = [("one pass", merge(schedule, *layers))] if not site.applied else []
+        if site.applied:
+            changes = [(f"split before {node}", fusions) for node, fusions in split(schedule, layers[0])]
+        for description, fusions in changes:
             try:
-                yield what, retile(self.prepared, self.conditions, schedule, fusions)
-            except InputError:  # what is left cannot be carried out
+                yield description, retile(self.prepared, self.conditions, schedule, fusions)
+            except InputError:  # a remaining layer cannot be executed
                 continue
 
     def _planes(
         self, schedule: Schedule, site: FusionOpportunity, number: int
     ) -> Iterator[tuple[str, Schedule]]:
         stage = self.prepared.lowered(schedule.fusions)[site.stage]
-        if site.done:
+        if site.applied:
             first = initial_schedule(self.prepared.config, stage, schedule.fusions, self.conditions.dram)
-            apart = {name: first.layers[name] for name in site.layers}
-            yield "whole", replace(schedule, layers=schedule.layers | apart)
+            separate = {name: first.layers[name] for name in site.layers}
+            yield "whole tensor", replace(schedule, layers=schedule.layers | separate)
             return
         pair: PlanePair = streaming_pairs(
             stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram)
         )[number]
-        for fused in islice(pair.candidates(), _PAIRS):
-            what = (
+        for fused in islice(pair.candidates(), _MAX_PAIR_CANDIDATES):
+            description = (
                 f"{fused.first.stream_channel_blocks} planes, {fused.first.rows} and {fused.second.rows} rows"
             )
-            yield what, apply(schedule, pair, fused)
+            yield description, apply(schedule, pair, fused)
 
 
 def fusion_opportunities(
     prepared: ModelCompiler, conditions: HardwareProfile, schedule: Schedule
 ) -> list[FusionOpportunity]:
-    """All sites of a network under a schedule, in its order.
+    """Return all fusion opportunities of a network under a schedule, in layer order.
 
     Raises
     ------
     InputError
-        The schedule's fusions cannot be carried out.
+        The fusions of the schedule are not possible.
     """
     out: list[FusionOpportunity] = []
     for number, stage in enumerate(prepared.lowered(schedule.fusions)):
@@ -258,7 +258,7 @@ def fusion_opportunities(
 
 
 class _Walk:
-    """One stage."""
+    """Enumerates the opportunities of one stage."""
 
     def __init__(
         self,
@@ -277,12 +277,12 @@ class _Walk:
         self.outside = {stage.root(name) for name in (*graph.inputs, *graph.outputs)}
 
     def inside(self, layer: Layer) -> Iterator[FusionOpportunity]:
-        """Chains that are carried out as one layer."""
+        """Yield the opportunity to split a layer that is a chain of several nodes."""
         if len(layer.nodes) > 1:
             yield FusionOpportunity(FusionKind.CHAIN, (layer.name,), True, "", 0, self.number)
 
     def edges(self) -> Iterator[tuple[Layer, Layer]]:
-        """Layers and those that read their results, each pair once."""
+        """Yield pairs of a layer and one that reads its result, each pair once."""
         makers = {self.stage.root(layer.y): layer for layer in self.stage.layers}
         for layer in self.stage.layers:
             before = [makers.get(self.stage.root(name)) for name in layer.inputs]
@@ -290,18 +290,18 @@ class _Walk:
                 yield maker, layer
 
     def between(self, first: Layer, second: Layer) -> Iterator[FusionOpportunity]:
-        """All ways for one pair."""
+        """Yield the opportunities of one pair of layers, one per kind."""
         size, names = self._bytes(first), (first.name, second.name)
         mine, its = (self.schedule.layers[name] for name in names)
-        beside = self.at[second.name] == self.at[first.name] + 1
-        apart = "" if beside else "other layers come between them"
+        adjacent = self.at[second.name] == self.at[first.name] + 1
+        apart = "" if adjacent else "the layers are not adjacent"
         why = refusal(self.prepared, self.schedule, self.stage.graph, first, second)
         yield FusionOpportunity(FusionKind.CHAIN, names, False, why, size, self.number)
         why = self._no_room(first, size)
         yield FusionOpportunity(
             FusionKind.ON_CHIP, names, mine.on_chip and not self._crosses(first), why, size, self.number
         )
-        why = apart or pair_refusal(self.stage, self.at[first.name]) or self._no_way(first)
+        why = apart or pair_refusal(self.stage, self.at[first.name]) or self._no_tiling(first)
         yield FusionOpportunity(
             FusionKind.PLANES, names, bool(mine.stream_channel_blocks), why, size, self.number
         )
@@ -321,12 +321,12 @@ class _Walk:
 
     def _no_room(self, layer: Layer, size: int) -> str:
         if self._crosses(layer):
-            return "the result is an output, or goes to the host"
-        most = self.prepared.config.sp_bytes
-        return "" if size < most else f"{size:,} bytes are more than the scratchpad's {most:,}"
+            return "the intermediate tensor is an output or is read by the host"
+        capacity = self.prepared.config.sp_bytes
+        return "" if size < capacity else f"{size:,} bytes exceed the scratchpad's {capacity:,}"
 
-    def _no_way(self, first: Layer) -> str:
-        """Why a pair of the right kind cannot hand planes over."""
+    def _no_tiling(self, first: Layer) -> str:
+        """Return the reason why a pair of suitable layers cannot stream channel blocks; empty if it can."""
         pair = self.pairs.get(self.at[first.name])
         return (
             "" if pair and pair.candidates() else "no tiling of both fits the scratchpad and the accumulator"

@@ -1,4 +1,4 @@
-"""Chains that FUSE can carry out in one pass: which layers could take the next one along, or be split again."""
+"""Merging of layers into chains that FUSE executes in one pass, and splitting of such chains."""
 
 from collections.abc import Iterator
 
@@ -16,32 +16,32 @@ Fusions = tuple[tuple[str, ...], ...]
 
 
 def merge(schedule: Schedule, first: Layer, second: Layer) -> Fusions:
-    """The fusions of a schedule with two layers as one."""
+    """Return the fusions of a schedule with two layers merged into one."""
     both = {*first.nodes, *second.nodes}
     rest = tuple(names for names in schedule.fusions if not both & set(names))
     return (*rest, (*first.nodes, *second.nodes))
 
 
 def split(schedule: Schedule, layer: Layer) -> Iterator[tuple[str, Fusions]]:
-    """The fusions with less in one layer: cut before each of its nodes, of which all from that one on are layers."""
+    """Yield the fusions with one layer split before each of its nodes; later nodes become layers of their own."""
     rest = tuple(names for names in schedule.fusions if names[0] not in layer.nodes)
     for at in range(1, len(layer.nodes)):
         yield layer.nodes[at], (*rest, layer.nodes[:at]) if at > 1 else rest
 
 
 def refusal(prepared: ModelCompiler, schedule: Schedule, graph: Graph, first: Layer, second: Layer) -> str:
-    """Why two layers cannot be one; empty if they can."""
+    """Return the reason why two layers cannot be merged; empty if they can."""
     last, node = graph.nodes[first.nodes[-1]], graph.nodes[second.nodes[0]]
     if graph.nodes[first.nodes[0]].op not in ANCHORS:
-        return f"{first.ops[0]} has no drain that takes others along"
-    if len(second.nodes) > 1 or not _step(graph, node.name):
-        return f"{node.op} is no step of a drain"
+        return f"{first.ops[0]} has no epilogue that can include other operators"
+    if len(second.nodes) > 1 or not _fits_epilogue(graph, node.name):
+        return f"{node.op} cannot be part of an epilogue"
     name = graph.out(last).name
     if name in graph.outputs:
-        return "the result between them is an output of the model"
+        return "the intermediate tensor is an output of the model"
     readers = len(graph.consumers(name))
     if readers > 1:
-        return f"the result between them has {readers} readers"
+        return f"the intermediate tensor has {readers} readers"
     try:
         prepared.lowered(merge(schedule, first, second))
     except InputError as error:
@@ -49,8 +49,8 @@ def refusal(prepared: ModelCompiler, schedule: Schedule, graph: Graph, first: La
     return ""
 
 
-def _step(graph: Graph, name: str) -> bool:
-    """Whether a node is something that a drain may do: a clip, a function by table, an addition."""
+def _fits_epilogue(graph: Graph, name: str) -> bool:
+    """Return True if an epilogue can include a node: a clip, a table lookup or an addition."""
     node = graph.nodes[name]
     return node.op in ("clip", "add") or is_unary(graph, node)
 
@@ -58,12 +58,12 @@ def _step(graph: Graph, name: str) -> bool:
 def retile(
     prepared: ModelCompiler, conditions: HardwareProfile, schedule: Schedule, fusions: Fusions
 ) -> Schedule:
-    """A schedule under other fusions: layers that there were before keep theirs, others have their best by estimate.
+    """Return a schedule for other fusions: unchanged layers keep their schedules, others get the best by estimate.
 
     Raises
     ------
     InputError
-        The fusions cannot be carried out, or a layer does not fit the machine.
+        The fusions are not possible, or a layer does not fit the machine.
     """
     before = {
         layer.name: layer.nodes for stage in prepared.lowered(schedule.fusions) for layer in stage.layers

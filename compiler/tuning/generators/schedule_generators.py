@@ -55,12 +55,12 @@ class FusionGenerator(Generator):
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """Yield all promising options combined, then each one separately."""
         engine = FusionEngine(task.prepared, task.conditions, find_model(task.conditions))
-        sites = [site for site in engine.sites(task.schedule) if set(site.layers) <= set(task.layers)]
+        sites = [site for site in engine.opportunities(task.schedule) if set(site.layers) <= set(task.layers)]
         options = [option for option in engine.options(task.schedule, sites) if option.optimistic_gain > 0]
         whole = engine.combine(task.schedule, options)
         if whole is not None:
             predicted = engine.cost_model.predict(whole).cycles
             yield Candidate(whole, self.name, "all promising options", predicted)
         for option in options:
-            why = f"{option.site.kind} {' + '.join(option.site.layers)}: {option.what}"
-            yield Candidate(option.schedule, self.name, why, option.forecast.cycles)
+            why = f"{option.opportunity.kind} {' + '.join(option.opportunity.layers)}: {option.description}"
+            yield Candidate(option.schedule, self.name, why, option.prediction.cycles)

@@ -9,7 +9,7 @@ from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Res
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session
 from compiler.server.request import RequestResult as Served
-from compiler.server.server import FLIGHTS, Server, serving_bytes
+from compiler.server.server import MAX_IN_FLIGHT, Server, serving_bytes
 from compiler.tuning.measure.equivalence import GoldenIO
 from compiler.validate.errors import ValidationError
 from cosim.device import Device, DeviceTimeoutError
@@ -90,7 +90,7 @@ _TIMED = 2
 
 def stream_bytes(network: CompiledNetwork) -> int:
     """Return the bytes of DRAM that `measure_stream` needs for a network."""
-    return serving_bytes(network, FLIGHTS, versions=1)
+    return serving_bytes(network, MAX_IN_FLIGHT, versions=1)
 
 
 def measure_stream(
@@ -108,7 +108,7 @@ def measure_stream(
     except InputError as error:
         return Rejected("compile", str(error))
     if limit is not None:
-        server.line.patience = limit
+        server.queue.timeout_cycles = limit
     try:
         return _measure_requests(server, network, golden, rate, limit)
     except TrapError as error:

@@ -51,7 +51,7 @@ def test_every_request_has_its_own_outputs(rng: np.random.Generator, maker: obje
         (found,), (wanted,) = result.outputs.values(), one(**request).values()
         np.testing.assert_array_equal(found, wanted)
         np.testing.assert_equal(dict(result.inputs), request)
-    assert max(result.together for result in results) == 5
+    assert max(result.batch_size for result in results) == 5
 
 
 def test_the_more_wait_the_fewer_cycles_each_takes(rng: np.random.Generator) -> None:
@@ -64,7 +64,7 @@ def test_the_more_wait_the_fewer_cycles_each_takes(rng: np.random.Generator) -> 
     requests, cycles, programs = [draft.random_inputs() for _ in range(26)], {}, Counter[str]()
     with opened(network, rtl=True) as device:
         for result in served(DynamicBatcher(Server(device, network, FLIGHTS)), iter(requests)):
-            cycles[result.together] = result.cycles / result.together
+            cycles[result.batch_size] = result.cycles / result.batch_size
             programs.update(macro.program for macro in result.macros)
     assert set(cycles) == {1, 8} and cycles[8] < cycles[1] / 4
     assert set(programs) == {program.name for program in network.codes[0].all_programs}
