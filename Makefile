@@ -73,8 +73,9 @@ format: $(READY)  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-docs: $(READY)  ## generate the reference pages and the pictures
+docs: $(READY)  ## generate the reference pages and the pictures, and build the site in build/site
 	$(BIN)/python -m scripts.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build  # without its theme's advertisement of a successor
 
 fpga: $(READY)  ## synthesis, place and route, bitstream and report (BOARD=ulx3s-85f)
 	$(BIN)/mla fpga --board $(BOARD)

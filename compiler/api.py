@@ -1,4 +1,4 @@
-"""Compile a model."""
+"""Compilation of models: the `compile` function."""
 
 import logging
 import time
@@ -7,29 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler import arguments
-from compiler.cache.source import Source
-from compiler.cache.store import Store
-from compiler.dispatch.sizes import check_sizes
+from compiler.cache.content_store import ContentStore
+from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
-from compiler.limits import NONE, Limits
-from compiler.network import Network, Origin
-from compiler.options import ROUNDINGS, Options
-from compiler.schedule.dram import USUAL, Dram
+from compiler.options import DEFAULT_DRAM, ROUNDINGS, UNLIMITED, CompileOptions, DramTiming, MemoryLimits
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.dispatch.batch_sizes import check_sizes
+from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
+from compiler.util import checks
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.cache.networks import NetworkCache
-    from compiler.quantize.samples import Calibration
-    from compiler.record import Record
+    from compiler.quantize.ranges import Calibration
+    from compiler.runtime.network_cache import NetworkCache
+    from compiler.trace import CompilationTrace
 
 _log = logging.getLogger(__name__)
 
 
 def compile(
-    model: Path | str | Graph | Source | Any,
+    model: Path | str | Graph | ModelSource | Any,
     target: str | MlaConfig = "n16",
     *,
     rounding: str | None = None,
@@ -39,139 +38,169 @@ def compile(
     example: Any = None,
     dynamic_shapes: Any = None,
     sizes: Mapping[str, int] | None = None,
+    bind: Mapping[str, Any] | None = None,
     seed: int = 0,
     offset: int = 0,
     batch: int = 1,
     batches: Sequence[int] = (),
     skip: str | None = None,
-    dram: Dram = USUAL,
-    limits: Limits = NONE,
+    keep_float: Sequence[str] = (),
+    dram: DramTiming = DEFAULT_DRAM,
+    limits: MemoryLimits = UNLIMITED,
     cache: bool | None = None,
-    record: "Record | None" = None,
-) -> Network:
-    """Compile a model for a machine, or find it compiled already.
+    record: "CompilationTrace | None" = None,
+) -> CompiledNetwork:
+    """Compile a model for a target, or read the compiled network from the cache.
 
     Parameters
     ----------
-    model : path, Graph, Source, torch.nn.Module or torch.export.ExportedProgram
-        A model's file, or its graph; `module:function`, which names a function of the user's own that returns a PyTorch
-        module; or such a module itself.
+    model : path, Graph, ModelSource, torch.nn.Module or torch.export.ExportedProgram
+        A .tflite or .onnx file; its graph; `module:function`, a function of your own that returns a PyTorch module; or
+        a PyTorch module itself.
     target : str or MlaConfig
-        The machine.
+        Hardware configuration to compile for: a name such as "n16", a TOML file, or an MlaConfig.
     rounding : str or None
-        "reference": LiteRT's reference kernels; "xnnpack": its default ones; "onnxruntime". Left out: onnxruntime for
-        ONNX files and PyTorch, else the reference kernels.
+        Kernels whose rounding to reproduce: "reference" (LiteRT's reference kernels), "xnnpack" (its default kernels)
+        or "onnxruntime". None: onnxruntime for ONNX files and PyTorch, otherwise the reference kernels.
     schedule : Schedule or None
-        How to carry it out; found by estimates if left out.
+        Schedule to use; None: the compiler chooses one by estimated cycles.
     strict : bool
-        Refuse a model of which an operator must run on the host; conversions between float and integers at its edges
-        are none (docs/compiler.md).
+        Refuse a model with an operator that must run on the host. Conversions between float and integers at the
+        model's edges are allowed (docs/compiler.md).
     calibration : Calibration or None
-        Samples of the inputs of a float model, which is quantized with them: a dict of arrays whose first axis counts
-        samples, or a list of samples. Without any, random numbers are taken: the accuracy is not to be trusted then.
+        Input samples for the quantization of a float model: a dict of arrays whose first axis indexes samples, or a
+        list of samples. None: random samples, which suffice to measure cycles but give meaningless accuracy.
     example : tensor, array, tuple of them, or dict of them by name
-        Inputs with which a PyTorch module is exported: their shapes are those of the network.
-    dynamic_shapes : as torch.export.export has it
-        Dimensions that its export leaves open.
+        Example inputs for the export of a PyTorch module; they determine the shapes of the network.
+    dynamic_shapes : as in torch.export.export
+        Dimensions that the export leaves open.
     sizes : dict
-        Sizes of dimensions that an ONNX file only names, or that are open; a first one that is not named is 1.
+        Sizes of symbolic or open dimensions by name. A first dimension that is not named is 1.
+    bind : dict
+        Values by input name, which make these inputs constants: one number for all elements, or an array of the input's
+        shape. For a quantized input they are the stored integers.
     seed : int
-        Of these random numbers.
+        Seed of the random calibration samples.
     offset : int
-        Bytes at the start of the model's memory (of each stage's) that belong to other code: two can then share it.
+        Bytes reserved at the start of each stage's memory for another network, so that two networks can share it.
     batch : int
-        Samples at a time, one behind the other along the first axis of inputs and outputs: weights are loaded once for
-        all of them.
+        Batch size: samples stacked along the first axis of inputs and outputs; weights are loaded once per batch.
     batches : sequence of int
-        Sizes of batches, ascending, in place of `batch`: there are programs for each, and the machine takes those for
-        as few samples as will do (docs/dispatch.md).
+        Batch sizes, ascending, instead of `batch`: the network has programs for each, and the hardware selects the
+        smallest sufficient size at run time (docs/dispatch.md).
     skip : str or None
-        A tensor, or the node that makes it, by its name: where all of it is zero, what follows is not carried out, and
-        its results, which are constants then, are only written (docs/dispatch.md).
-    dram : Dram
-        The memory to schedule for. Programs run with any, and outputs are the same.
-    limits : Limits
-        How much of the machine's memories may be used.
+        Name of a tensor, or of the node that computes it: if it is all zeros at run time, the work that depends on it
+        is skipped and its results, which are then constants, are written directly (docs/dispatch.md).
+    keep_float : sequence of str
+        Nodes or operators of a float model, by name, that are not quantized and run in float32 on the host.
+    dram : DramTiming
+        Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
+    limits : MemoryLimits
+        Maximum bytes of scratchpad, accumulator and DRAM that the network may use.
     cache : bool or None
-        Look the network up among those that were compiled before, and keep it; None: those of files only. One that
-        comes from there has no `layers`.
-    record : Record or None
-        Takes what every stage made; nothing is looked up then.
+        True to look the network up in the cache and store it there; None: only if the model is a file. A network from
+        the cache has no `layers`.
+    record : CompilationTrace or None
+        Collects the results of every stage of the compiler; disables the cache.
+
+    Returns
+    -------
+    CompiledNetwork
+        The programs, their memory layout and the schedule; call it with arrays to run it on the golden model.
 
     Raises
     ------
     InputError
-        The model cannot be read or compiled, the schedule is not legal for it, or an argument is not of its type.
+        The model cannot be read or compiled, the schedule is not legal for it, or an argument has the wrong type.
+
+    Examples
+    --------
+    >>> network = compiler.compile("network.tflite", target="n4")
+    >>> outputs = network(image)  # a dict of arrays by the names of the outputs
     """
     started = time.monotonic()
-    sizes, calibration = arguments.sizes(sizes), arguments.calibration(calibration)
-    seed, offset = (arguments.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
-    batch = arguments.integer("batch", batch, 1)
-    batches = arguments.integers("batches", batches, 1)
+    sizes, calibration = checks.sizes(sizes), checks.calibration(calibration)
+    bind = None if bind is None else checks.arrays("bind", bind)
+    seed, offset = (checks.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
+    batch = checks.integer("batch", batch, 1)
+    batches = checks.integers("batches", batches, 1)
+    keep_float = checks.texts("keep_float", keep_float)
     _check_types(schedule, dram, strict, cache, record)
-    arguments.of_type("limits", limits, Limits, "a Limits")
+    checks.of_type("limits", limits, MemoryLimits, "a MemoryLimits")
     config = load_target(target) if isinstance(target, str) else target
-    arguments.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
+    checks.of_type("target", config, MlaConfig, "the name of a target, a TOML file, or an MlaConfig")
     _check_dispatch(config, batch, batches, schedule, skip)
     source = (
         model
-        if isinstance(model, Source)
-        else Source(model, sizes=sizes, example=example, dynamic_shapes=dynamic_shapes)
+        if isinstance(model, ModelSource)
+        else ModelSource(model, sizes=sizes, example=example, dynamic_shapes=dynamic_shapes, bind=bind)
     )
     named = isinstance(source.model, (str, Path)) if cache is None else cache
     if named and record is None:
-        source.store = source.store or Store()
-    options = Options(
-        rounding=_rounding(source, rounding), schedule=schedule, strict=strict, calibration=calibration,
-        seed=seed, offset=offset, batch=batch, batches=batches, skip=skip, dram=dram, limits=limits,
-    )  # fmt: skip
-    place = (
-        _place(source.store, source, config, options) if named and record is None and source.store else None
+        source.store = source.store or ContentStore()
+    options = CompileOptions(
+        rounding=_rounding(source, rounding),
+        schedule=schedule,
+        strict=strict,
+        calibration=calibration,
+        seed=seed,
+        offset=offset,
+        batch=batch,
+        batches=batches,
+        skip=skip,
+        keep_float=keep_float,
+        dram=dram,
+        limits=limits,
     )
-    network = None if place is None else place.get()
+    entry = (
+        _cache_entry(source.store, source, config, options)
+        if named and record is None and source.store
+        else None
+    )
+    network = None if entry is None else entry.get()
     origin = Origin.CACHE
     if network is None:
         from compiler import pipeline  # takes long to load
 
         network, origin = pipeline.build(source.graph, config, options, record), Origin.COMPILED
-        if place is not None:
-            place.put(network)
-    _say(network, seed)
+        if entry is not None:
+            entry.put(network)
+    _log_quantization(network, seed)
     return replace(network, origin=origin, compile_seconds=time.monotonic() - started)
 
 
 def _check_dispatch(
     config: MlaConfig, batch: int, batches: tuple[int, ...], schedule: Schedule | None, skip: Any
 ) -> None:
-    """Refuse what the machine cannot choose among, and what does not go with that."""
-    arguments.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
+    """Check the options of dynamic dispatch and their combinations."""
+    checks.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
     if skip is not None and (batches or schedule is not None):
-        raise InputError(f"skip does not go with {'batches' if batches else 'a schedule'}")
+        raise InputError(f"skip cannot be combined with {'batches' if batches else 'a schedule'}")
     if batches and batch != 1:
-        raise InputError(f"batches are in place of batch, which must be left out, not {batch}")
+        raise InputError(f"batch must be omitted if batches is given, not {batch}")
     if batches and schedule is not None:
-        raise InputError("a schedule is for one size of batches, not for batches")
+        raise InputError("a schedule cannot be combined with batches: it is for one batch size")
     check_sizes(config, batches)
 
 
 def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any) -> None:
-    """Refuse arguments that are not of the types that `compile` says."""
-    from compiler.record import Record
+    """Check the types of the arguments of `compile`."""
+    from compiler.trace import CompilationTrace
 
-    arguments.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
-    arguments.of_type("dram", dram, Dram, "a Dram")
+    checks.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
+    checks.of_type("dram", dram, DramTiming, "a DramTiming")
     latency, rate = dram.latency, dram.bytes_per_cycle
-    arguments.integer("latency of dram", latency, 1)
-    arguments.of_type("bytes_per_cycle of dram", rate, (int, float, type(None)), "a number or None")
+    checks.integer("latency of dram", latency, 1)
+    checks.of_type("bytes_per_cycle of dram", rate, (int, float, type(None)), "a number or None")
     if rate is not None and not rate > 0:
         raise InputError(f"bytes_per_cycle of dram must be more than 0, not {shown(rate)}")
-    arguments.of_type("strict", strict, bool, "True or False")
-    arguments.of_type("cache", cache, (bool, type(None)), "True, False or None")
-    arguments.of_type("record", record, (Record, type(None)), "a Record or None")
+    checks.of_type("strict", strict, bool, "True or False")
+    checks.of_type("cache", cache, (bool, type(None)), "True, False or None")
+    checks.of_type("record", record, (CompilationTrace, type(None)), "a CompilationTrace or None")
 
 
-def _rounding(source: Source, rounding: str | None) -> str:
-    """Whose rounding is wanted."""
+def _rounding(source: ModelSource, rounding: str | None) -> str:
+    """Return the given rounding after a check, or the model's default."""
     if rounding is None:
         return source.rounding
     if rounding not in ROUNDINGS:
@@ -179,23 +208,28 @@ def _rounding(source: Source, rounding: str | None) -> str:
     return rounding
 
 
-def _place(store: Store, source: Source, config: MlaConfig, options: Options) -> "NetworkCache":
-    """Where the network would lie in the cache."""
-    from compiler.cache.networks import NetworkCache
+def _cache_entry(
+    store: ContentStore, source: ModelSource, config: MlaConfig, options: CompileOptions
+) -> "NetworkCache":
+    """Return the cache entry of a network."""
+    from compiler.runtime.network_cache import NetworkCache
 
-    # A seed changes nothing but samples that are made up.
-    made_up = source.floating and options.calibration is None
-    return NetworkCache(store, source, config, options if made_up else replace(options, seed=0))
+    # The seed affects only random calibration samples.
+    uses_seed = source.floating and options.calibration is None
+    return NetworkCache(store, source, config, options if uses_seed else replace(options, seed=0))
 
 
-def _say(network: Network, seed: int) -> None:
-    """What a user must know of a float model that has been quantized."""
+def _log_quantization(network: CompiledNetwork, seed: int) -> None:
+    """Log the quantization report, with a warning if the calibration samples were random."""
     report = network.quantization
     if report is None:
         return
     if report.random and report.tensors:
         _log.warning(
-            "%s is quantized with %d random samples of seed %d: its accuracy is not to be trusted; give "
-            "calibration data of its own", network.name, report.samples, seed,
-        )  # fmt: skip
+            "%s is quantized with %d random samples (seed %d): accuracy is meaningless, pass calibration "
+            "data (--calibrate)",
+            network.name,
+            report.samples,
+            seed,
+        )
     _log.info("%s", report)

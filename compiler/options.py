@@ -1,24 +1,142 @@
-"""What a compiled network depends on beside the model and the machine."""
+"""Options of a compilation: rounding, memory limits and DRAM timing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from compiler.limits import NONE, Limits
-from compiler.schedule.dram import USUAL, Dram
+from compiler.ir.identity import identity
 from compiler.schedule.schedule import Schedule
+from hw.config import MlaConfig
+from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.quantize.samples import Calibration
+    from compiler.quantize.ranges import Calibration
 
-#: Whose rounding: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
+#: Kernels whose rounding can be reproduced: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The options of `compiler.api.compile` that decide what comes out of it, as they are explained there.
+@identity("Limits", "sp_bytes", "acc_bytes", "dram_bytes")
+@dataclass(frozen=True)
+class MemoryLimits:
+    """Limits on memory use in bytes; None: no limit.
 
-    With `single` each stage is one program.
+    Parameters
+    ----------
+    sp_bytes, acc_bytes : int or None
+        Usable bytes of scratchpad and accumulator from address 0, rounded down to a power of two.
+    dram_bytes : int or None
+        Maximum size of the model's memory: weights and intermediate tensors, without inputs and outputs.
+    """
+
+    sp_bytes: int | None = None
+    acc_bytes: int | None = None
+    dram_bytes: int | None = None
+
+    def within(self, config: MlaConfig) -> MlaConfig:
+        """Hardware configuration reduced to the limits; bank sizes stay if two banks fit.
+
+        Raises
+        ------
+        InputError
+            A limit is below the minimum of any configuration.
+        """
+        for item in fields(self)[:2]:
+            limit, whole = getattr(self, item.name), getattr(config, item.name)
+            if limit is not None and limit < whole:
+                config = _cut(config, item.name, limit)
+        return config
+
+    def check(self, memory: int) -> None:
+        """Check the DRAM use of a network, in bytes.
+
+        Raises
+        ------
+        InputError
+            The use exceeds the limit.
+        """
+        if self.dram_bytes is not None and memory > self.dram_bytes:
+            raise InputError(
+                f"the network needs {memory:,} bytes of DRAM, but the limit is {self.dram_bytes:,}"
+            )
+
+
+#: No limits.
+UNLIMITED = MemoryLimits()
+
+
+def _cut(config: MlaConfig, name: str, limit: int) -> MlaConfig:
+    """Reduce one memory of a hardware configuration."""
+    banks = name.replace("bytes", "banks")
+    bank = getattr(config, name) // getattr(config, banks)
+    size = 1 << max(limit, 1).bit_length() - 1
+    try:
+        return replace(config, **{name: size, banks: min(getattr(config, banks), max(size // bank, 2))})
+    except InputError:
+        least = (16 if name == "sp_bytes" else 64) * config.n * 2
+        memory = "scratchpad" if name == "sp_bytes" else "accumulator"
+        raise InputError(
+            f"the limit of the {memory} must be at least {least:,} bytes, not {limit:,}"
+        ) from None
+
+
+@identity("Dram", "latency", "bytes_per_cycle")
+@dataclass(frozen=True)
+class DramTiming:
+    """DRAM timing model. It affects the issue order of transfers and the tiling, never the results.
+
+    Parameters
+    ----------
+    latency : int
+        Cycles from an address to its first data beat.
+    bytes_per_cycle : float or None
+        Bandwidth of reads and writes together; None: one beat of n bytes per cycle.
+    """
+
+    latency: int = 100
+    bytes_per_cycle: float | None = None
+
+    def beat(self, n: int) -> float:
+        """Cycles per beat of n bytes, at least one."""
+        return max(1.0, n / (self.bytes_per_cycle or n))
+
+
+#: Default DRAM timing.
+DEFAULT_DRAM = DramTiming()
+
+
+@identity(
+    "Options",
+    "rounding",
+    "schedule",
+    "strict",
+    "calibration",
+    "seed",
+    "offset",
+    "batch",
+    "batches",
+    "skip",
+    "keep_float",
+    "single",
+    "dram",
+    "limits",
+)
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions:
+    """Options of the compiler, for `compiler.tune`; each is explained at the parameter of the same name of `compile`.
+
+    Parameters
+    ----------
+    rounding : str
+        Whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
+    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, dram, limits
+        As in `compile`.
+    single : bool
+        Compile each stage to one program, for dispatch by guards; a schedule decides otherwise.
+
+    Examples
+    --------
+    >>> options = compiler.CompileOptions(rounding="reference", batch=4)
+    >>> result = compiler.tune("network.tflite", "n4", trials=20, options=options)
     """
 
     rounding: str
@@ -30,6 +148,7 @@ class Options:
     batch: int = 1
     batches: tuple[int, ...] = ()
     skip: str | None = None
+    keep_float: tuple[str, ...] = ()
     single: bool = False
-    dram: Dram = USUAL
-    limits: Limits = NONE
+    dram: DramTiming = DEFAULT_DRAM
+    limits: MemoryLimits = UNLIMITED

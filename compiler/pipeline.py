@@ -1,73 +1,69 @@
-"""From a graph to a compiled network, all stages in turn."""
+"""Compilation pipeline from a graph to a compiled network."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from compiler.codegen.code import Code
-from compiler.codegen.making import Making
-from compiler.codegen.network import generate
-from compiler.codegen.steps import StepMaker
-from compiler.dispatch.choose import dispatched
-from compiler.dispatch.single import check_single, single, tensor_named
-from compiler.host import Kernels
-from compiler.hosted import HostNode, check_strict
+from compiler.codegen.executable import CommandStream, StageExecutable
+from compiler.codegen.generate import LayerCodegen, generate
+from compiler.cost.roofline import Crossing, body_floor, crossing, layer_floors, network_floor
 from compiler.ir.graph import Graph
-from compiler.listing import with_texts
-from compiler.lower.chains import chains_as_tables
-from compiler.lower.groups import find_fusions, group
-from compiler.lower.interface import interface
-from compiler.lower.lower import Lowered, lower
-from compiler.lower.partition import Part, partition, parts_in
-from compiler.network import Network
-from compiler.options import Options
+from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
+from compiler.lowering.lower import LoweredNetwork, interface, lower
+from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
+from compiler.options import CompileOptions
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
-from compiler.passes.names import name_apart
-from compiler.profile.crossing import Crossing, crossing
-from compiler.profile.floors import body_floor, layer_floors, network_floor
+from compiler.passes.constant_folding import name_apart
 from compiler.quantize import QuantizationReport, quantize
-from compiler.quantize.floating import left_float, obstacle
-from compiler.quantize.samples import random_samples
-from compiler.record import Record
-from compiler.schedule.fit import fit
-from compiler.schedule.heuristic import first_schedule
+from compiler.quantize.plan import left_float, obstacle
+from compiler.quantize.ranges import random_samples
+from compiler.reference import Kernels
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.dispatch.build import dispatched
+from compiler.runtime.dispatch.skip import check_single, single, tensor_named
+from compiler.runtime.program_text import with_texts
+from compiler.runtime.stages import LayerInfo, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.stages import LayerInfo, Stage, control_of
+from compiler.scheduler.fit_memory import fit
+from compiler.scheduler.initial import initial_schedule
+from compiler.trace import CompilationTrace
 from hw.config import MlaConfig
 from hw.errors import InputError
 
 
-def build(graph: Graph, config: MlaConfig, options: Options, record: Record | None = None) -> Network:
-    """Compile a graph for a machine; `record` takes what every stage made.
+def build(
+    graph: Graph, config: MlaConfig, options: CompileOptions, record: CompilationTrace | None = None
+) -> CompiledNetwork:
+    """Compile a graph for a hardware configuration; `record` collects the results of all stages.
 
     Raises
     ------
     InputError
         The model cannot be compiled, or the schedule is not legal for it.
     """
-    record = record or Record()
+    record = record or CompilationTrace()
 
-    def one(how: Options) -> Network:
-        return Prepared(graph, config, how, record).network(how.schedule, record)
+    def one(how: CompileOptions) -> CompiledNetwork:
+        return ModelCompiler(graph, config, how, record).network(how.schedule, record)
 
-    record.network = dispatched(options, one, record.makings)
+    record.network = dispatched(options, one, record.streams)
     return record.network
 
 
-class Prepared:
-    """A model ready to be compiled for a machine, under one schedule after another.
+class ModelCompiler:
+    """Compiler of one model that can be run with several schedules.
 
     Parameters
     ----------
     graph : Graph
-        As the front end made it.
+        Model as imported by the front end.
     config : MlaConfig
-        The machine.
+        Hardware configuration to compile for.
     options : Options
-        Their schedule is not looked at.
+        Options of the compilation; their schedule is ignored.
     record : Record or None
-        Takes what every stage makes.
+        Collects the results of all stages.
 
     Raises
     ------
@@ -75,10 +71,12 @@ class Prepared:
         The model cannot be compiled.
     """
 
-    def __init__(self, graph: Graph, config: MlaConfig, options: Options, record: Record | None = None):
-        #: The machine, and what of it may be used.
+    def __init__(
+        self, graph: Graph, config: MlaConfig, options: CompileOptions, record: CompilationTrace | None = None
+    ):
+        #: Full hardware configuration, and the one reduced to the memory limits.
         self.machine, self.config = config, options.limits.within(config)
-        self.options, record = options, record or Record()
+        self.options, record = options, record or CompilationTrace()
         record.config, record.rounding = config, options.rounding
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
@@ -87,6 +85,8 @@ class Prepared:
             graph, self.report = _quantized(graph, options)
         elif options.calibration is not None:
             raise InputError(f"{graph.name} {why}; calibration is for float models")
+        elif options.keep_float:
+            raise InputError(f"{graph.name} {why}; keep_float is for float models")
         else:
             graph = chains_as_tables(graph, options.rounding)
         self.graph = with_batch(name_apart(graph), options.batch)
@@ -102,22 +102,22 @@ class Prepared:
         if options.strict:
             check_strict(self.graph.name, self.host)
         self._device = [part.graph for part in parts_in(self.parts) if part.device]
-        #: What the heuristics fuse.
-        self.fusions = tuple(f for each in self._device for f in find_fusions(each))
-        self._lowered: dict[tuple[tuple[str, ...], ...], list[Lowered]] = {}
-        self._makers: dict[int, StepMaker] = {}
+        #: Fusions chosen by the heuristics.
+        self.fusions = tuple(f for each in self._device for f in fuse_epilogues(each))
+        self._lowered: dict[tuple[tuple[str, ...], ...], list[LoweredNetwork]] = {}
+        self._makers: dict[int, LayerCodegen] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to objects of this process."""
+        """State for pickling, without caches keyed by object identity."""
         return vars(self) | {"_lowered": {}, "_makers": {}}
 
-    def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[Lowered]:
-        """Layers of each part on the accelerator under fusions; the same each time.
+    def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[LoweredNetwork]:
+        """Layers of each part on the accelerator for given fusions; cached.
 
         Raises
         ------
         InputError
-            A fusion cannot be carried out.
+            A fusion is not possible.
         """
         if fusions not in self._lowered:
             known = {name for each in self._device for name in each.nodes}
@@ -129,50 +129,58 @@ class Prepared:
             self._lowered[fusions] = [self._lower(each, fusions) for each in self._device]
         return self._lowered[fusions]
 
-    def maker(self, lowered: Lowered) -> StepMaker:
-        """Keeps steps of layers from one schedule to the next."""
-        return self._makers.setdefault(id(lowered), StepMaker(self.config))
+    def maker(self, lowered: LoweredNetwork) -> LayerCodegen:
+        """Code generator of a lowered network, which caches layer steps across schedules."""
+        return self._makers.setdefault(id(lowered), LayerCodegen(self.config))
 
-    def network(self, schedule: Schedule | None = None, record: Record | None = None) -> Network:
-        """The network under a schedule; under the one that estimates say is best if that is left out.
+    def network(
+        self, schedule: Schedule | None = None, record: CompilationTrace | None = None
+    ) -> CompiledNetwork:
+        """Compile the network with a schedule; None: the schedule chosen by the heuristics.
 
         Raises
         ------
         InputError
             The schedule is not legal for the model.
         """
-        record = record or Record()
-        made = replace(_Compilation(self, schedule, record.makings).network(), batch=self.options.batch)
+        record = record or CompilationTrace()
+        made = replace(_Compilation(self, schedule, record.streams).network(), batch=self.options.batch)
         self.options.limits.check(sum(code.memory for code in made.codes))
         return with_texts(made, schedule.programs) if schedule else made
 
-    def _lower(self, graph: Graph, fusions: tuple[tuple[str, ...], ...]) -> Lowered:
+    def _lower(self, graph: Graph, fusions: tuple[tuple[str, ...], ...]) -> LoweredNetwork:
         inside = [names for names in fusions if names[0] in graph.nodes]
         lowered = lower(graph, group(graph, inside), self.options.rounding)
         if lowered.refused:
             lines = "; ".join(f"{name}: {why}" for name, why in lowered.refused.items())
-            raise InputError(f"schedule: its fusions cannot be carried out: {lines}")
+            raise InputError(f"schedule: its fusions are not possible: {lines}")
         return lowered
 
 
-def _quantized(graph: Graph, options: Options) -> tuple[Graph, QuantizationReport]:
-    """A float model quantized, with made-up samples if there are none."""
+def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport]:
+    """Quantize a float model, with random samples if there is no calibration data."""
     given = options.calibration
     samples = random_samples(graph, options.seed) if given is None else given
-    made, report = quantize(graph, samples, rounding=cast(Kernels, options.rounding), random=given is None)
+    made, report = quantize(
+        graph,
+        samples,
+        skip=options.keep_float,
+        rounding=cast(Kernels, options.rounding),
+        random=given is None,
+    )
     return simplify(made), report
 
 
 def _host(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:
-    """The nodes on the host in the order of the graph, those of subgraphs among them."""
+    """Nodes on the host in the order of the graph, including those of subgraphs."""
     edges, nodes = interface(graph, reasons), [node for _, node in graph.walk() if node.name in reasons]
     return tuple(HostNode(node.name, node.operator, reasons[node.name], node.name in edges) for node in nodes)
 
 
 class _Compilation:
-    """The stages of one model under one schedule on their way to code."""
+    """One compilation of a model with one schedule."""
 
-    def __init__(self, prepared: Prepared, schedule: Schedule | None, seen: list[Making]):
+    def __init__(self, prepared: ModelCompiler, schedule: Schedule | None, seen: list[CommandStream]):
         self.prepared, self.given, self.seen = prepared, schedule, seen
         self.config, self.options = prepared.config, prepared.options
         self.fusions = prepared.fusions if schedule is None else schedule.fusions
@@ -181,24 +189,30 @@ class _Compilation:
         self.lowered = {id(part): lowered for part, lowered in each}
         self.schedules: dict[str, LayerSchedule] = {}
         self.before = 0  # layers that have their code already
-        self.crossed: list[tuple[Lowered, Crossing]] = []  # of the stages that are in no subgraph
+        self.crossed: list[tuple[LoweredNetwork, Crossing]] = []  # of the stages that are in no subgraph
 
-    def network(self) -> Network:
-        """Everything compiled."""
+    def network(self) -> CompiledNetwork:
+        """Compile all stages."""
         prepared, graph = self.prepared, self.prepared.graph
         count = sum(len(each.layers) for each in self.lowered.values())
         stages = self._stages(prepared.parts, count, inside=False)
-        return Network(
-            name=graph.name, config=prepared.machine, inputs=tuple(graph.tensors[n] for n in graph.inputs),
-            outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=stages,
-            schedule=self.given or Schedule(self.fusions, self.schedules), host=prepared.host,
-            rounding=self.options.rounding, floor=network_floor(self.crossed), graph=graph,
+        return CompiledNetwork(
+            name=graph.name,
+            config=prepared.machine,
+            inputs=tuple(graph.tensors[n] for n in graph.inputs),
+            outputs=tuple(graph.tensors[n] for n in graph.outputs),
+            stages=stages,
+            schedule=self.given or Schedule(self.fusions, self.schedules),
+            host=prepared.host,
+            rounding=self.options.rounding,
+            floor=network_floor(self.crossed),
+            graph=graph,
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers),
             quantization=prepared.report,
-        )  # fmt: skip
+        )
 
-    def _stages(self, parts: Sequence[Part], count: int, *, inside: bool) -> tuple[Stage, ...]:
-        """Stages of the model, or `inside` of a subgraph; `count` layers are in all of them."""
+    def _stages(self, parts: Sequence[GraphPart], count: int, *, inside: bool) -> tuple[Stage, ...]:
+        """Compile the stages of the model or, if `inside`, of a subgraph; `count` is the total number of layers."""
         stages: list[Stage] = []
         for part in parts:
             graph, its = part.graph, self.lowered.get(id(part))
@@ -223,18 +237,22 @@ class _Compilation:
             spared = alone if [each.name for each in inputs] == [self.prepared.skip] else None
             stages.append(
                 Stage(
-                    inputs, outputs, code=code, infos=_infos(its, code, crossed),
-                    floor=alone if inside else None, spared=spared,
+                    inputs,
+                    outputs,
+                    code=code,
+                    infos=_infos(its, code, crossed),
+                    floor=alone if inside else None,
+                    spared=spared,
                 )
-            )  # fmt: skip
+            )
         return tuple(stages)
 
-    def _code(self, lowered: Lowered, numbers: tuple[int, int]) -> tuple[Schedule, Code]:
+    def _code(self, lowered: LoweredNetwork, numbers: tuple[int, int]) -> tuple[Schedule, StageExecutable]:
         offset, dram, maker = self.options.offset, self.options.dram, self.prepared.maker(lowered)
         if self.given is not None:
             code = generate(self.config, lowered, self.given, numbers, offset, self.seen, maker, dram)
             return self.given, code
-        first = first_schedule(self.config, lowered, self.fusions, dram)
+        first = initial_schedule(self.config, lowered, self.fusions, dram)
         if not self.options.single:
             return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
         first = single(first, lowered, self.prepared.skip)
@@ -243,7 +261,7 @@ class _Compilation:
         return schedule, code
 
 
-def _infos(lowered: Lowered, code: Code, crossed: Crossing) -> tuple[LayerInfo, ...]:
+def _infos(lowered: LoweredNetwork, code: StageExecutable, crossed: Crossing) -> tuple[LayerInfo, ...]:
     each = zip(lowered.layers, layer_floors(lowered, crossed), code.tags, code.program_names, strict=True)
     return tuple(
         LayerInfo(layer.nodes, layer.ops, floor, tag, program) for layer, floor, tag, program in each

@@ -1,4 +1,4 @@
-"""Where things lie in DRAM."""
+"""Stack allocator for device DRAM."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,17 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class Region:
-    """A named stretch of DRAM."""
+    """A named range of DRAM.
+
+    Parameters
+    ----------
+    name : str
+        Purpose, for messages and listings.
+    address : int
+        Address of the first byte.
+    size : int
+        Length in bytes.
+    """
 
     name: str
     address: int
@@ -15,12 +25,12 @@ class Region:
 
 
 class Allocator:
-    """Hands out DRAM from the bottom up; what came last is given back first.
+    """Allocates DRAM from address 0 upwards; regions are freed in reverse order of allocation.
 
     Parameters
     ----------
     size : int
-        Bytes of DRAM.
+        Bytes of DRAM, from address 0.
     """
 
     def __init__(self, size: int):
@@ -29,16 +39,25 @@ class Allocator:
 
     @property
     def used(self) -> int:
-        """First byte after everything handed out."""
+        """Address after the last allocated byte."""
         return max((r.address + r.size for r in self.regions), default=0)
 
     def take(self, size: int, align: int = 64, name: str = "buffer") -> int:
-        """Address of `size` fresh bytes.
+        """Allocate a region and return its address.
+
+        Parameters
+        ----------
+        size : int
+            Bytes to allocate.
+        align : int
+            Alignment of the address in bytes.
+        name : str
+            Name of the region, used in the error message.
 
         Raises
         ------
         InputError
-            DRAM is too small.
+            The region does not fit into DRAM.
         """
         address = -(-self.used // align) * align
         if address + size > self.size:
@@ -49,9 +68,9 @@ class Allocator:
         return address
 
     def mark(self) -> int:
-        """Remember what is handed out now, for `release`."""
+        """Return a mark of the current allocations, for `release`."""
         return len(self.regions)
 
     def release(self, mark: int) -> None:
-        """Give back everything handed out since `mark`."""
+        """Free all regions allocated since `mark`."""
         del self.regions[mark:]

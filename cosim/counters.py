@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from cosim.registers import Registers
+from cosim.csr import CsrAccess
+from hw.bus.register_map import ADDRESS
 from hw.isa.counters import CAUSES, COUNTERS, MAXIMA, index_of
-from hw.regs import ADDRESS
 
 
 class CounterReader:
@@ -12,11 +12,11 @@ class CounterReader:
 
     Parameters
     ----------
-    registers : Registers
-        The device's registers.
+    registers : CsrAccess
+        Access to the device's registers.
     """
 
-    def __init__(self, registers: Registers):
+    def __init__(self, registers: CsrAccess):
         self.config = registers.device.config
         self._device = registers.device
 
@@ -25,7 +25,7 @@ class CounterReader:
         return self.read_all([name], tag)[name]
 
     def read_all(self, names: Sequence[str], tag: int) -> dict[str, int]:
-        """Some counters of one tag, by name."""
+        """Values of the named counters of one tag, read in one round trip."""
         select, low, high = (ADDRESS[f"COUNTER_{part}"] for part in ("SELECT", "LO", "HI"))
         accesses: list[tuple[int, int | None]] = []
         for name in names:
@@ -50,13 +50,13 @@ class CounterReader:
         return {name: sum(row[name] for row in rows.values()) for name in rows[0]}
 
     def causes(self, tag: int | None = None) -> dict[str, int]:
-        """Where the array's cycles went, for one tag or in all."""
+        """Array cycles by cause, of one tag or summed over all tags."""
         tags = range(self.config.tags) if tag is None else (tag,)
         rows = [self.read_all([f"cause_{cause}" for cause in CAUSES], each) for each in tags]
         return {cause: sum(row[f"cause_{cause}"] for row in rows) for cause in CAUSES}
 
     def maxima(self) -> dict[str, int]:
-        """Values that are not sums."""
+        """Maxima that the chip tracks, by name."""
         values = {}
         for index, (name, _) in enumerate(MAXIMA):
             select, value = (ADDRESS[each] for each in ("MAXIMUM_SELECT", "MAXIMUM"))

@@ -1,4 +1,4 @@
-"""The one interface to a machine, whether simulated RTL or golden model, and its errors."""
+"""Device interface, common to simulated RTL and golden model, and its errors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -7,14 +7,14 @@ from typing import Self
 
 import numpy as np
 
-from cosim import arguments
+from cosim import checks
 from cosim.dram import DramFault
+from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
 from hw.errors import InputError, WorkError, shown
 from hw.isa.counters import index_of
-from hw.regs import ADDRESS
 
-#: Accesses that are answered once the counters are clear: the first tag's number of cycles is read.
+#: Register accesses that complete only when the counters are clear: they read the cycle counter of tag 0.
 SETTLED: list[tuple[int, int | None]] = [
     (ADDRESS["COUNTER_SELECT"], index_of("cycles")),
     (ADDRESS["COUNTER_LO"], None),
@@ -23,18 +23,6 @@ SETTLED: list[tuple[int, int | None]] = [
 
 class SimulatorDiedError(WorkError):
     """The simulator process ended while it was needed."""
-
-
-class BuildError(WorkError):
-    """Verilator, make or the C++ compiler refused the simulator."""
-
-
-class ToolMissingError(WorkError):
-    """A program needed to build the simulator is not installed."""
-
-
-class DiskFullError(WorkError):
-    """The disk, or the memory behind DRAM, has no room."""
 
 
 class DeviceTimeoutError(WorkError):
@@ -46,21 +34,21 @@ class RegisterError(WorkError):
 
 
 class BusProtocolError(WorkError):
-    """The chip broke a rule of AXI."""
+    """The chip violated the AXI protocol."""
 
 
 class Device(ABC):
     """A running machine with its DRAM. Use it as a context manager, or call `close`.
 
-    Simulated time moves only inside calls that say so; between calls the machine stands still.
+    Simulated time advances only inside calls that say so, and never between calls.
 
-    The calls check their arguments and raise InputError for what no machine takes, before anything happens;
-    the machines themselves are in the methods with an underscore, which get checked arguments.
+    Public methods check their arguments and raise InputError before they have any effect. Subclasses implement the
+    methods with an underscore, which receive checked arguments.
 
     Attributes
     ----------
     config : MlaConfig
-        Size of the machine.
+        Configuration of the machine.
     dram : numpy.ndarray
         DRAM as uint8, shared with the machine without copying; element 0 is address 0.
     """
@@ -75,19 +63,19 @@ class Device(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Reset the chip: registers and state go, DRAM stays."""
+        """Reset registers and internal state of the chip; DRAM keeps its contents."""
 
     def restart(self) -> None:
-        """Reset the chip and let it clear its counters, which it does after a reset before anything counts."""
+        """Reset the chip and wait until it has cleared its counters."""
         self.reset()
         self._access_regs(SETTLED)
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the device holds; further use is an error. May be called twice."""
+        """Release all resources of the device; further use is an error. May be called twice."""
 
     def read_reg(self, address: int) -> int:
-        """Read a 32-bit register. Moves time.
+        """Read a 32-bit register. Advances time.
 
         Raises
         ------
@@ -97,87 +85,105 @@ class Device(ABC):
         return self.read_regs([address])[0]
 
     def read_regs(self, addresses: Sequence[int]) -> list[int]:
-        """Read registers in order, in one round trip; errors as in `read_reg`. Moves time."""
-        return self._read_regs([arguments.register_address(address) for address in addresses])
+        """Read registers in order, in one round trip; errors as in `read_reg`. Advances time."""
+        return self._read_regs([checks.register_address(address) for address in addresses])
 
     def write_reg(self, address: int, value: int) -> None:
-        """Write a 32-bit register; errors as in `write_regs`. Moves time."""
+        """Write a 32-bit register; errors as in `write_regs`. Advances time."""
         self.write_regs([(address, value)])
 
     def write_regs(self, writes: Iterable[tuple[int, int]], delay_cycles: int = 0) -> None:
-        """Write (address, value) pairs in order, in one round trip, `delay_cycles` from now. Moves time.
+        """Write registers in order, in one round trip. Advances time.
 
-        Values may be of 32 bits with or without a sign.
+        Parameters
+        ----------
+        writes : Iterable of (int, int)
+            Byte address and value of each write; values are signed or unsigned 32-bit numbers.
+        delay_cycles : int
+            Cycles to wait before the first write.
 
         Raises
         ------
         RegisterError
-            An address has no register or cannot be written; writes after it were made all the same.
+            An address has no register or cannot be written; the writes after it have still been made.
         """
         checked = [
-            (arguments.register_address(address), arguments.word(value, "a register's value"))
+            (checks.register_address(address), checks.word(value, "a register's value"))
             for address, value in writes
         ]
-        self._write_regs(checked, arguments.cycles(delay_cycles, "delay_cycles"))
+        self._write_regs(checked, checks.cycles(delay_cycles, "delay_cycles"))
 
     def access_regs(self, accesses: Iterable[tuple[int, int | None]]) -> list[int]:
-        """Write (address, value) pairs and read those whose value is None, in order; returns what was read. Moves time.
+        """Read and write registers in order, on the RTL in one round trip. Advances time.
 
-        On the RTL it is one round trip.
+        Parameters
+        ----------
+        accesses : Iterable of (int, int or None)
+            Byte address of a register, and the value to write or None to read it.
+
+        Returns
+        -------
+        list of int
+            Values read, in order.
 
         Raises
         ------
         RegisterError
-            An address has no register, or cannot be written; accesses after it were made all the same.
+            An address has no register or cannot be written; the accesses after it have still been made.
         """
         return self._access_regs(
             [
                 (
-                    arguments.register_address(address),
-                    value if value is None else arguments.word(value, "a register's value"),
+                    checks.register_address(address),
+                    value if value is None else checks.word(value, "a register's value"),
                 )
                 for address, value in accesses
             ]
         )
 
     def run_cycles(self, cycles: int) -> None:
-        """Let exactly so many cycles pass."""
-        self._run_cycles(arguments.cycles(cycles))
+        """Advance time by exactly `cycles` clock cycles."""
+        self._run_cycles(checks.cycles(cycles))
 
     def wait_irq(self, timeout_cycles: int) -> bool:
-        """Run until the interrupt pin is high, at most `timeout_cycles`; False if it stayed low all the time.
+        """Run until the interrupt pin is high, for at most `timeout_cycles`; return whether it is high.
 
-        Returns at once if the pin is high already.
+        Returns immediately if the pin is already high.
         """
-        return self._wait_irq(arguments.cycles(timeout_cycles, "timeout_cycles"))
+        return self._wait_irq(checks.cycles(timeout_cycles, "timeout_cycles"))
 
     def read_sp(self, address: int, length: int) -> np.ndarray:
-        """Copy of `length` scratchpad bytes from byte `address`, uint8. Takes no time."""
-        return self._read_sp(*arguments.span("scratchpad bytes", address, length, self.config.sp_bytes))
+        """Copy of `length` scratchpad bytes from byte `address`, uint8. Does not advance time."""
+        return self._read_sp(*checks.span("scratchpad bytes", address, length, self.config.sp_bytes))
 
     def write_sp(self, address: int, data: np.ndarray) -> None:
-        """Set scratchpad bytes from byte `address` to those of an array of any type. Takes no time."""
-        new = arguments.raw_bytes(data)
-        first, _ = arguments.span("scratchpad bytes", address, new.size, self.config.sp_bytes)
+        """Write the bytes of an array of any type to the scratchpad from byte `address`. Does not advance time."""
+        new = checks.raw_bytes(data)
+        first, _ = checks.span("scratchpad bytes", address, new.size, self.config.sp_bytes)
         self._write_sp(first, new)
 
     def read_acc(self, row: int, rows: int) -> np.ndarray:
-        """Copy of accumulator rows, int32 of shape (rows, n). Takes no time."""
-        return self._read_acc(*arguments.span("accumulator rows", row, rows, self.config.acc_rows))
+        """Copy of accumulator rows, int32 of shape (rows, n). Does not advance time."""
+        return self._read_acc(*checks.span("accumulator rows", row, rows, self.config.acc_rows))
 
     def write_acc(self, row: int, data: np.ndarray) -> None:
-        """Set accumulator rows from int32 of shape (rows, n). Takes no time."""
-        new = arguments.accumulator_rows(data, self.config.n)
-        first, _ = arguments.span("accumulator rows", row, len(new), self.config.acc_rows)
+        """Write accumulator rows from int32 of shape (rows, n). Does not advance time."""
+        new = checks.accumulator_rows(data, self.config.n)
+        first, _ = checks.span("accumulator rows", row, len(new), self.config.acc_rows)
         self._write_acc(first, new)
 
     def set_dram_timing(self, latency: int, bytes_per_cycle: float | None = None) -> None:
-        """Set the memory model: cycles to the first beat, bytes a cycle in all (None: the bus width).
+        """Set the timing of the DRAM model, also while a program runs; no effect on a device without a clock.
 
-        May be called while a program runs. A device without a clock has nothing to set.
+        Parameters
+        ----------
+        latency : int
+            Cycles from a read request to the first beat.
+        bytes_per_cycle : float or None
+            Total bandwidth of reads and writes; None for the bus width.
         """
         rate = self.config.n if bytes_per_cycle is None else bytes_per_cycle
-        self._set_dram_timing(arguments.latency(latency), arguments.bandwidth(rate))
+        self._set_dram_timing(checks.latency(latency), checks.bandwidth(rate))
 
     def set_dram_faults(self, faults: Sequence[DramFault]) -> None:
         """Make ranges of DRAM answer with errors, replacing the ranges set before."""
@@ -225,6 +231,10 @@ class Device(ABC):
 
     @abstractmethod
     def _set_dram_faults(self, faults: list[DramFault]) -> None: ...
+
+    def __repr__(self) -> str:
+        n = self.config.n
+        return f"<{type(self).__name__}: {n}x{n} array, {self.dram.size:,} bytes of DRAM>"
 
     def __enter__(self) -> Self:
         return self

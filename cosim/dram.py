@@ -1,10 +1,10 @@
-"""A device's DRAM: its size, and addresses that answer with errors."""
+"""DRAM of a device: valid sizes, and address ranges that answer with errors."""
 
 import os
 from dataclasses import dataclass
 from typing import Literal
 
-from cosim import arguments
+from cosim import checks
 from hw.errors import InputError, shown
 
 MIN_DRAM_BYTES = 4096
@@ -12,12 +12,22 @@ MAX_DRAM_BYTES = 1 << 32  # the bus has 32 address bits
 
 
 class DramTooSmallError(InputError):
-    """The DRAM cannot hold what is asked of it."""
+    """The DRAM is smaller than required."""
 
 
 @dataclass(frozen=True)
 class DramFault:
-    """DRAM addresses start <= a < stop that answer `response` on reads, writes or both."""
+    """Address range of DRAM that answers accesses with an error.
+
+    Parameters
+    ----------
+    start, stop : int
+        First byte of the range, and the first byte after it.
+    response : str
+        AXI response, SLVERR or DECERR.
+    on_read, on_write : bool
+        Accesses that get the response.
+    """
 
     start: int
     stop: int
@@ -26,7 +36,7 @@ class DramFault:
     on_write: bool = True
 
     def __post_init__(self) -> None:
-        start, stop = (arguments.integer(value, "a bound of a fault") for value in (self.start, self.stop))
+        start, stop = (checks.integer(value, "a bound of a fault") for value in (self.start, self.stop))
         if not 0 <= start < stop:
             raise InputError(f"a fault must have 0 <= start < stop, not {shown(start)}..{shown(stop)}")
         if stop > MAX_DRAM_BYTES:
@@ -38,16 +48,16 @@ class DramFault:
 
 
 def check_dram_bytes(dram_bytes: object) -> int:
-    """Size of a DRAM that the bus can address and this machine can hold.
+    """Check the size of a DRAM: the bus must be able to address it, and this computer to hold it.
 
     Raises
     ------
     DramTooSmallError
-        It is less than MIN_DRAM_BYTES.
+        The size is below MIN_DRAM_BYTES.
     InputError
-        It is more than there can be, or no multiple of MIN_DRAM_BYTES.
+        The size exceeds the bus or this computer's memory, or is not a multiple of MIN_DRAM_BYTES.
     """
-    size = arguments.integer(dram_bytes, "dram_bytes")
+    size = checks.integer(dram_bytes, "dram_bytes")
     if size < MIN_DRAM_BYTES:
         raise DramTooSmallError(f"dram_bytes must be at least {MIN_DRAM_BYTES}, not {shown(size)}")
     limit = min(MAX_DRAM_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -1,74 +1,85 @@
-"""The host's side of the machine: the same code for the RTL and for the golden model."""
+"""Host driver of the machine, used unchanged on the RTL and on the golden model."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from cosim import arguments
+from cosim import checks
 from cosim.allocator import Allocator
 from cosim.counters import CounterReader
+from cosim.csr import CsrAccess
 from cosim.device import Device, DeviceTimeoutError
 from cosim.programs import Candidate, ProgramStore
-from cosim.registers import Registers
-from cosim.reports import NO_SEGMENT, Completion, TrapError, TrapReport
+from cosim.status import NO_SEGMENT, Completion, TrapError, TrapReport
+from hw.bus.register_map import ID
 from hw.errors import InputError, WorkError
 from hw.isa.disassembler import instruction
-from hw.isa.macro import HEADER, MAGIC, OPERAND_WORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
-from hw.isa.micro import MAX_OPERANDS
+from hw.isa.macro_instruction import HEADER, MAGIC, OPERAND_WORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
+from hw.isa.micro_instruction import MAX_OPERANDS
 from hw.isa.program import Program
-from hw.regs import ID
 
 _IDLE, _TRAPPED = 1, 2
 _IRQ_TRAP = 2
-#: Cycles between two looks when no interrupt is due.
+#: Cycles between two polls when no interrupt is expected.
 _POLL_CYCLES = 4096
-#: What a macro-instruction may take at most, unless the host says otherwise: many times what any network's layer takes.
+#: Default watchdog limit in cycles per macro-instruction: many times the longest layer of any network.
 WATCHDOG_CYCLES = 1 << 26
 
 
 class Driver:
-    """Brings a device up and gives it work. A macro-instruction that takes WATCHDOG_CYCLES is stopped by a trap.
+    """Initializes a device, loads programs and runs macro-instructions.
+
+    A watchdog trap stops a macro-instruction that takes WATCHDOG_CYCLES.
 
     Parameters
     ----------
     device : Device
-        RTL or golden model.
+        Device to drive, RTL or golden model.
     ring_slots : int
         Slots of the command ring, a power of two.
+    ring : int or None
+        Address of the command ring, a multiple of the slot size; `memory` ends there. None for the start of DRAM,
+        below all allocations of `memory`.
 
     Attributes
     ----------
     memory : Allocator
-        DRAM. The command ring lies at its start, outside the window that programs may touch.
+        DRAM except for the command ring, which is outside the window that programs may access.
     programs : ProgramStore
         Loads programs and binds opcodes.
     counters : CounterReader
-        Performance counters.
+        Reader of the performance counters.
     """
 
-    def __init__(self, device: Device, ring_slots: int = 64):
+    def __init__(self, device: Device, ring_slots: int = 64, ring: int | None = None):
         if ring_slots < 1 or ring_slots & (ring_slots - 1) or ring_slots > 1 << 16:
             raise InputError(f"ring_slots must be a power of two up to 65536, not {ring_slots!r}")
         self.device = device
         self.config = device.config
-        self.registers = Registers(device)
-        self.memory = Allocator(device.dram.size)
+        self.registers = CsrAccess(device)
+        ring_bytes = ring_slots * SLOT_BYTES
+        if ring is not None and not (ring % SLOT_BYTES == 0 and 0 <= ring <= device.dram.size - ring_bytes):
+            raise InputError(
+                f"ring must be a multiple of {SLOT_BYTES} in 0..{device.dram.size - ring_bytes:#x}, not {ring!r}"
+            )
+        self.memory = Allocator(device.dram.size if ring is None else ring)
         self.programs = ProgramStore(self.registers, self.memory)
         self.counters = CounterReader(self.registers)
         self.ring_slots = ring_slots
         self._head = self._tail = self._rung = 0
         if self.get("ID") != ID:
             raise WorkError(f"the device's ID is {self.get('ID'):#x}, not {ID:#x}: it is no MLA")
-        self._ring = self.memory.take(ring_slots * SLOT_BYTES, SLOT_BYTES, "command ring")
-        self._slots = (
-            device.dram[self._ring : self._ring + ring_slots * SLOT_BYTES].view("<u4").reshape(ring_slots, -1)
-        )
+        self._ring = self.memory.take(ring_bytes, SLOT_BYTES, "command ring") if ring is None else ring
+        self._slots = device.dram[self._ring : self._ring + ring_bytes].view("<u4").reshape(ring_slots, -1)
         self.set("RING_BASE", self._ring)
         self.set("RING_LOG2", ring_slots.bit_length() - 1)
         self.set("IRQ_ENABLE", 15)
         self.set("WATCHDOG", WATCHDOG_CYCLES)
-        self.set_window(0, self.memory.used, device.dram.size - self.memory.used)
+        self.set_window(0, self.memory.used, self.memory.size - self.memory.used)
         self.set("CONTROL", 3)
+
+    def __repr__(self) -> str:
+        return f"<Driver of {self.device!r}: {self.ring_slots} ring slots, {len(self.programs.programs)} programs>"
 
     def get(self, name: str) -> int:
         """Read a register by name."""
@@ -81,7 +92,17 @@ class Driver:
     def set_window(
         self, index: int, address: int, size: int, *, read: bool = True, write: bool = True
     ) -> None:
-        """Let programs touch a stretch of DRAM; size 0 closes the window."""
+        """Set a DRAM window, a range that programs may access.
+
+        Parameters
+        ----------
+        index : int
+            Number of the window.
+        address, size : int
+            First byte and length in bytes; size 0 closes the window.
+        read, write : bool
+            Accesses that the window permits.
+        """
         if not 0 <= index < self.config.windows:
             raise InputError(f"window must be in 0..{self.config.windows - 1}, not {index!r}")
         self.set(f"WINDOW{index}_PERM", 0)
@@ -91,7 +112,17 @@ class Driver:
             self.set(f"WINDOW{index}_PERM", read | write << 1)
 
     def put(self, array: np.ndarray, address: int | None = None, name: str = "buffer") -> int:
-        """Copy an array to DRAM, to fresh bytes unless an address is given; returns the address."""
+        """Copy an array to DRAM and return its address.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            Data to copy, of any type and shape.
+        address : int or None
+            Destination; None allocates it from `memory`.
+        name : str
+            Name of the allocated region.
+        """
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         address = self.memory.take(max(data.size, 1), 64, name) if address is None else address
         self._check_range(address, data.size)
@@ -99,7 +130,7 @@ class Driver:
         return address
 
     def fetch(self, address: int, shape: Sequence[int], dtype: np.dtype | type = np.int8) -> np.ndarray:
-        """Copy of an array in DRAM."""
+        """Copy an array of a shape and type from DRAM at a byte address."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         self._check_range(address, size)
         return self.device.dram[address : address + size].copy().view(dtype).reshape(shape)
@@ -111,7 +142,19 @@ class Driver:
     def load(
         self, program: Program, *, opcode: int | None = None, dma: bool = False, pin: bool = False
     ) -> int:
-        """Load a program and, given an opcode, bind it alone to that; returns the segment."""
+        """Load a program and return its segment.
+
+        Parameters
+        ----------
+        program : Program
+            Program to load into the first free segment.
+        opcode : int or None
+            Opcode to bind to this program alone; None binds nothing.
+        dma : bool
+            Let the chip fetch the words from DRAM instead of writing them through registers.
+        pin : bool
+            Make the segment callable from every program.
+        """
         segment = self.programs.load(program, dma=dma, pin=pin)
         if opcode is not None:
             self.programs.bind(opcode, [Candidate(segment)])
@@ -126,7 +169,20 @@ class Driver:
         irq: bool = False,
         doorbell: bool = False,
     ) -> int:
-        """Write a macro-instruction to the ring; returns its number. `run` or `doorbell` starts it.
+        """Write a macro-instruction to the ring and return its number. `run` or `doorbell` starts it.
+
+        Parameters
+        ----------
+        opcode : int
+            Opcode, bound to a program beforehand.
+        operands : Sequence of int
+            Signed or unsigned 32-bit operands of the program.
+        tag : int
+            Tag that counters are attributed to.
+        irq : bool
+            Raise an interrupt on completion.
+        doorbell : bool
+            Start it at once.
 
         Raises
         ------
@@ -143,8 +199,8 @@ class Driver:
         return self.enqueue_words([header], operands, doorbell=doorbell)
 
     def enqueue_words(self, header: Sequence[int], operands: Sequence[int], *, doorbell: bool = False) -> int:
-        """Write a slot as it is, even an illegal one; operands have 32 bits with or without a sign."""
-        words = [arguments.word(value, f"operand {index}") for index, value in enumerate(operands)]
+        """Write a ring slot without checking its header; operands are signed or unsigned 32-bit numbers."""
+        words = [checks.word(value, f"operand {index}") for index, value in enumerate(operands)]
         if self._head - self._tail >= self.ring_slots:
             self._tail += self.get("RING_TAIL") - self._tail & 0xFFFFFFFF
             if self._head - self._tail >= self.ring_slots:
@@ -161,7 +217,7 @@ class Driver:
         return self._head - 1
 
     def doorbell(self) -> None:
-        """Let the machine take what has been enqueued."""
+        """Advance the ring's head so that the machine starts everything enqueued."""
         self.set("RING_HEAD", self._head & 0xFFFFFFFF)
         self._rung = self._head
 
@@ -171,9 +227,9 @@ class Driver:
         Parameters
         ----------
         timeout_cycles : int
-            Longest wait for a sign of life.
+            Maximum cycles between two completions or traps.
         resume : bool
-            Go on after traps and return them all; otherwise the first one raises.
+            Continue after traps and return all of them; otherwise the first one raises.
 
         Raises
         ------
@@ -220,7 +276,7 @@ class Driver:
         return Completion.from_words(words.tolist())
 
     def trap(self) -> TrapReport:
-        """The last trap."""
+        """Trap record of the last trap, with its disassembled instruction."""
         names = ("cause", "pc", "segment", "tag", "macro", "address")
         values = {name: self.get(f"TRAP_{name.upper()}") for name in names}
         program = self.programs.programs.get(values["segment"])
@@ -229,5 +285,5 @@ class Driver:
         return TrapReport(**values, instruction=text)
 
     def resume(self) -> None:
-        """Go on after a trap."""
+        """Let the machine continue after a trap."""
         self.set("RESUME", 1)

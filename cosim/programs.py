@@ -6,26 +6,38 @@ from dataclasses import dataclass
 import numpy as np
 
 from cosim.allocator import Allocator
-from cosim.registers import Registers
-from cosim.reports import LOADER_ERRORS
+from cosim.csr import CsrAccess
+from cosim.status import LOADER_ERRORS
+from hw.bus.register_map import ADDRESS
 from hw.errors import InputError
 from hw.isa.enums import Compare, SegmentState
-from hw.isa.macro import CANDIDATE
+from hw.isa.macro_instruction import CANDIDATE
 from hw.isa.program import Program
-from hw.regs import ADDRESS
 
 _LOADER_BUSY = 8
 _IN_USE = 16
 _OPEN, _CHECK, _FREE, _PIN = 1, 2, 3, 4
-#: Cycles between two looks at something that ends soon.
+#: Cycles between two polls of a short operation.
 _POLL_CYCLES = 64
-#: Cycles that the loader takes for a word at least, memory and check included.
+#: Minimum cycles per word of the loader, memory access and CRC check included.
 _LOAD_CYCLES = 2
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program an opcode may run, and its guard: `selected value` `compare` `value`."""
+    """A program an opcode may run, and its guard `selected value <compare> value`.
+
+    Parameters
+    ----------
+    segment : int
+        Segment that holds the program.
+    compare : Compare
+        Comparison of the guard; ALWAYS ignores the other fields.
+    selector : int
+        Selector of the guarded value: an operand or a statistic.
+    value : int
+        32-bit word the selected value is compared with.
+    """
 
     segment: int
     compare: Compare = Compare.ALWAYS
@@ -38,13 +50,13 @@ class ProgramStore:
 
     Parameters
     ----------
-    registers : Registers
-        The device's registers.
+    registers : CsrAccess
+        Access to the device's registers.
     memory : Allocator
-        DRAM for images that the machine's own loader fetches.
+        DRAM for program images that the chip's loader fetches.
     """
 
-    def __init__(self, registers: Registers, memory: Allocator):
+    def __init__(self, registers: CsrAccess, memory: Allocator):
         self.config = registers.device.config
         self.device = registers.device
         self.get, self.set, self.access = registers.get, registers.set, registers.access
@@ -61,25 +73,25 @@ class ProgramStore:
         dma: bool = False,
         pin: bool = False,
     ) -> int:
-        """Bring a program into a segment, the first free one by default; returns its number.
+        """Load a program into a segment, by default the first free one, and return the segment's number.
 
         Parameters
         ----------
         program : Program
-            What to load.
+            Program to load.
         segment : int or None
-            Where to; the program there before is replaced.
+            Number of the segment; a program already loaded there is replaced.
         crc : int or None
-            CRC the machine shall check, that of the program by default.
+            CRC the chip checks the loaded words against; by default the program's own.
         dma : bool
-            Let the machine fetch the words from DRAM instead of writing them through registers.
+            Let the chip fetch the words from DRAM instead of writing them through registers.
         pin : bool
-            Make it callable from every program, for good.
+            Make the segment callable from every program; it can no longer be changed.
 
         Raises
         ------
         InputError
-            No room, or the machine refuses.
+            No segment or no words are free, or the chip refuses the program.
         """
         if segment is None:
             free = set(range(self.config.segments)) - set(self.programs)
@@ -106,7 +118,7 @@ class ProgramStore:
         return segment
 
     def unload(self, segment: int) -> None:
-        """Give a segment's words back."""
+        """Free a segment and its words."""
         (error,) = self.access(("SEG_SELECT", segment), ("SEG_COMMAND", _FREE), ("LOADER_ERROR", None))
         if error:
             self._refused(f"segment {segment} cannot be freed")
@@ -114,11 +126,14 @@ class ProgramStore:
         self._bases.pop(segment, None)
 
     def base(self, segment: int) -> int:
-        """First word in the instruction store of a loaded program."""
+        """Address in the instruction store of a loaded program's first word."""
         return self._bases[segment]
 
     def in_use(self, segment: int) -> bool:
-        """Whether a running program or a caller of it lies in the segment (or it is pinned): it cannot be replaced."""
+        """Return whether the segment is pinned, or holds the running program or one of its callers.
+
+        Such a segment cannot be replaced.
+        """
         return bool(self._status(segment) & _IN_USE)
 
     def segment_state(self, segment: int) -> SegmentState:
@@ -132,15 +147,28 @@ class ProgramStore:
         length = len(program.words)
         base = self._room(segment, length, program.name)
         error, base = self.access(
-            ("SEG_SELECT", segment), ("SEG_BASE", base), ("SEG_LENGTH", length), ("SEG_COMMAND", _OPEN),
-            ("LOADER_ERROR", None), ("SEG_BASE", None), ("SEG_CRC", crc),
-        )  # fmt: skip
+            ("SEG_SELECT", segment),
+            ("SEG_BASE", base),
+            ("SEG_LENGTH", length),
+            ("SEG_COMMAND", _OPEN),
+            ("LOADER_ERROR", None),
+            ("SEG_BASE", None),
+            ("SEG_CRC", crc),
+        )
         if error:
             self._refused(f"segment {segment} cannot be opened for program {program.name!r}")
         self._bases[segment] = base
 
     def fit(self, lengths: Sequence[int], without: Collection[int] = ()) -> bool:
-        """Whether programs of so many words could be loaded now, in order, once some segments are unloaded."""
+        """Return whether programs could be loaded in order once some segments are unloaded.
+
+        Parameters
+        ----------
+        lengths : Sequence of int
+            Words of each program.
+        without : Collection of int
+            Segments assumed to be unloaded.
+        """
         taken = self._taken(set(self.programs) - set(without))
         for length in lengths:
             start = self._gap(taken, length)
@@ -154,7 +182,7 @@ class ProgramStore:
         return [(self._bases[segment], len(self.programs[segment].words)) for segment in segments]
 
     def _gap(self, taken: Iterable[tuple[int, int]], length: int) -> int | None:
-        """First of so many words of the store of which none is taken."""
+        """Address of the first gap of at least `length` words; None if there is none."""
         start = 0
         for base, size in sorted(taken):
             if base - start >= length:
@@ -163,7 +191,7 @@ class ProgramStore:
         return start if start + length <= self.config.wis_words else None
 
     def _room(self, segment: int, length: int, name: str) -> int:
-        """First words of the store that no other program holds."""
+        """Address of enough words for a program that no other segment occupies."""
         others = self._taken(each for each in self.programs if each != segment)
         start = self._gap(others, length)
         if start is None:
@@ -191,7 +219,17 @@ class ProgramStore:
         raise InputError(f"{what}: {reason}")
 
     def bind(self, opcode: int, candidates: Iterable[Candidate], *, commit: bool = True) -> None:
-        """Let an opcode run the first candidate whose guard holds."""
+        """Bind an opcode to candidates; dispatch runs the first one whose guard holds.
+
+        Parameters
+        ----------
+        opcode : int
+            Opcode of the macro-instruction.
+        candidates : Iterable of Candidate
+            Programs in order of preference; the remaining entries become invalid.
+        commit : bool
+            Make the new table live at once.
+        """
         entries = list(candidates)
         if not 0 <= opcode < self.config.opcodes:
             raise InputError(f"opcode must be in 0..{self.config.opcodes - 1}, not {opcode!r}")
@@ -206,9 +244,10 @@ class ProgramStore:
                 else 0
             )
             accesses += [
-                ("DISPATCH_INDEX", opcode * self.config.candidates + number), ("DISPATCH_WORD", word),
+                ("DISPATCH_INDEX", opcode * self.config.candidates + number),
+                ("DISPATCH_WORD", word),
                 ("DISPATCH_VALUE", entry.value if entry else 0),
-            ]  # fmt: skip
+            ]
         if commit:
             accesses.append(("DISPATCH_COMMIT", 1))
         self.access(*accesses)

@@ -5,21 +5,31 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out, connect
 
 from hw.bus.axi import AxiMaster, drive_pins, pin_members
-from hw.bus.axilite import join_lite_pins, lite_pins
-from hw.bus.read_arbiter import ReadArbiter
-from hw.bus.write_arbiter import WriteArbiter
+from hw.bus.axi_arbiter import ReadArbiter, WriteArbiter
+from hw.bus.axi_lite import join_lite_pins, lite_pins
 from hw.config import MlaConfig
-from hw.counters.meter import Meter
+from hw.control.control import Control
+from hw.counters.event_router import EventRouter
 from hw.datapath import MATRIX_STATE, Datapath
 from hw.isa.enums import Unit
-from hw.registers import domain_of
-from hw.sequencer.control import Control
+from hw.layouts import limit_ports
+from hw.lib.pipeline import pipeline_domain
 from hw.sequencer.core import PULSES, Core
-from hw.sequencer.layouts import limit_ports
 from hw.sequencer.semaphores import Semaphores
-from hw.units.queue import CommandQueue
+from hw.units.command_queue import CommandQueue, command_queue
 
 Queues = list[CommandQueue]
+
+
+def chip_ports(config: MlaConfig) -> dict[str, wiring.Member]:
+    """Return the ports of the chip by name, as the members of its signature.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    """
+    return pin_members(config) | lite_pins() | {"irq": Out(1)}
 
 
 class Chip(wiring.Component):
@@ -28,21 +38,21 @@ class Chip(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes of everything.
+        Configuration of the machine.
 
     Members
     -------
     m_axi_* : Out, In
         AXI4 master: DRAM. The data bus is n bytes wide.
     s_axil_* : In, Out
-        AXI4-Lite slave: hw.regs.
+        AXI4-Lite slave: hw.bus.register_map.
     irq : Out
         Interrupt, a level.
     """
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__(pin_members(config) | lite_pins() | {"irq": Out(1)})
+        super().__init__(chip_ports(config))
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -50,8 +60,8 @@ class Chip(wiring.Component):
         m.submodules.core = core = Core(self._config)
         m.submodules.datapath = datapath = Datapath(self._config)
         m.submodules.semaphores = semaphores = Semaphores(pipelined=self._config.pipelined)
-        m.submodules.meter = meter = Meter(self._config)
-        queues = [CommandQueue(unit, self._config) for unit in Unit]
+        m.submodules.meter = meter = EventRouter(self._config)
+        queues = [command_queue(unit, self._config) for unit in Unit]
         for unit, queue in zip(Unit, queues, strict=True):
             m.submodules[f"{unit.name.lower()}_queue"] = queue
             self._queue(m, unit, queue, core, datapath, semaphores, control, meter)
@@ -73,7 +83,7 @@ class Chip(wiring.Component):
         datapath: Datapath,
         semaphores: Semaphores,
         control: Control,
-        meter: Meter,
+        meter: EventRouter,
     ) -> None:
         """A unit's queue between sequencer and unit."""
         name = unit.name.lower()
@@ -88,22 +98,21 @@ class Chip(wiring.Component):
             queue.word_valid.eq(core.word_valid[unit]),
             queue.word.eq(core.word),
         ]
-        if self._config.pipelined:
-            # Only a start ends what allows one, and the next comes cycles later, as does another payload.
-            m.d.sync += [queue.output.ready.eq(engine.ready & may_start), engine.valid.eq(queue.started)]
-        else:
-            m.d.comb += [
-                engine.valid.eq(queue.output.valid & may_start),
-                queue.output.ready.eq(engine.ready & may_start),
-            ]
+        queue.connect_engine(m, engine, may_start)
 
     def _program(
-        self, m: Module, control: Control, core: Core, semaphores: Semaphores, queues: Queues, meter: Meter
+        self,
+        m: Module,
+        control: Control,
+        core: Core,
+        semaphores: Semaphores,
+        queues: Queues,
+        meter: EventRouter,
     ) -> None:
         """Programs from the control side to the core."""
         may_start = Signal()
         fits = meter.ready & (~meter.seq_hold | (control.start.payload.tag == core.tag))
-        late = domain_of(m, self._config.pipelined)
+        late = pipeline_domain(m, self._config.pipelined)
         late += may_start.eq(fits & control.start.valid if self._config.pipelined else fits)
         m.d.comb += [
             core.start.payload.eq(control.start.payload),
@@ -111,8 +120,8 @@ class Chip(wiring.Component):
             control.start.ready.eq(core.start.ready & may_start),
             core.tag_hold.eq(meter.seq_hold),
         ]
-        told = ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap")
-        for name in (*told, "blocked_pc", *limit_ports(self._config, asks=True)):
+        outputs = ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap")
+        for name in (*outputs, "blocked_pc", *limit_ports(self._config, requests=True)):
             m.d.comb += getattr(control, name).eq(getattr(core, name))
         for name in ("fetch_data", "operand_data", "seg_info", "stop", "step_limit", "windows"):
             m.d.comb += getattr(core, name).eq(getattr(control, name))
@@ -125,8 +134,8 @@ class Chip(wiring.Component):
             semaphores.clear.eq(control.flush),
             semaphores.seq_take.eq(core.seq_take),
         ]
-        late = domain_of(m, self._config.pipelined)
-        # An instruction comes late enough after the one before to see what that took or issued.
+        late = pipeline_domain(m, self._config.pipelined)
+        # Instructions are far enough apart for each to see the tokens and commands of the one before.
         late += [
             core.seq_tokens.eq(semaphores.seq_tokens),
             core.unit_idle.eq(Cat(queue.idle for queue in queues)),
@@ -138,8 +147,8 @@ class Chip(wiring.Component):
             control.retired.eq(Cat(queue.retired for queue in queues)),
             datapath.abort.eq(control.abort),
         ]
-        # What tells that the machine stands still must hold for a while anyway.
-        late = domain_of(m, self._config.pipelined)
+        # Deadlock conditions must hold for several cycles anyway.
+        late = pipeline_domain(m, self._config.pipelined)
         late += [
             control.idle.eq(Cat(queue.idle for queue in queues)),
             control.stuck.eq(Cat(queue.stuck for queue in queues)),
@@ -185,13 +194,13 @@ class Chip(wiring.Component):
         drive_pins(m, self._config, self, bus)
 
     def _counters(
-        self, m: Module, control: Control, core: Core, datapath: Datapath, queues: Queues, meter: Meter
+        self, m: Module, control: Control, core: Core, datapath: Datapath, queues: Queues, meter: EventRouter
     ) -> None:
         for unit, queue in zip(Unit, queues, strict=True):
             name, state = unit.name.lower(), meter.units[unit]
             active, begins = getattr(datapath, f"{name}_active"), getattr(datapath, name).valid
             m.d.comb += [
-                state.active.eq(active | begins if self._config.pipelined else active),
+                state.active.eq(queue.engine_active(active, begins)),
                 state.tag.eq(getattr(datapath, f"{name}_tag")),
                 state.queued.eq(queue.queued != 0),
                 state.started.eq(queue.started),
@@ -207,8 +216,8 @@ class Chip(wiring.Component):
             meter.counting.eq(~control.gated | ~control.status[0]),
             datapath.tag_busy.eq(meter.dma_busy),
         ]
-        # With `pipelined` what the array does or waits for is known a cycle later.
-        late = domain_of(m, self._config.pipelined)
+        # With `pipelined` the state of the array is valid a cycle later.
+        late = pipeline_domain(m, self._config.pipelined)
         late += [
             *(state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE),
             state.head_queued.eq(matrix_queue.queued != 0),
@@ -237,7 +246,7 @@ class Chip(wiring.Component):
             with m.Case(1):
                 m.d.comb += control.maximum_value.eq(datapath.latency_max)
 
-    def _dispatches(self, m: Module, control: Control, core: Core, meter: Meter) -> None:
+    def _dispatches(self, m: Module, control: Control, core: Core, meter: EventRouter) -> None:
         """A dispatch counts in the cycle in which the program's tag is the sequencer's."""
         first, other, begun = Signal(), Signal(), Signal()
         m.d.sync += [

@@ -1,11 +1,14 @@
 """The machine's configuration: everything that sizes it, checked on construction."""
 
+import re
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hw.errors import InputError, shown
+
+_Variant = TypeVar("_Variant")
 
 TARGETS = Path(__file__).parent / "targets"
 
@@ -41,7 +44,7 @@ class MlaConfig:
     fuse_rate : int
         Cycles the FUSE pipeline takes for one row: 1, or 2, 4 or 8 (at most n) with that many times fewer lanes of it.
     tags : int
-        Tags the counters are kept for.
+        Number of tags, each with its own set of counters.
     loop_depth, call_depth : int
         Nesting of hardware loops and calls.
     max_burst : int
@@ -123,6 +126,18 @@ class MlaConfig:
         if not (low <= value <= high and value & (value - 1) == 0):
             raise InputError(f"{name} must be a power of two in {low}..{high}, not {shown(value)}")
 
+    def variant(self, direct: _Variant, pipelined: _Variant) -> _Variant:
+        """Implementation of a component for this machine, chosen by `pipelined`.
+
+        Parameters
+        ----------
+        direct : type
+            Component of machines without `pipelined`.
+        pipelined : type
+            Component of machines with `pipelined`; it has the same interface.
+        """
+        return pipelined if self.pipelined else direct
+
     @property
     def sp_rows(self) -> int:
         """Scratchpad rows of n bytes."""
@@ -134,8 +149,25 @@ class MlaConfig:
         return self.acc_bytes // (4 * self.n)
 
 
+def target_names() -> list[str]:
+    """Names of the targets: the TOML files in `TARGETS`, numbers in names compared as numbers."""
+    names = [path.stem for path in TARGETS.glob("*.toml")]
+    return sorted(names, key=lambda name: [part.zfill(8) for part in re.split(r"(\d+)", name)])
+
+
+def targets_by_lanes() -> dict[int, str]:
+    """The targets that are named "n" and their number of lanes, by that number, in ascending order."""
+    lanes = {load_target(name).n: name for name in target_names() if re.fullmatch(r"n\d+", name)}
+    return dict(sorted(lanes.items()))
+
+
 def load_target(name: str) -> MlaConfig:
-    """Configuration of a named target (`n4 n8 n16 n32 ulx3s-85f`) or of a TOML file of the same fields.
+    """Configuration of a target in `TARGETS`, or of a TOML file of the same fields.
+
+    Parameters
+    ----------
+    name : str
+        One of `target_names()`, or the path of a .toml file.
 
     Raises
     ------
@@ -166,8 +198,9 @@ def _target_file(name: str) -> Path:
             return path
     except (OSError, ValueError):  # no file can have such a name
         pass
-    known = " ".join(sorted(p.stem for p in TARGETS.glob("*.toml")))
-    raise InputError(f"target must be one of {known} or an existing .toml file, not {shown(name)}")
+    raise InputError(
+        f"target must be one of {' '.join(target_names())} or an existing .toml file, not {shown(name)}"
+    )
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

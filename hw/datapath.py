@@ -9,15 +9,15 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream, event_layout
 from hw.memory.accumulator import Accumulator
-from hw.memory.scratchpad import SP_EVENTS, Scratchpad
+from hw.memory.scratchpad import SP_EVENTS, PipelinedScratchpad, Scratchpad
 from hw.units.fuse import FuseUnit
-from hw.units.load import LoadUnit
-from hw.units.matrix import MatrixUnit
-from hw.units.store import StoreUnit
+from hw.units.load.unit import LoadUnit
+from hw.units.matrix.unit import MatrixUnit
+from hw.units.store.unit import StoreUnit
 
 #: State of MATRIX that the causes of the array's cycles are found from.
 MATRIX_STATE = ("row_entering", "wait_weights", "weight_shift", "in_flight")
-#: Results of the last commands that programs may look at.
+#: Results of the last commands that programs can read.
 RESULTS_LAYOUT = data.StructLayout(
     {
         "fuse_rows": 32,
@@ -35,7 +35,7 @@ class Datapath(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
@@ -48,17 +48,17 @@ class Datapath(wiring.Component):
     tag_busy : In(2)
         Counters of LOAD, STORE cannot take another tag yet.
     load_error, store_error : Out(1), load_error_addr, store_error_addr : Out(32)
-        Bus errors.
+        Bus errors of LOAD and STORE, and their addresses.
     ar, r, aw, w, b
         Bus channels of LOAD and STORE.
     {unit}_events, fuse_out_events, sp_events : Out, acc_reads, acc_conflicts : Out(2)
-        Counter events.
+        Increments of the counters.
     {unit}_active, {unit}_tag : Out
         The unit has a command; its tag.
     matrix_tagged : Out
         There are events of MATRIX with a tag in this cycle.
     matrix_state : Out
-        MATRIX_STATE.
+        State of the MATRIX unit for the counters (MATRIX_STATE).
     results : Out
         Statistics of the last commands.
     in_flight_max, latency_max : Out(16)
@@ -125,7 +125,7 @@ class Datapath(wiring.Component):
     def _memories(
         self, m: Module, load: LoadUnit, matrix: MatrixUnit, fuse: FuseUnit, store: StoreUnit
     ) -> None:
-        m.submodules.sp = sp = Scratchpad(self._config)
+        m.submodules.sp = sp = self._config.variant(Scratchpad, PipelinedScratchpad)(self._config)
         m.submodules.acc = acc = Accumulator(self._config)
         connect(m, matrix.act, sp.act)
         connect(m, matrix.weight, sp.weight)

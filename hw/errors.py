@@ -1,6 +1,6 @@
 """The errors that a user can cause or meet, shared by all packages.
 
-Whoever raises one of these writes one clear sentence for the user; the command line prints that sentence
+Each message is one clear sentence for the user; the command line prints that sentence
 without a traceback and leaves with `exit_status`. Any other exception is a defect of this project.
 """
 
@@ -35,7 +35,7 @@ class MlaError(Exception):
 
 
 class InputError(MlaError):
-    """What the user passed in is wrong: a file, a name, a size, a configuration."""
+    """Input from the user is invalid: a file, a name, a size, a configuration."""
 
     exit_status = 2
 

@@ -4,18 +4,11 @@ from amaranth.hdl import Shape, signed, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.config import ACC_ADDR_BITS, SP_ADDR_BITS, MlaConfig
+from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.counters import COUNTERS
 from hw.isa.enums import Unit
 from hw.isa.fields import Field, Packed
-
-#: Cycles from a granted scratchpad read to its data.
-SP_READ_LATENCY = 2
-#: Cycles from a request of port `act`, which is granted in the next cycle always, to its data.
-SP_ACT_LATENCY = SP_READ_LATENCY + 1
-#: Cycles from a granted FUSE read of the accumulator to its data.
-ACC_READ_LATENCY = 2
 
 
 def shape_of(field: Field) -> Shape:
@@ -28,7 +21,7 @@ def packed_layout(packed: Packed) -> data.StructLayout:
     return data.StructLayout({f.name: shape_of(f) for f in packed.fields})
 
 
-#: What travels with every unit command.
+#: Metadata of every unit command.
 META_LAYOUT = data.StructLayout(
     {
         "wait": 16,  # semaphores to take, producer << 2 | index
@@ -61,7 +54,7 @@ def command_layout(unit: Unit) -> data.StructLayout:
     return data.StructLayout(members)
 
 
-#: What carries one field to a unit that gets its commands in words: `index` counts the fields, then the derived ones.
+#: Word with one field of a command, for `serial_commands`: `index` counts the fields, then the derived ones.
 WORD_LAYOUT = data.StructLayout({"index": FIELD_INDEX_BITS, "data": 32})
 #: Indices of no field: all fields return to their defaults; the command is complete.
 CLEAR_WORD, END_WORD = (1 << FIELD_INDEX_BITS) - 1, (1 << FIELD_INDEX_BITS) - 2
@@ -77,78 +70,119 @@ def event_layout(group: str) -> data.StructLayout:
     return data.StructLayout({c.name: unsigned(c.width) for c in COUNTERS if c.group == group})
 
 
-class SpReadPort(wiring.Signature):
-    """Scratchpad read port, seen from the requester.
+#: Bits of a word address in the instruction store, and of a length.
+PC_BITS = 14
 
-    A request taken with `valid & ready` waits in a register of the scratchpad from the next cycle on, where `waits`
-    tells of it; it is granted in a cycle with `waits & ready`. `data` (n bytes from byte `addr` on, lane 0 lowest) is
-    there SP_READ_LATENCY cycles later. `ready` follows from registers alone.
+#: One program to run.
+START_LAYOUT = data.StructLayout(
+    {
+        "segment": 8,
+        "base": PC_BITS,  # first word in the instruction store
+        "length": PC_BITS,
+        "tag": 6,
+        "macro": 32,  # number of the macro-instruction since reset
+        "operands": 6,  # operands the macro-instruction has
+    }
+)
+
+#: Data of a segment that the core looks up.
+SEGMENT_LAYOUT = data.StructLayout({"valid": 1, "pinned": 1, "base": PC_BITS, "length": PC_BITS})
+
+#: Trap record.
+TRAP_LAYOUT = data.StructLayout(
+    {
+        "valid": 1,
+        "cause": 5,
+        "pc": PC_BITS,
+        "segment": 8,
+        "tag": 6,
+        "macro": 32,
+        "address": 32,
+    }
+)
+
+#: Values of the statistics selectors that come from outside the core.
+STATISTICS_LAYOUT = data.StructLayout(
+    {
+        "fuse_rows": 32,
+        "fuse_zeros": 32,
+        "fuse_min": 32,
+        "fuse_max": 32,
+        "matrix_zeros": 32,
+        "cycle": 32,
+    }
+)
+
+#: DRAM protection window; `perm` bit 0 is read, bit 1 write.
+WINDOW_LAYOUT = data.StructLayout({"base": 32, "last": 32, "perm": 2})
+
+
+#: Bits of the number of a window's limit: window << 1, plus 1 for its last byte.
+LIMIT_BITS = 4
+
+
+def windows_layout(config: MlaConfig) -> data.Layout:
+    """All protection windows of a machine; with `serial_commands` their permissions and the requested limit."""
+    if config.serial_commands:
+        return data.StructLayout({"perm": data.ArrayLayout(2, config.windows), "limit": 32})
+    return data.ArrayLayout(WINDOW_LAYOUT, config.windows)
+
+
+def limit_ports(config: MlaConfig, *, requests: bool) -> dict[str, wiring.Member]:
+    """Port `limit` of machines with `serial_commands`: number of a window's limit, which is returned two cycles later.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    requests : bool
+        The component requests limits; else it returns them.
+    """
+    return {"limit": (Out if requests else In)(LIMIT_BITS)} if config.serial_commands else {}
+
+
+class SemaphorePort(wiring.Signature):
+    """One unit's access to the semaphores, seen from its command queue.
+
+    Consumer masks (`available`, `take`) are indexed producer << 2 | index, producer masks (`room`, `owe`,
+    `give`) consumer << 2 | index, the sequencer being consumer 4.
+
+    Members
+    -------
+    available : In
+        Semaphores this unit can take a token from.
+    room : In
+        Semaphores this unit may reserve another signal of.
+    take, owe : Out
+        Tokens taken and signals reserved by the command that starts in this cycle.
+    give : Out
+        Signals of the command that retires in this cycle.
+    step : Out
+        Up at least when any of these three is not 0: known sooner than they are.
     """
 
-    def __init__(self, config: MlaConfig):
+    def __init__(self) -> None:
         super().__init__(
             {
-                "valid": Out(1),
-                "addr": Out(SP_ADDR_BITS),
-                "ready": In(1),
-                "waits": In(1),
-                "data": In(8 * config.n),
+                "available": In(16),
+                "room": In(20),
+                "take": Out(16),
+                "owe": Out(20),
+                "give": Out(20),
+                "step": Out(1),
             }
         )
 
 
-class SpWritePort(wiring.Signature):
-    """Scratchpad write port, seen from the requester: byte i of `data` goes to byte `addr` + i where `mask`[i].
-
-    Taken with `valid & ready` and granted with `waits & ready`, as a read is; reads granted in later cycles return it.
-    `addr` + i wraps at the memory's size, so that a first partial beat may start below its address with its low mask
-    bits clear.
-    """
-
-    def __init__(self, config: MlaConfig):
-        super().__init__(
-            {
-                "valid": Out(1),
-                "addr": Out(SP_ADDR_BITS),
-                "data": Out(8 * config.n),
-                "mask": Out(config.n),
-                "ready": In(1),
-                "waits": In(1),
-            }
-        )
+def config_layout(unit: Unit) -> data.StructLayout:
+    """All fields of a unit, in the order (and so at the offsets) that its command has."""
+    return data.StructLayout({f.name: field_layout(unit, f.name, f) for f in UNIT_FIELDS[unit]})
 
 
-class AccReadPort(wiring.Signature):
-    """Accumulator row read of FUSE, seen from the requester; data ACC_READ_LATENCY cycles after `valid & ready`."""
-
-    def __init__(self, config: MlaConfig):
-        super().__init__(
-            {"valid": Out(1), "row": Out(ACC_ADDR_BITS), "ready": In(1), "data": In(32 * config.n)}
-        )
-
-
-class AccWritePort(wiring.Signature):
-    """Accumulator row write of FUSE, seen from the requester; `mask` selects lanes.
-
-    Reads granted in the next cycle see it.
-    """
-
-    def __init__(self, config: MlaConfig):
-        super().__init__(
-            {
-                "valid": Out(1),
-                "row": Out(ACC_ADDR_BITS),
-                "data": Out(32 * config.n),
-                "mask": Out(config.n),
-                "ready": In(1),
-            }
-        )
-
-
-class SlotWritePort(wiring.Signature):
-    """Write of n bytes at byte address `addr`, a multiple of n, of PARAM (`table` = 0) or TABLE (1); never refused."""
-
-    def __init__(self, config: MlaConfig):
-        super().__init__(
-            {"valid": Out(1), "table": Out(1), "addr": Out(SP_ADDR_BITS), "data": Out(8 * config.n)}
-        )
+def default_word(unit: Unit) -> int:
+    """Bits of a unit's fields at the start of a program."""
+    word, offset = 0, 0
+    for field in UNIT_FIELDS[unit]:
+        word |= (field.default & ((1 << field.width) - 1)) << offset
+        offset += field.width
+    return word

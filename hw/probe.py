@@ -1,4 +1,4 @@
-"""The chip with its commands in view, for simulators that record when each unit works on what."""
+"""The chip with a probe of its commands, for simulators that record the activity of each unit."""
 
 from amaranth.hdl import Cat, ClockSignal, Elaboratable, Instance
 

@@ -1,4 +1,4 @@
-"""`make bench`: runs the suites, each in a process of its own, and writes docs/benchmarks.md from what they report."""
+"""`make bench`: runs each suite in its own process and writes docs/benchmarks.md from the results."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from compiler.bench.page import TITLES, benchmark_page, benchmark_picture
-from compiler.cli.outcome import run_to_status
+from compiler.cli.exit_status import run_to_status
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / "build" / "bench"
@@ -15,7 +15,7 @@ PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "pictures" / "b
 
 
 def run_suites(suites: list[str]) -> int:
-    """Run suites and write the page if all that it shows has been measured; the worst status."""
+    """Run suites, and write the page if all of its suites were measured; return the worst exit status."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     status = 0
     for suite in suites:
@@ -42,7 +42,7 @@ def run_suites(suites: list[str]) -> int:
 
 
 def main() -> int:
-    """Run the suites that are named."""
+    """Run the named suites."""
     parser = argparse.ArgumentParser(description="Run the benchmarks and write their page.")
     parser.add_argument("suites", nargs="+", metavar="SUITE")
     return run_suites(parser.parse_args().suites)

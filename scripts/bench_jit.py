@@ -1,9 +1,9 @@
-"""How long it takes from a candidate's schedule to its programs in a live machine, against the bar.
+"""Measures the latency from a candidate's schedule to its programs on a running chip.
 
 `python -m scripts.bench_jit [--json FILE]` serves a convolution and the small trained networks on the simulated N=16
-machine, changes the schedule of one layer, and takes the times: of compiling the candidate, of placing and proving it
-as `mla serve --adapt` does it, of bringing its programs into the instruction store. Each of five candidates changes
-another layer, and nothing of it has been compiled before. The bar is for two cores with nothing else to do.
+chip, changes the schedule of one layer, and measures the times of compiling the candidate, of placing and proving it
+as `mla serve --adapt` does, and of loading its programs into the instruction store. Each of five candidates changes
+another layer, and none of it has been compiled before. The target is for two idle cores.
 """
 
 import argparse
@@ -16,26 +16,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from compiler.bench.models import model_path
-from compiler.cache.source import Source
-from compiler.cli.outcome import run_to_status
-from compiler.hpm.points import Op, Point
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.schedule.dram import USUAL
+from compiler.bench.tiny import model_path
+from compiler.cache.model_source import ModelSource
+from compiler.cli.exit_status import run_to_status
+from compiler.options import DEFAULT_DRAM, CompileOptions
+from compiler.pipeline import ModelCompiler
 from compiler.schedule.schedule import Schedule
-from compiler.serve.room import VERSIONS, serving_bytes
-from compiler.serve.stream import Server
-from compiler.specialize.space import spaces_of
+from compiler.server.server import VERSIONS, Server, serving_bytes
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.search.layer_space import spaces_of
+from compiler.util.progress import building
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError
 
-SINGLE, LAYER = "14x14x64", Point((14, 14, 64), (Op("conv", 64, 3),))
+SINGLE, LAYER = "14x14x64", CalibrationNetwork((14, 14, 64), (CalibrationOp("conv", 64, 3),))
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
-#: Milliseconds from schedule to loaded program.
+#: Target in milliseconds from schedule to loaded program.
 BAR = 20.0
-#: Candidates of each; each time is the median of theirs.
+#: Number of candidates per network; times are medians.
 CANDIDATES = 5
 _STAGES = ("compile", "prove", "load")
 
@@ -51,14 +50,14 @@ class Times:
 
     @property
     def total(self) -> float:
-        """From the schedule to the loaded programs."""
+        """Return the time from the schedule to the loaded programs."""
         return self.compile + self.prove + self.load
 
 
-def candidates(prepared: Prepared, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
-    """Layers in a random order, each with a schedule that is another one for it alone."""
+def candidates(prepared: ModelCompiler, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
+    """Yield layers in random order, each with a schedule that changes only that layer."""
     rng = random.Random(seed)
-    spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), USUAL, frozenset())
+    spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), DEFAULT_DRAM, frozenset())
     seen = set(map(str, first.layers.values()))
     while True:
         for name in rng.sample(sorted(spaces), len(spaces)):
@@ -70,13 +69,14 @@ def candidates(prepared: Prepared, first: Schedule, seed: int) -> Iterator[tuple
                 yield name, replace(first, layers=first.layers | {name: layer})
 
 
-def measure(source: Source, seed: int = 1) -> list[Times]:
-    """The times of some candidates of a network while its first version is served."""
+def measure(source: ModelSource, seed: int = 1) -> list[Times]:
+    """Measure candidates of a network while its first version is served."""
     config = load_target("n16")
-    prepared = Prepared(source.graph, config, Options(rounding=source.rounding))
+    prepared = ModelCompiler(source.graph, config, CompileOptions(rounding=source.rounding))
     network = prepared.network()
     out: list[Times] = []
-    with RtlDevice(config, serving_bytes(network, versions=2 * VERSIONS)) as device:
+    size = serving_bytes(network, versions=2 * VERSIONS)
+    with RtlDevice(config, size, monitor=building) as device:
         server = Server(device, network)
         for layer, schedule in candidates(prepared, network.schedule, seed):
             times = _times(prepared, server, layer, schedule)
@@ -86,8 +86,8 @@ def measure(source: Source, seed: int = 1) -> list[Times]:
     raise AssertionError("there is always another candidate")
 
 
-def _times(prepared: Prepared, server: Server, layer: str, schedule: Schedule) -> Times | None:
-    """Those of one candidate; None if it cannot be compiled, or its programs are those that are served."""
+def _times(prepared: ModelCompiler, server: Server, layer: str, schedule: Schedule) -> Times | None:
+    """Measure one candidate; None if it does not compile or leads to the current programs."""
     began = time.perf_counter()
     try:
         network = prepared.network(schedule)
@@ -107,7 +107,7 @@ def _times(prepared: Prepared, server: Server, layer: str, schedule: Schedule) -
 
 
 def main() -> int:
-    """Print the table; status 1 if the bar is not met."""
+    """Print the table; status 1 if the target is missed."""
     parser = argparse.ArgumentParser(
         description="milliseconds from a candidate's schedule to its loaded programs"
     )
@@ -117,7 +117,7 @@ def main() -> int:
     print(f"{'milliseconds':<26}" + "".join(f"{head:>10}" for head in (*_STAGES, "total")))
     document, met = {}, True
     for name in args.names or (SINGLE, *NETWORKS):
-        times = measure(Source(LAYER.graph() if name == SINGLE else model_path(name)))
+        times = measure(ModelSource(LAYER.graph() if name == SINGLE else model_path(name)))
         document[name] = [vars(each) | {"total": each.total} for each in times]
         row = [median(getattr(each, stage) for each in times) for stage in (*_STAGES, "total")]
         print(f"{name:<26}" + "".join(f"{value:>10.1f}" for value in row), flush=True)

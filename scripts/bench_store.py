@@ -1,8 +1,8 @@
-"""How long it takes from a key to a runnable program, against the bars.
+"""Measures the latency of the tuning database, from a key to a runnable program.
 
-`python -m scripts.bench_store [--db URL]` keeps one layer and the small trained networks in a database (by default a
-fresh one), and takes the times: of opening it, of a hit in it, of a hit to a program whose proof is known, and of a hit
-in memory; also of keeping a measurement. The bars are for two cores with nothing else to do.
+`python -m scripts.bench_store [--db URL]` stores one layer and the small trained networks in a database (by default a
+new one), and measures the times of opening it, of a hit, of a hit to a program whose proof is cached, of a hit in
+memory, and of storing a measurement. The targets are for two idle cores.
 """
 
 import argparse
@@ -17,30 +17,28 @@ import numpy as np
 
 from compiler.api import compile
 from compiler.bench.conv import conv_case
-from compiler.bench.models import model_path
+from compiler.bench.tiny import model_path
+from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import version
-from compiler.cache.store import Store
 from compiler.ir.graph import Graph
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.network import Network
-from compiler.runtime import Session, dram_bytes
-from compiler.store.database import Database
-from compiler.store.entries import Entry, Trial
-from compiler.store.keys import Key, options_of, subgraph_of
-from compiler.store.memory import MemoryCache, Placement
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import Entry, EntryKey, TrialEntry, options_of, subgraph_of
+from compiler.tuning_db.program_cache import Placement, ProgramCache
 from cosim.golden import GoldenDevice
 
 LAYER = "14x14x64-64-3-1"
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
-#: Milliseconds from the database to a runnable program, and in memory.
+#: Targets in milliseconds: from the database to a runnable program, and from memory.
 DATABASE_BAR, MEMORY_BAR = 5.0, 0.05
-#: Each time is the median of so many.
+#: Number of repetitions; times are medians.
 _TIMES = 101
 
 
 def milliseconds(work: Callable[[], object], times: int = _TIMES) -> float:
-    """The median time of some work."""
+    """Return the median time of a call in milliseconds."""
     taken = []
     for _ in range(times):
         began = time.perf_counter()
@@ -49,13 +47,13 @@ def milliseconds(work: Callable[[], object], times: int = _TIMES) -> float:
     return 1000 * statistics.median(taken)
 
 
-def measure(url: str, network: Network, proofs: Store) -> tuple[int, list[float]]:
-    """Bytes of a network's entry, and the times."""
+def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[int, list[float]]:
+    """Return the size of a network's entry in bytes, and the times."""
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         placement = Placement.of(Session(device, network, proofs=proofs))
     assert isinstance(network.graph, Graph)
     options = options_of(rounding=network.rounding, batch=network.batch)
-    key = Key(subgraph_of(network.graph), Conditions(network.config).key, options)
+    key = EntryKey(subgraph_of(network.graph), HardwareProfile(network.config).key, options)
     entry = Entry(
         key=key,
         schedule=network.schedule,
@@ -63,10 +61,10 @@ def measure(url: str, network: Network, proofs: Store) -> tuple[int, list[float]
         result=Measurement(1, (), 0.0, 0, True, 0),
         codes=tuple(network.codes),
     )
-    trial = Trial(key=key, schedule=network.schedule, result=entry.result)
-    with Database(url) as database:
+    trial = TrialEntry(key=key, schedule=network.schedule, result=entry.result)
+    with TuningDatabase(url) as database:
         database.put_best(entry)
-        memory = MemoryCache(database, proofs)
+        memory = ProgramCache(database, proofs)
 
         def runnable() -> None:
             memory.forget()
@@ -76,12 +74,12 @@ def measure(url: str, network: Network, proofs: Store) -> tuple[int, list[float]
         times = [milliseconds(lambda: database.best(key)), milliseconds(runnable)]
         times.append(milliseconds(lambda: memory.runnable(key, placement), 1001))
         times.append(milliseconds(lambda: database.add_measurement(trial), 21))
-    times.append(milliseconds(lambda: Database(url).close(), 11))
+    times.append(milliseconds(lambda: TuningDatabase(url).close(), 11))
     return entry.bytes, times
 
 
 def main() -> int:
-    """Print the table; status 1 if a bar is not met."""
+    """Print the table; status 1 if a target is missed."""
     parser = argparse.ArgumentParser(description="milliseconds from a key to a runnable program")
     parser.add_argument("--db", metavar="URL", help="the database (default: a fresh one of SQLite)")
     url = parser.parse_args().db
@@ -90,7 +88,7 @@ def main() -> int:
     print(f"{'milliseconds':<24}" + "".join(f"{head:>10}" for head in heads))
     met = True
     with tempfile.TemporaryDirectory(prefix="mla-store-") as folder:
-        proofs = Store(Path(folder))
+        proofs = ContentStore(Path(folder))
         layer = conv_case(LAYER).prepare(np.random.default_rng(0)).model
         for name, model in [(LAYER, layer), *((name, model_path(name)) for name in NETWORKS)]:
             network = compile(model, cache=False)

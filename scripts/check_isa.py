@@ -1,7 +1,7 @@
-"""Lint step: `hw/isa` must stand alone, importing only itself and the standard library.
+"""Lint check: `hw/isa` may import only itself and the standard library.
 
-Import contracts name the modules that are forbidden; here everything is, except what is listed as allowed,
-so that a new dependency cannot slip in.
+Import contracts list forbidden modules; this check lists the allowed ones instead,
+so that a new dependency is always found.
 """
 
 import ast
@@ -13,7 +13,7 @@ ISA = Path(__file__).parent.parent / "hw" / "isa"
 
 
 def imported_modules(source: str) -> Iterator[tuple[int, str]]:
-    """Line number and dotted name of every absolute import in a module's source."""
+    """Yield line number and dotted name of every absolute import in a source text."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -23,12 +23,12 @@ def imported_modules(source: str) -> Iterator[tuple[int, str]]:
 
 
 def is_allowed(module: str) -> bool:
-    """Whether `hw/isa` may import the module."""
+    """Return whether `hw/isa` may import a module."""
     return module.split(".")[0] in sys.stdlib_module_names or (module + ".").startswith("hw.isa.")
 
 
 def main() -> int:
-    """Print each forbidden import; the exit status is 1 if there is one."""
+    """Print each forbidden import; exit status 1 if there is one."""
     status = 0
     for path in sorted(ISA.rglob("*.py")):
         for line, module in imported_modules(path.read_text()):

@@ -1,7 +1,7 @@
-"""How long compiling takes, the first time and again, against the bars.
+"""Measures compile times, without and with the cache.
 
 `python -m scripts.compile_time` compiles the small trained networks and ResNet-50 (seeded weights), each in a process
-of its own with an empty cache, then again. The bars are for two cores with nothing else to do.
+of its own with an empty cache, then again. The targets are for two idle cores.
 """
 
 import argparse
@@ -12,16 +12,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compiler.bench.models import model_path
-from compiler.bench.published import NETWORKS, model_file
+from compiler.bench.architectures import NETWORKS, model_file
+from compiler.bench.tiny import model_path
 
 SMALL = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
-#: Seconds: a small network, a published one, an unchanged model again.
+#: Targets in seconds: a small network, a published one, a cached model.
 SMALL_BAR, LARGE_BAR, AGAIN_BAR = 5.0, 60.0, 0.5
 
 
 def measure(model: Path, folder: Path) -> tuple[float, float]:
-    """Seconds to compile a model, and to compile it again."""
+    """Return the seconds to compile a model, and to compile it again."""
     first, again = (_compiled(model, folder) for _ in range(2))
     if (first["origin"], again["origin"]) != ("compiled", "cache"):
         raise SystemExit(f"{model}: {first['origin']}, then {again['origin']}: the cache does not work")
@@ -29,19 +29,22 @@ def measure(model: Path, folder: Path) -> tuple[float, float]:
 
 
 def _compiled(model: Path, folder: Path) -> dict:
-    """The report of `mla compile` in a process of its own."""
+    """Run `mla compile` in its own process and return its report."""
     command = [sys.executable, "-m", "compiler.cli.main", "compile", str(model), "--json", "-"]
     done = subprocess.run(
         [*command, "-o", str(folder / "network.mla")],
-        env=os.environ | {"MLA_CACHE": str(folder / "cache")}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=os.environ | {"MLA_CACHE": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     return json.loads(done.stdout)
 
 
 def table(names: list[str]) -> tuple[str, bool]:
-    """The table, and whether all bars are met."""
+    """Return the table, and whether all targets are met."""
     lines, met = [f"{'network':<26}{'seconds':>9}{'bar':>7}{'again':>9}{'bar':>7}"], True
     for name in names:
         model = model_path(name) if name in SMALL else model_file(name)
@@ -54,7 +57,7 @@ def table(names: list[str]) -> tuple[str, bool]:
 
 
 def main() -> int:
-    """Print the table; status 1 if a bar is not met."""
+    """Print the table; status 1 if a target is missed."""
     parser = argparse.ArgumentParser(description="seconds to compile, and to compile again")
     parser.add_argument("names", metavar="NAME", nargs="*", help="networks (default: the four and resnet50)")
     names = parser.parse_args().names or [*SMALL, "resnet50"]

@@ -1,17 +1,19 @@
-"""Pictures of the compiler's stages, for docs/compiler.md: the digits network from its file to its timeline."""
+"""Draws the pictures of the documentation: block diagrams, and the compiler stages of the digits network."""
 
 from compiler.api import compile
-from compiler.draw import to_svg
-from compiler.record import Record
-from compiler.views import view_of
+from compiler.trace import CompilationTrace
+from compiler.visualize.formats import to_svg
+from compiler.visualize.graphs.stages import view_of
+from scripts.docs_diagrams import diagrams
 from scripts.networks.digits import MODEL
 
-#: Stages that are drawn.
+#: Stages to draw.
 STAGES = ("imported", "layers", "scheduled", "placed", "timeline")
 
 
 def pictures() -> dict[str, str]:
-    """SVG files by their name in docs/pictures."""
-    record = Record()
+    """Return SVG files by their name in docs/pictures."""
+    record = CompilationTrace()
     compile(MODEL, "n16", record=record)
-    return {f"digits_{stage}.svg": to_svg(view_of(record, stage)) for stage in STAGES}
+    stages = {f"digits_{stage}.svg": to_svg(view_of(record, stage)) for stage in STAGES}
+    return diagrams() | stages

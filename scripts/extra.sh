@@ -17,8 +17,9 @@ trap 'rm -f "$pins"' EXIT
 sed -n 's/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' requirements.lock > "$pins"
 
 echo "setup: installing the extra $extra into $venv" >&2
-"$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-compile --no-build-isolation \
-    --constraint "$pins" -e ".[$extra]" || {
+"$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off --no-compile --no-build-isolation \
+    --constraint "$pins" -e ".[$extra]" |
+    sed -un 's/^Collecting \([^ ]*\).*/setup:   \1/p; s/^Installing collected packages.*/setup: unpacking them/p' >&2 || {
     printf 'setup: the packages of the extra %s could not be installed (see above). Without a network, name a folder %s\n' \
         "$extra" "that holds their wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make setup EXTRAS=$extra" >&2
     exit 1

@@ -1,9 +1,9 @@
-"""`python -m scripts.fetch_models` brings the trained networks to the cache folder, each checked by its SHA-256."""
+"""`python -m scripts.fetch_models` downloads the trained networks to the cache and checks their SHA-256."""
 
 import sys
 
-from compiler.bench.models import NETWORKS, model_path
-from compiler.cli.outcome import run_to_status
+from compiler.bench.tiny import NETWORKS, model_path
+from compiler.cli.exit_status import run_to_status
 
 
 def _all() -> int:

@@ -1,33 +1,31 @@
-"""How far the performance model is from whole networks that it has never seen, under the static compiler's schedule.
+"""Prediction error of the cost model on whole networks that it was not trained on, under the static schedule.
 
 `python -m scripts.hpm_error` prints, for each of the networks of MLPerf Tiny, its predicted and its measured cycles,
-and the mean error of its layers; those that the counters do not tell apart are one.
+and the mean error of its layers; layers that share a counter are counted as one.
 """
 
 import sys
 
-from compiler.bench.models import NETWORKS, model_path
-from compiler.cache.source import Source
-from compiler.hpm.charge import charged_together
-from compiler.hpm.default import find_model
-from compiler.hpm.errors import Errors
-from compiler.hpm.model import Model
-from compiler.hpm.rows import rows_of
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
+from compiler.bench.tiny import NETWORKS, model_path
+from compiler.cache.model_source import ModelSource
+from compiler.cost.learned.features import rows_of
+from compiler.cost.learned.model import CycleModel, PredictionErrors, find_model
+from compiler.cost.learned.online_model import attribution_groups
+from compiler.options import CompileOptions
+from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 
 
 def main() -> int:
-    """Measure, print."""
-    conditions = Conditions(load_target("n16"))
+    """Measure and print the errors."""
+    conditions = HardwareProfile(load_target("n16"))
     model = find_model(conditions)
     for name in NETWORKS:
-        graph = Source(model_path(name)).graph
-        with Measurer(graph, conditions, Options(rounding="reference")) as measurer:
+        graph = ModelSource(model_path(name)).graph
+        with Measurer(graph, conditions, CompileOptions(rounding="reference")) as measurer:
             pairs = _pairs(measurer, model)
-        errors = Errors.of([a for a, _ in pairs], [b for _, b in pairs])
+        errors = PredictionErrors.of([a for a, _ in pairs], [b for _, b in pairs])
         predicted, measured = sum(a for a, _ in pairs), sum(b for _, b in pairs)
         print(
             f"{name:<24} {predicted:>9,.0f} predicted, {measured:>9,.0f} measured: "
@@ -38,15 +36,15 @@ def main() -> int:
     return 0
 
 
-def _pairs(measurer: Measurer, model: Model) -> list[tuple[float, float]]:
-    """Predicted and measured cycles of what is counted together."""
+def _pairs(measurer: Measurer, model: CycleModel) -> list[tuple[float, float]]:
+    """Yield predicted and measured cycles of layers that share a counter."""
     found, schedule = measurer.baseline(), measurer.first.schedule
     (stage,) = measurer.prepared.lowered(schedule.fusions)
     rows = rows_of(stage, schedule.layers, measurer.conditions)
     guess = {name: model.predict(row).cycles for name, row in rows.items()}
     out: list[tuple[float, float]] = []
     left: set[str] = set()
-    for names in charged_together(stage.layers):
+    for names in attribution_groups(stage.layers):
         entries = [entry for entry in found.layers if set(names) & set(entry.names)]
         share = (sum(guess[name] for name in names), float(sum(entry.cycles for entry in entries)))
         if left & set(names):  # part of an entry that was counted before

@@ -1,6 +1,7 @@
-"""How long one prediction of the performance model takes: features of a layer under a schedule, and the trees.
+"""Time of one prediction of the cost model: feature extraction and tree evaluation.
 
-`python -m scripts.hpm_time` prints medians over tilings of random layers, each the least of five, in microseconds.
+`python -m scripts.hpm_time` prints medians over tilings of random layers in microseconds, each the minimum of five
+runs.
 """
 
 import random
@@ -9,14 +10,13 @@ from collections.abc import Iterator
 from statistics import median
 from time import perf_counter
 
-from compiler.hpm.default import find_model
-from compiler.hpm.model import Model
-from compiler.hpm.points import chains, singles
-from compiler.hpm.rows import RowMaker
-from compiler.measure.conditions import Conditions
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.specialize.space import spaces_of
+from compiler.cost.learned.features import RowMaker
+from compiler.cost.learned.model import CycleModel, find_model
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.calibration.calibration_networks import chains, singles
+from compiler.tuning.search.layer_space import spaces_of
 from hw.config import load_target
 from hw.errors import InputError
 
@@ -24,14 +24,16 @@ _SEED, _POINTS, _TILINGS, _TIMES = 5, 15, 30, 5
 
 
 def main() -> int:
-    """Measure, print."""
-    conditions = Conditions(load_target("n16"))
+    """Measure and print the times."""
+    conditions = HardwareProfile(load_target("n16"))
     model, rng = find_model(conditions), random.Random(_SEED)
     times: list[tuple[float, float, float]] = []
     for drawn in (singles(16, rng), chains(16, rng)):
         for _ in range(_POINTS):
             try:
-                prepared = Prepared(next(drawn).graph(), conditions.config, Options(rounding="reference"))
+                prepared = ModelCompiler(
+                    next(drawn).graph(), conditions.config, CompileOptions(rounding="reference")
+                )
                 times += _times(prepared, conditions, model)
             except InputError:  # not all of it runs on this machine
                 continue
@@ -43,13 +45,15 @@ def main() -> int:
     return 0
 
 
-def _times(prepared: Prepared, conditions: Conditions, model: Model) -> Iterator[tuple[float, float, float]]:
-    """Seconds for each tiling of each layer."""
+def _times(
+    prepared: ModelCompiler, conditions: HardwareProfile, model: CycleModel
+) -> Iterator[tuple[float, float, float]]:
+    """Yield the times in seconds for each tiling of each layer."""
     (stage,) = prepared.lowered(prepared.fusions)
     now = dict(prepared.network().schedule.layers)
     for name, space in spaces_of(conditions.config, [stage], conditions.dram).items():
         for tiling in space.tilings[:_TILINGS]:
-            schedules = now | {name: space.beside(tiling.schedule, now[name])}
+            schedules = now | {name: space.with_context(tiling.schedule, now[name])}
             found = []
             for _ in range(_TIMES):
                 maker = RowMaker(stage, conditions)

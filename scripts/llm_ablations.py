@@ -1,9 +1,8 @@
-"""What the language model owes to what it is told and taught: the same training without one thing at a time.
+"""Ablations of the language model: the same training without one part of prompts or data at a time.
 
 `python -m scripts.llm_ablations --steps 900 --then 300 --folder build/llm_ablations` trains a model for each of
-VARIANTS, all from the same beginning, with as many steps, then measures single answers of each about the same layers,
-none of which was seen in training. It goes on where it was stopped. Figures are in the folder, as ablations.json and
-ablations.md.
+VARIANTS, all from the same initial model with the same number of steps, then measures single answers of each about the
+same held-out layers. It resumes after an interruption. Results are in the folder, as ablations.json and ablations.md.
 """
 
 import argparse
@@ -13,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compiler.cli.output import atomic_output
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.journal import read
-from compiler.llm.sampled import TOGETHER
-from compiler.llm.training.train import Plan, plan_of, train
-from compiler.llm.weights import grown, save
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.journal import read
+from compiler.llm.evaluate.sample_quality import GROUP_SIZE
+from compiler.llm.model.weights import load_extended, save
+from compiler.llm.training.pretrain import Plan, default_plan, train
+from compiler.util.files import atomic_output
 from hw.errors import MlaError
-from scripts.judged import judged
+from scripts.eval_lm import judged
 from scripts.reports import write_report
 
 #: What is left out, by what the variant is called.
@@ -28,7 +27,7 @@ VARIANTS = ("nothing", "profile", "want", "fine-tuning")
 
 
 def main() -> int:
-    """Train, judge, print."""
+    """Train and evaluate all variants, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=900, help="with all that was measured")
     parser.add_argument(
@@ -56,7 +55,7 @@ def main() -> int:
 
 
 def plan(variant: str, whole: Plan) -> Plan:
-    """The plan of a variant."""
+    """Return the training plan of a variant."""
     steps, then = whole.first.steps, whole.then.steps
     match variant:
         case "profile":
@@ -71,12 +70,12 @@ def plan(variant: str, whole: Plan) -> Plan:
 
 
 def _train(args: argparse.Namespace, variant: str) -> None:
-    """Make the model of a variant, unless it is there."""
+    """Train the model of a variant if it does not exist yet."""
     path = _model(args, variant)
     if path.exists():
         return
-    start = None if args.start is None else grown(args.start, args.seed)
-    whole = plan_of(args.steps, args.then, args.seed, start and start.shape)
+    start = None if args.start is None else load_extended(args.start, args.seed)
+    whole = default_plan(args.steps, args.then, args.seed, start and start.shape)
     folder = args.folder / variant
     folder.mkdir(parents=True, exist_ok=True)
     found = train(
@@ -98,7 +97,7 @@ def _judged(args: argparse.Namespace, variant: str) -> dict[str, Any]:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        f"| without | one answer | median | best of {TOGETHER} | median |",
+        f"| without | one answer | median | best of {GROUP_SIZE} | median |",
         "| --- | --: | --: | --: | --: |",
         *(
             f"| {row['without']} | {row['one']:.4f} | {row['one_median']:.4f} | {row['some']:.4f} | "

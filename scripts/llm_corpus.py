@@ -1,8 +1,8 @@
-"""Measures small networks on the RTL, under schedules and edits: what the language model is trained with.
+"""Measures small networks on the RTL under schedules and edits, as training data of the language model.
 
-`python -m scripts.llm_corpus --seconds 3000` goes on where the last call ended: everything measured is in a journal in
-the cache. Networks of the corpus of which no edits are known yet come first. At the end all of it is packed into
-`compiler/llm/corpus/schedules.xz`, which is part of the project, so that nobody needs to measure it again.
+`python -m scripts.llm_corpus --seconds 3000` continues earlier calls: all measurements are in a journal in the cache.
+Networks of the corpus without measured edits come first. At the end all measurements are packed into
+`compiler/llm/data/schedules.xz`, which is part of the project.
 """
 
 import argparse
@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from compiler.llm.corpus.collect import measure, places, with_edits
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.journal import Journal, pack, read
-from compiler.llm.corpus.rig import Devices
-from compiler.llm.corpus.walk import Walk
+from compiler.llm.data.collect import corpus_indices, measure, with_edits
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.journal import CorpusJournal, pack, read
+from compiler.llm.data.measure_harness import Devices
+from compiler.llm.data.trajectories import Trajectory
 from cosim.rtl.cache import cache_folder
 
 _SAY = 30.0
 
 
 def main() -> int:
-    """Measure, pack."""
+    """Measure in parallel, then pack all measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -50,16 +50,16 @@ def main() -> int:
     return max(lane.exitcode or 0 for lane in lanes)
 
 
-def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Walk]:
-    """All that was measured; what is in a journal is newer than what is packed."""
+def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Trajectory]:
+    """Return all measurements; those of a journal replace packed ones."""
     files = [*([packed] if packed.exists() else []), *sorted(folder.glob("*.jsonl"))]
     return {(walk.machine, walk.index): walk for file in files for walk in read(file)}
 
 
 def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds: float) -> None:
-    """Measure every so many-th network; the process that asked for it may die meanwhile."""
+    """Measure every `lanes`-th network until the time is over or the parent process has died."""
     parent, known = os.getppid(), _known(packed, folder)
-    journal, devices = Journal(folder / f"{seed}.{lane}.jsonl"), Devices()
+    journal, devices = CorpusJournal(folder / f"{seed}.{lane}.jsonl"), Devices()
     end, told, found = monotonic() + seconds, monotonic(), 0
     try:
         for walk in _walks(known, journal, devices, seed, lane, lanes):
@@ -76,13 +76,18 @@ def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds:
 
 
 def _walks(
-    known: dict[tuple[str, int], Walk], journal: Journal, devices: Devices, seed: int, lane: int, lanes: int
-) -> Iterator[Walk | None]:
-    """Of networks without edits those that are measured now, then of new networks, without end."""
+    known: dict[tuple[str, int], Trajectory],
+    journal: CorpusJournal,
+    devices: Devices,
+    seed: int,
+    lane: int,
+    lanes: int,
+) -> Iterator[Trajectory | None]:
+    """Yield measurements indefinitely: first of networks without edits, then of new networks."""
     for key, walk in sorted(known.items(), key=lambda each: each[1].index):
         if walk.index % lanes == lane and walk.edited is None and key not in journal.done:
             yield with_edits(devices, walk, seed)
-    for name, index in places(seed, lane, lanes):
+    for name, index in corpus_indices(seed, lane, lanes):
         if (name, index) not in known and (name, index) not in journal.done:
             yield measure(devices, name, index, seed)
 

@@ -1,6 +1,6 @@
-"""Writes which layers the language model is not trained with: those of the networks that it is judged by.
+"""Writes the layers that are held out from training: those of the evaluation networks.
 
-`python -m scripts.llm_held_out` writes `compiler/llm/corpus/held_out.json`.
+`python -m scripts.llm_held_out` writes `compiler/llm/data/held_out.json`.
 """
 
 import json
@@ -8,17 +8,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from compiler.bench.models import NETWORKS, model_path
-from compiler.bench.published import model_file
-from compiler.cache.source import Source
-from compiler.hpm.points import Op
-from compiler.llm.corpus.held_out import key_of
-from compiler.lower.layer import ConvLayer, DepthwiseLayer, Image, Layer, PoolLayer
-from compiler.options import Options
-from compiler.pipeline import Prepared
+from compiler.bench.architectures import model_file
+from compiler.bench.tiny import NETWORKS, model_path
+from compiler.cache.model_source import ModelSource
+from compiler.layers.base import Image, Layer
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.pool import PoolLayer
+from compiler.llm.data.held_out import key_of
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.tuning.calibration.calibration_networks import CalibrationOp
 from hw.config import load_target
 
-FILE = Path(__file__).parents[1] / "compiler" / "llm" / "corpus" / "held_out.json"
+FILE = Path(__file__).parents[1] / "compiler" / "llm" / "data" / "held_out.json"
 PUBLISHED = ("mobilenet_v1", "mobilenet_v2", "resnet50")
 
 
@@ -26,8 +29,8 @@ def main() -> int:
     """Write the file."""
     paths = [*map(model_path, NETWORKS), *map(model_file, PUBLISHED)]
     keys: set[str] = set()
-    for source in map(Source, paths):
-        prepared = Prepared(source.graph, load_target("n16"), Options(rounding=source.rounding))
+    for source in map(ModelSource, paths):
+        prepared = ModelCompiler(source.graph, load_target("n16"), CompileOptions(rounding=source.rounding))
         for stage in prepared.lowered(prepared.fusions):
             keys |= {key for layer in stage.layers for key in _keys(layer)}
     FILE.write_text(json.dumps(sorted(keys), indent=1) + "\n", "utf-8")
@@ -51,7 +54,7 @@ def _keys(layer: Layer) -> Iterator[str]:
 
 
 def _key(kind: str, x: Image, y: Image, window: int, stride: int) -> str:
-    return key_of(Op(kind, y.c, window, stride), (x.h, x.w, x.c))
+    return key_of(CalibrationOp(kind, y.c, window, stride), (x.h, x.w, x.c))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""Lets the language model learn from its own answers, round after round.
+"""Self-training of the language model on its own measured answers, in rounds.
 
 `python -m scripts.llm_iterate --rounds 3 --networks 400 --answers 8 --steps 400 --folder build/llm_rounds`: in each
-round the model is asked about other networks of the corpus, what it answers is measured on the RTL, it is trained with
-that, and single answers of it about layers that it has never seen are measured. Everything is kept in the folder, and
-the same call goes on where it was stopped, or with more rounds. There are, after each round, a model
-(`1/model.safetensors`), all figures (`curve.json`) and their picture (`curve.svg`). `--pack` writes a corpus with all
-answers.
+round the model is prompted about other networks of the corpus, its answers are measured on the RTL, it is trained with
+them, and single answers about held-out layers are measured. All results are in the folder, and the same call resumes
+after an interruption or adds rounds. Each round writes a model (`1/model.safetensors`), all values (`curve.json`) and
+their chart (`curve.svg`). `--pack` writes a corpus with all answers.
 """
 
 import argparse
@@ -15,25 +14,25 @@ import random
 import sys
 from pathlib import Path
 
-from compiler.cli.output import atomic_output
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.journal import Journal, pack, read
-from compiler.llm.corpus.own import Asking, chosen, enlarged
-from compiler.llm.corpus.rig import Devices
-from compiler.llm.corpus.walk import Walk
-from compiler.llm.sampled import TOGETHER
-from compiler.llm.training.improve import further_of, improve
-from compiler.llm.weights import load, save
-from compiler.llm.writer import SHIPPED
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.journal import CorpusJournal, pack, read
+from compiler.llm.data.measure_harness import Devices
+from compiler.llm.data.self_training import SamplingOptions, extend, networks_of_round
+from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.evaluate.sample_quality import GROUP_SIZE
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.model.weights import load, save
+from compiler.llm.training.pretrain import fine_tune, fine_tuning_plan
+from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 Key = tuple[str, int]
 _SAY = 10
 
 
 def main() -> int:
-    """Ask, measure, learn, judge."""
+    """Sample, measure, train and evaluate in rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--networks", type=int, default=400, help="asked about in a round")
@@ -74,7 +73,7 @@ def _iterate(args: argparse.Namespace) -> None:
         "turns": 1,
         "steps": 0,
         "layers": 1,
-        "samples": TOGETHER,
+        "samples": GROUP_SIZE,
     }.items():
         if getattr(args, option) < least:
             raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")
@@ -85,31 +84,41 @@ def _iterate(args: argparse.Namespace) -> None:
     say(write_curve(args.folder, points))
     for number in range(1, args.rounds + 1):
         before, model = model_of(args.folder, number - 1), model_of(args.folder, number)
-        mine = chosen(list(walks.values()), number, args.networks, args.seed)
+        mine = networks_of_round(list(walks.values()), number, args.networks, args.seed)
         known = {(walk.machine, walk.index): len(walk.steps) for walk in mine}
         found = _asked(args, number, mine, before)
         walks |= found
         asked |= known.keys()
         if not model.exists():
-            better = improve(
-                load(before)[0], list(walks.values()), asked, further_of(args.steps, args.seed + number),
-                args.folder / str(number), say,
-            )  # fmt: skip
+            better = fine_tune(
+                load(before)[0],
+                list(walks.values()),
+                asked,
+                fine_tuning_plan(args.steps, args.seed + number),
+                args.folder / str(number),
+                say,
+            )
             with atomic_output(model) as path:
                 save(better.model, path, better.about)
         new = {key: found[key].steps[known[key] :] for key in known}
         costs = {key: [step.cycles for step in found[key].steps[: known[key]]] for key in known}
-        points.append(judge(args.folder, number, args.layers, args.samples, args.lanes) | {
-            "networks": len(known), "answers": sum(map(len, new.values())),
-            "better": sum(any(step.cycles < min(costs[key]) for step in new[key]) for key in known),
-        })  # fmt: skip
+        points.append(
+            judge(args.folder, number, args.layers, args.samples, args.lanes)
+            | {
+                "networks": len(known),
+                "answers": sum(map(len, new.values())),
+                "better": sum(any(step.cycles < min(costs[key]) for step in new[key]) for key in known),
+            }
+        )
         say(write_curve(args.folder, points))
     if args.pack is not None:
         pack(walks.values(), args.pack)
 
 
-def _asked(args: argparse.Namespace, number: int, mine: list[Walk], model: Path) -> dict[Key, Walk]:
-    """Networks of a round with the model's answers; those that a journal has are not measured again."""
+def _asked(
+    args: argparse.Namespace, number: int, mine: list[Trajectory], model: Path
+) -> dict[Key, Trajectory]:
+    """Return the networks of a round with the model's answers; those in a journal are not measured again."""
     folder, wanted = args.folder / str(number), {(walk.machine, walk.index) for walk in mine}
     found = _journals(folder, wanted)
     left = [walk for walk in mine if (walk.machine, walk.index) not in found]
@@ -130,24 +139,24 @@ def _asked(args: argparse.Namespace, number: int, mine: list[Walk], model: Path)
     return found
 
 
-def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Walk]:
-    """What journals have; the last line of one may be torn."""
-    found: dict[Key, Walk] = {}
+def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Trajectory]:
+    """Return the contents of all journals; the last line of each may be incomplete."""
+    found: dict[Key, Trajectory] = {}
     for path in sorted(folder.glob("*.jsonl")):
-        Journal(path)
+        CorpusJournal(path)
         found |= {key: walk for walk in read(path) if (key := (walk.machine, walk.index)) in wanted}
     return found
 
 
-def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Walk], model: Path) -> None:
-    """Ask about some networks, until all are done or the process that asked for it has died."""
-    journal, devices = Journal(args.folder / str(number) / f"{lane}.jsonl"), Devices()
+def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Trajectory], model: Path) -> None:
+    """Sample answers about networks until all are done or the parent process has died."""
+    journal, devices = CorpusJournal(args.folder / str(number) / f"{lane}.jsonl"), Devices()
     parent = os.getppid()
-    asking = Asking(load(model)[0], args.answers, args.temperature, args.drawn, args.turns)
+    asking = SamplingOptions(load(model)[0], args.answers, args.temperature, args.drawn, args.turns)
     try:
         for count, walk in enumerate(walks, 1):
             rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")
-            journal.add(enlarged(devices, walk, asking, rng))
+            journal.add(extend(devices, walk, asking, rng))
             if os.getppid() != parent:
                 return
             if count % _SAY == 0:

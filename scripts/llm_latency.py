@@ -1,9 +1,9 @@
-"""Seconds from a question to a candidate of the language model, and milliseconds to one that is kept.
+"""Latency from a request to a candidate of the language model, and to one from the database.
 
-`python -m scripts.llm_latency --layers 40` asks about held-out layers: for one answer, for the first candidate as a
-search has it (of several that are drawn together), for the same layer's program in the database and in memory. It goes
-on where it was stopped; `--only-render` writes the table (beside the file, as .json and .md) of what there is. The
-machine must do nothing else.
+`python -m scripts.llm_latency --layers 40` measures on held-out layers the time of one answer, of the first candidate
+of a search (from several answers sampled at once), and of the same layer's program from the database and from memory.
+It resumes after an interruption; `--only-render` writes the table (next to the file, as .json and .md) of existing
+results. The computer must be idle otherwise.
 """
 
 import argparse
@@ -19,25 +19,24 @@ from typing import Any
 
 import numpy as np
 
+from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name as digest
 from compiler.cache.digest import version
-from compiler.cache.store import Store
-from compiler.hpm.points import Point
-from compiler.llm.corpus.held_out import keys_of
-from compiler.llm.corpus.machines import MACHINES
-from compiler.llm.decode import draw
-from compiler.llm.evaluate import held_out_points
-from compiler.llm.gpt import Gpt
-from compiler.llm.language import LANGUAGE
-from compiler.llm.request import Schedules
-from compiler.llm.subjects import subjects_of
-from compiler.llm.weights import load
-from compiler.llm.writer import SHIPPED, Writer
-from compiler.measure.measurer import Measurer
-from compiler.specialize.task import Task
+from compiler.llm.data.held_out import MACHINES, keys_of
+from compiler.llm.decode.sampler import draw
+from compiler.llm.evaluate.race import held_out_points
+from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
+from compiler.llm.generate.requests import Schedules
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.model.weights import load
+from compiler.llm.tokens.layer_prompt import subjects_of
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
+from compiler.tuning.generators.generator import GeneratorTask
+from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
 from scripts.bench_store import measure
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
 from scripts.reports import write_report
 
 #: What is timed, and how many seconds its unit has.
@@ -46,7 +45,7 @@ MACHINE = "usual"
 
 
 def main() -> int:
-    """Ask, print."""
+    """Measure all layers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--times", type=int, default=3, help="questions about each layer, with other seeds")
@@ -69,7 +68,7 @@ def main() -> int:
 
 
 def _ask(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
-    """Take times of all layers that there are none of yet."""
+    """Measure the times of all layers without results."""
     version()  # the digest of the sources, once a process
     machine = MACHINES[MACHINE]
     done = {row["key"] for row in Lines(args.file).read()}
@@ -82,28 +81,33 @@ def _ask(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
             print(f"{row['layer']}: {median(row['candidate']):.2f} s", flush=True)
 
 
-def times_of(point: Point, model: Gpt, times: int) -> dict[str, list[float]]:
-    """Seconds of each thing that is timed, for a layer: one or several times."""
+def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, list[float]]:
+    """Return the measured times of a layer in seconds, one or several per quantity."""
     machine = MACHINES[MACHINE]
     with Measurer(point.graph(), machine.conditions, machine.options) as measurer:
         baseline, network = measurer.baseline(), measurer.first
         schedule = network.schedule
         tasks = [
-            Task(measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed)
+            GeneratorTask(
+                measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed
+            )
             for seed in range(times)
         ]
-    next(Writer(model).propose(tasks[0]), None)  # what is done once
+    next(LmGenerator(model).propose(tasks[0]), None)  # what is done once
     with tempfile.TemporaryDirectory(prefix="mla-latency-") as folder:
-        _, (_, database, memory, *_) = measure(f"sqlite:///{folder}/kept.db", network, Store(Path(folder)))
+        _, (_, database, memory, *_) = measure(
+            f"sqlite:///{folder}/kept.db", network, ContentStore(Path(folder))
+        )
     return {
         "answer": [_seconds_of_answer(task, model) for task in tasks],
         "candidate": [_seconds_of_candidate(task, model) for task in tasks],
-        "database": [database / 1000], "memory": [memory / 1000],
-    }  # fmt: skip
+        "database": [database / 1000],
+        "memory": [memory / 1000],
+    }
 
 
-def _seconds_of_answer(task: Task, model: Gpt) -> float:
-    """From a task to one answer that compiles."""
+def _seconds_of_answer(task: GeneratorTask, model: Gpt) -> float:
+    """Return the time from a task to one answer that compiles."""
     began = perf_counter()
     ((name, subject),) = subjects_of(task).items()
     request = Schedules(task, name, subject)
@@ -112,15 +116,15 @@ def _seconds_of_answer(task: Task, model: Gpt) -> float:
     return perf_counter() - began
 
 
-def _seconds_of_candidate(task: Task, model: Gpt) -> float:
-    """From a task to the first candidate that a search would measure."""
+def _seconds_of_candidate(task: GeneratorTask, model: Gpt) -> float:
+    """Return the time from a task to the first candidate that a search would measure."""
     began = perf_counter()
-    next(Writer(model).propose(task), None)
+    next(LmGenerator(model).propose(task), None)
     return perf_counter() - began
 
 
 def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
-    """Write FILE.json and FILE.md; returns the latter."""
+    """Write FILE.json and FILE.md; return the text of the latter."""
     whole: dict[str, Any] = {"layers": len(rows), "cores": sorted({row["cores"] for row in rows})}
     lines = [f"{len(rows)} layers", "", "| | times | median | p95 |", "| --- | --: | --: | --: |"]
     for name, (unit, size) in TIMED.items() if rows else ():

@@ -1,9 +1,9 @@
-"""The language model against other methods of search on layers that it has not seen: equal measurements, equal time.
+"""Compares the language model with other search methods on held-out layers at equal measurements and equal time.
 
-`python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` has a line in the file for each search.
-It goes on where it was stopped; `--only-render` writes the tables (beside the file, as .json and .md) of what there is.
-Measurements are remembered beside it, in a folder, and each method is charged for all that it asks for, with the
-seconds that it took when it was made: they are truest one by one (`--lanes 1`) on a machine that does nothing else.
+`python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` writes one line per search to the file.
+It resumes after an interruption; `--only-render` writes the tables (next to the file, as .json and .md) of existing
+results. Measurements are cached in a folder next to the file, and each method is charged the original time of every
+measurement that it requests. Times are most accurate with `--lanes 1` on an otherwise idle computer.
 """
 
 import argparse
@@ -19,23 +19,23 @@ from time import monotonic
 from typing import Any
 
 from compiler.cache.digest import name as digest
-from compiler.hpm.points import Point
-from compiler.llm.corpus.held_out import keys_of
-from compiler.llm.corpus.machines import MACHINES
-from compiler.llm.evaluate import filled, held_out_points
-from compiler.llm.gpt import Gpt
-from compiler.llm.weights import load
-from compiler.llm.writer import SHIPPED, Writer
-from compiler.measure.measurement import Result
-from compiler.measure.measurer import Measurer
+from compiler.llm.data.held_out import MACHINES, keys_of
+from compiler.llm.evaluate.race import expand_curve, held_out_points
+from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.model.weights import load
+from compiler.profile.measurement import Result
 from compiler.schedule.schedule import Schedule
-from compiler.search.method import Trial
-from compiler.search.tune import LLM, METHODS, tune
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.method import Trial
+from compiler.tuning.search.methods import LLM, METHODS
+from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
 from scripts.llm_race_report import render
-from scripts.remembered import FileMemory
+from scripts.measurement_cache import FileMemory
+from scripts.process_pool import in_lanes
 
 TRIALS = {LLM: 64, "hpm": 256, "random": 128, "evolution": 128}
 MACHINE = "usual"
@@ -48,11 +48,11 @@ class Search:
     Parameters
     ----------
     method : str
-        A key of METHODS, or LLM.
+        Name of the method, a key of METHODS or LLM.
     trials : int
-        Measurements that it may ask for.
+        Maximum number of measurements.
     seed : int
-        Of its choices.
+        Random seed of the search.
     """
 
     method: str
@@ -67,32 +67,32 @@ class Job:
     Parameters
     ----------
     number, draw : int
-        Of the layer, among those that are drawn with that seed.
-    point : Point
-        The layer.
+        Index of the layer among those sampled with the seed `draw`.
+    point : CalibrationNetwork
+        Network that consists of the layer.
     searches : tuple of Search
-        What is to be done.
+        Searches that remain to be run.
     """
 
     number: int
     draw: int
-    point: Point
+    point: CalibrationNetwork
     searches: tuple[Search, ...]
 
 
 class Clocked(Measurer):
-    """A measurer that counts the seconds for which it is at work.
+    """Measurer that records its own run time.
 
     Attributes
     ----------
     inside : float
-        Seconds so far.
+        Seconds spent in measurements so far.
     """
 
     inside: float = 0.0
 
     def measure(self, schedules: Sequence[Schedule]) -> list[Result]:
-        """As any measurer."""
+        """Measure schedules and record the time."""
         began = monotonic()
         try:
             return super().measure(schedules)
@@ -101,12 +101,15 @@ class Clocked(Measurer):
 
 
 def main() -> int:
-    """Search, print."""
+    """Run all searches and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--trials", default=",".join(f"{name}:{count}" for name, count in TRIALS.items()),
-                        help="of each method (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--trials",
+        default=",".join(f"{name}:{count}" for name, count in TRIALS.items()),
+        help="of each method (default: %(default)s)",
+    )
     parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model's file")
     parser.add_argument("--draw", type=int, default=0, help="seed of the layers")
     parser.add_argument("--file", type=Path, default=Path("build/llm_race.jsonl"))
@@ -138,12 +141,12 @@ def main() -> int:
 
 
 def trials_of(text: str) -> dict[str, int]:
-    """Trials by method, from `hpm:256,random:128`.
+    """Parse the number of trials by method, such as `hpm:256,random:128`.
 
     Raises
     ------
     InputError
-        It is something else.
+        The text has another form.
     """
     found = {}
     for each in text.split(","):
@@ -159,25 +162,32 @@ def trials_of(text: str) -> dict[str, int]:
 
 
 def searches(trials: dict[str, int], seeds: int) -> list[Search]:
-    """All of a layer."""
+    """Return all searches of a layer."""
     return [Search(name, count, seed) for seed in range(seeds) for name, count in trials.items()]
 
 
 def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[Job]:
-    """What is not done yet."""
+    """Return the jobs with searches that have no results yet."""
     machine = MACHINES[MACHINE]
     done = {row["key"] for row in Lines(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.draw, machine)
     return [
-        Job(number, args.draw, point, tuple(
-            each for each in searches(trials, args.seeds) if key(number, args.draw, each, args.llm) not in done
-        ))
+        Job(
+            number,
+            args.draw,
+            point,
+            tuple(
+                each
+                for each in searches(trials, args.seeds)
+                if key(number, args.draw, each, args.llm) not in done
+            ),
+        )
         for number, point in enumerate(islice(points, args.layers))
-    ]  # fmt: skip
+    ]
 
 
 def key(number: int, draw: int, search: Search, model: Path) -> str:
-    """What a search of a layer is known by: the layer's number among those of a seed."""
+    """Return the key of a search of a layer, which contains the index of the layer and the sampling seed."""
     asked = f" {_digest(model)}" if search.method == LLM else ""
     return f"{draw}.{number}: {search.method} {search.trials} {search.seed}{asked}"
 
@@ -193,15 +203,15 @@ def _model(path: Path) -> Gpt:
 
 
 def run(job: Job, file: Path, model: Path) -> None:
-    """Carry out searches and add what they found to the file."""
+    """Run searches and append their results to the file."""
     importlib.import_module("lightgbm")  # takes seconds, which are no method's
     machine, began = MACHINES[MACHINE], monotonic()
     with Clocked(job.point.graph(), machine.conditions, machine.options) as measurer:
         measurer.baseline()  # opens the machine
         measured = file.with_suffix("") / f"{job.draw}.{job.number}.jsonl"
-        memory = measurer.memory = FileMemory(measurer.prepared, machine.conditions, measured)
+        cache = measurer.cache = FileMemory(measurer.prepared, machine.conditions, measured)
         for search in job.searches:
-            row = _searched(measurer, memory, search, _model(model))
+            row = _searched(measurer, cache, search, _model(model))
             Lines(file).add({"key": key(job.number, job.draw, search, model), **_about(job), **row})
     print(f"{job.number}: {keys_of(job.point)[0]}: {monotonic() - began:.0f} s", flush=True)
 
@@ -210,23 +220,30 @@ def _about(job: Job) -> dict[str, Any]:
     return {"number": job.number, "layer": keys_of(job.point)[0], "point": job.point.as_json()}
 
 
-def _searched(measurer: Clocked, memory: FileMemory, search: Search, model: Gpt) -> dict[str, Any]:
-    """A search's curve and seconds: those of the method itself, and all, as if nothing had been remembered."""
-    memory.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
+def _searched(measurer: Clocked, cache: FileMemory, search: Search, model: Gpt) -> dict[str, Any]:
+    """Return the curve of a search with times: of the method alone, and in total as if no measurement were cached."""
+    cache.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
     own: list[float] = []
     every: list[float] = []
 
     def hear(_number: int, _trial: Trial, _best: Trial) -> None:
         own.append(monotonic() - began - measurer.inside)
-        every.append(own[-1] + memory.seconds)
+        every.append(own[-1] + cache.seconds)
 
-    author = Writer(model) if search.method == LLM else None
-    found = tune(measurer, search.method, search.trials, seed=search.seed, author=author, hear=hear)
+    author = LmGenerator(model) if search.method == LLM else None
+    found = tune(
+        measurer, search.method, search.trials, seed=search.seed, language_model=author, on_trial=hear
+    )
     return {
-        "method": search.method, "trials": search.trials, "seed": search.seed, "static": found.baseline.cycles,
-        "floor": found.baseline.floor, "curve": filled(found.curve, search.trials),
-        "seconds": [round(each, 4) for each in every], "own_seconds": round(own[-1], 4),
-    }  # fmt: skip
+        "method": search.method,
+        "trials": search.trials,
+        "seed": search.seed,
+        "static": found.baseline.cycles,
+        "floor": found.baseline.floor,
+        "curve": expand_curve(found.curve, search.trials),
+        "seconds": [round(each, 4) for each in every],
+        "own_seconds": round(own[-1], 4),
+    }
 
 
 if __name__ == "__main__":

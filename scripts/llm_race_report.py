@@ -1,4 +1,4 @@
-"""What `scripts.llm_race` found, as tables."""
+"""Formats the results of `scripts.llm_race` as tables."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from compiler.search.tune import LLM
+from compiler.tuning.search.methods import LLM
 from scripts.reports import write_report
 
 #: Trials after which methods are compared; seconds of the curves.
@@ -26,9 +26,9 @@ class Layer:
     Parameters
     ----------
     name : str
-        What it is.
+        Description of the layer.
     static, floor : int
-        Cycles of the static compiler's schedule, and those that nothing beats.
+        Cycles of the static compiler's schedule, and lower bound of the cycles.
     runs : dict
         Lines of the file by method, one for each seed, in order of seeds.
     """
@@ -39,20 +39,20 @@ class Layer:
     runs: dict[str, list[Row]]
 
     def after(self, method: str, trials: int) -> list[int]:
-        """The least cycles after so many trials, or all that there were, by seed."""
+        """Return the minimum cycles after `trials` trials, or all if there are fewer, by seed."""
         return [run["curve"][min(trials, len(run["curve"]) - 1)] for run in self.runs[method]]
 
     def within(self, method: str, seconds: float) -> list[int]:
-        """The same after so many seconds."""
+        """Return the minimum cycles after some seconds, by seed."""
         return [run["curve"][bisect_right(run["seconds"], seconds)] for run in self.runs[method]]
 
     def time(self, method: str, trials: int) -> float:
-        """Seconds for so many trials, the median seed's."""
+        """Return the median over seeds of the seconds for some number of trials."""
         return median(run["seconds"][min(trials, len(run["seconds"])) - 1] for run in self.runs[method])
 
 
 def render(rows: Sequence[Row], file: Path) -> str:
-    """Write FILE.json and FILE.md; returns the latter."""
+    """Write FILE.json and FILE.md; return the text of the latter."""
     layers = layers_of(rows)
     if not layers:
         return "no layer has been searched by every method with every seed yet"
@@ -60,20 +60,32 @@ def render(rows: Sequence[Row], file: Path) -> str:
     others = [name for name in methods if name != LLM]
     seeds = len(layers[0].runs[LLM])
     whole = {
-        "layers": len(layers), "seeds": seeds, "bars": _bars(layers),
-        "equal_measurements": [_equal(layers, name, count) for count in COUNTS for name in others
-                               if count <= min(_trials(layers, LLM), _trials(layers, name))],
-        "equal_time": [_equal_time(layers, name, count) for count in COUNTS for name in others
-                       if count <= _trials(layers, LLM)],
+        "layers": len(layers),
+        "seeds": seeds,
+        "bars": _bars(layers),
+        "equal_measurements": [
+            _equal(layers, name, count)
+            for count in COUNTS
+            for name in others
+            if count <= min(_trials(layers, LLM), _trials(layers, name))
+        ],
+        "equal_time": [
+            _equal_time(layers, name, count)
+            for count in COUNTS
+            for name in others
+            if count <= _trials(layers, LLM)
+        ],
         "cost": [_cost(layers, name) for name in methods],
-        "seconds": [{"seconds": t} | {name: _mean(layers, _part(name, t)) for name in methods} for t in SECONDS],
+        "seconds": [
+            {"seconds": t} | {name: _mean(layers, _part(name, t)) for name in methods} for t in SECONDS
+        ],
         "by_layer": [_by_layer(layer) for layer in layers],
-    }  # fmt: skip
+    }
     return write_report(file, whole, _text(whole))
 
 
 def layers_of(rows: Sequence[Row]) -> list[Layer]:
-    """Layers of which all searches are done that are done of any."""
+    """Return the layers for which all methods and seeds have results."""
     found: dict[int, dict[str, dict[int, Row]]] = {}
     for row in rows:
         found.setdefault(row["number"], {}).setdefault(row["method"], {})[row["seed"]] = row
@@ -93,17 +105,17 @@ def _trials(layers: Sequence[Layer], method: str) -> int:
 
 
 def _mean(layers: Sequence[Layer], value: Callable[[Layer], float]) -> float:
-    """Geometric mean."""
+    """Return the geometric mean."""
     return exp(fmean(log(value(layer)) for layer in layers))
 
 
 def _part(method: str, seconds: float) -> Callable[[Layer], float]:
-    """Of the static compiler's cycles what a method has left after some time."""
+    """Return the ratio of a method's cycles after some time to the static compiler's."""
     return lambda layer: median(layer.within(method, seconds)) / layer.static
 
 
 def _bars(layers: Sequence[Layer]) -> list[Row]:
-    """The model after few trials over the guided search after more."""
+    """Return the ratios of the model's cycles after few trials to those of the guided search after more."""
     bars = []
     for mine, its, most in BARS:
         if "hpm" in layers[0].runs and mine <= _trials(layers, LLM) and its <= _trials(layers, "hpm"):
@@ -114,18 +126,22 @@ def _bars(layers: Sequence[Layer]) -> list[Row]:
 
 
 def _compared(layers: Sequence[Layer], pairs: Sequence[tuple[list[int], list[int]]]) -> Row:
-    """The model's cycles and another method's by layer and seed: means, spread over seeds, losses."""
+    """Compare the model's cycles with another method's by layer and seed: means, spread over seeds, losses."""
     ratios = [median(mine) / median(its) for mine, its in pairs]
     seeds = [
         exp(fmean(log(mine[seed] / its[seed]) for mine, its in pairs)) for seed in range(len(pairs[0][0]))
     ]
     worst = max(range(len(layers)), key=lambda at: ratios[at])
     return {
-        "ratio": exp(fmean(map(log, ratios))), "median": median(ratios), "seeds": [min(seeds), max(seeds)],
-        "won": sum(each < 1 for each in ratios), "tied": sum(each == 1 for each in ratios),
-        "lost": sum(each > 1 for each in ratios), "worst": max(ratios[worst] - 1, 0.0),
+        "ratio": exp(fmean(map(log, ratios))),
+        "median": median(ratios),
+        "seeds": [min(seeds), max(seeds)],
+        "won": sum(each < 1 for each in ratios),
+        "tied": sum(each == 1 for each in ratios),
+        "lost": sum(each > 1 for each in ratios),
+        "worst": max(ratios[worst] - 1, 0.0),
         "worst_layer": layers[worst].name if ratios[worst] > 1 else None,
-    }  # fmt: skip
+    }
 
 
 def _equal(layers: Sequence[Layer], method: str, count: int) -> Row:
@@ -134,7 +150,7 @@ def _equal(layers: Sequence[Layer], method: str, count: int) -> Row:
 
 
 def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
-    """What the other method has in the time that the model takes for some trials of the same layer."""
+    """Compare with another method in the time that the model needs for some trials of the same layer."""
     times = [layer.time(LLM, count) for layer in layers]
     pairs = [
         (layer.after(LLM, count), layer.within(method, time))
@@ -151,7 +167,7 @@ def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
 
 
 def _cost(layers: Sequence[Layer], method: str) -> Row:
-    """Milliseconds of a trial: the method's own, and all."""
+    """Return the milliseconds per trial: of the method alone, and in total."""
     runs = [run for layer in layers for run in layer.runs[method]]
     own = [1000 * run["own_seconds"] / run["trials"] for run in runs]
     every = [1000 * run["seconds"][-1] / run["trials"] for run in runs]
@@ -174,8 +190,10 @@ def _text(whole: Row) -> str:
     ]
     for each in whole["bars"]:
         met = "met" if each["ratio"] <= each["at_most"] else "not met"
-        lines.append(f"- {LLM} after {each['trials']} over hpm after {each['hpm_trials']}: {each['ratio']:.4f} "
-                     f"(at most {each['at_most']:.2f}: {met})")  # fmt: skip
+        lines.append(
+            f"- {LLM} after {each['trials']} over hpm after {each['hpm_trials']}: {each['ratio']:.4f} "
+            f"(at most {each['at_most']:.2f}: {met})"
+        )
     heads = "mean | median | seeds | won / tied / lost | worst loss |"
     lines += [
         "",
@@ -185,9 +203,13 @@ def _text(whole: Row) -> str:
     lines += [
         f"| {each['trials']} | {each['method']} | {_cells(each)}" for each in whole["equal_measurements"]
     ]
-    lines += ["", f"Equal time (that of so many trials of {LLM}; `ended`: searches that had no trials left):", "",
-              f"| trials | seconds | method | its trials | ended | {heads}",
-              "| --: | --: | --- | --: | --: | --: | --: | --: | --: | --- |"]  # fmt: skip
+    lines += [
+        "",
+        f"Equal time (that of so many trials of {LLM}; `ended`: searches that had no trials left):",
+        "",
+        f"| trials | seconds | method | its trials | ended | {heads}",
+        "| --: | --: | --- | --: | --: | --: | --: | --: | --: | --- |",
+    ]
     lines += [
         f"| {each['trials']} | {each['seconds']:.2f} | {each['method']} | {each['method_trials']:g} | "
         f"{each['ended']} of {each['searches']} | {_cells(each)}"
@@ -198,8 +220,13 @@ def _text(whole: Row) -> str:
         f"| {each['method']} | {each['trial_ms']:.0f} | {each['own_ms']:.0f} |" for each in whole["cost"]
     ]
     methods = [each["method"] for each in whole["cost"]]
-    lines += ["", "Cycles over the static compiler's, geometric means, against seconds:", "",
-              f"| seconds | {' | '.join(methods)} |", f"| --: |{' --: |' * len(methods)}"]  # fmt: skip
+    lines += [
+        "",
+        "Cycles over the static compiler's, geometric means, against seconds:",
+        "",
+        f"| seconds | {' | '.join(methods)} |",
+        f"| --: |{' --: |' * len(methods)}",
+    ]
     lines += [
         f"| {each['seconds']:g} | {' | '.join(f'{each[name]:.4f}' for name in methods)} |"
         for each in whole["seconds"]
@@ -211,9 +238,10 @@ def _text(whole: Row) -> str:
     ]
     lines += [
         f"| {each['layer']} | {each['static']:,} | {each['floor']:,} | "
-        + " | ".join(_spread(each[name]) for name in methods) + " |"
+        + " | ".join(_spread(each[name]) for name in methods)
+        + " |"
         for each in whole["by_layer"]
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,11 +1,10 @@
-"""Lets the language model learn from how its answers to the same question compare, round after round.
+"""Trains the language model with group-relative policy optimization (GRPO) on its measured answers, in rounds.
 
 `python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: in each round
-the model is asked about other networks of the corpus, each answer is measured on the RTL, those that cost less than
-others to the same question become likelier (group-relative policy gradient), and single answers about layers that it
-has never seen are measured. Everything is kept in the folder, and the same call goes on where it was stopped, or with
-more rounds. There are, after each round, a model (`1/model.safetensors`), all figures (`curve.json`) and their picture
-(`curve.svg`).
+the model is prompted about other networks of the corpus, each answer is measured on the RTL, the likelihood of answers
+that cost less than others to the same prompt is raised (group-relative policy gradient), and single answers about
+held-out layers are measured. All results are in the folder, and the same call resumes after an interruption or adds
+rounds. Each round writes a model (`1/model.safetensors`), all values (`curve.json`) and their chart (`curve.svg`).
 """
 
 import argparse
@@ -17,40 +16,45 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from compiler.cli.output import atomic_output
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.held_out import is_judged
-from compiler.llm.corpus.journal import read
-from compiler.llm.corpus.own import chosen
-from compiler.llm.corpus.rig import Devices
-from compiler.llm.corpus.rollout import Group, rolled_out
-from compiler.llm.corpus.walk import Walk
-from compiler.llm.gpt import Gpt
-from compiler.llm.sampled import TOGETHER
-from compiler.llm.training.policy import Policy, reinforce
-from compiler.llm.training.reading import Style, read_examples
-from compiler.llm.training.shown import Shown
-from compiler.llm.training.train import by_kind
-from compiler.llm.weights import load, save
-from compiler.llm.writer import SHIPPED
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.journal import read
+from compiler.llm.data.measure_harness import Devices
+from compiler.llm.data.self_training import RolloutGroup, networks_of_round, roll_out
+from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.evaluate.sample_quality import GROUP_SIZE
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.model.weights import load, save
+from compiler.llm.training.dataset import PromptOptions, TokenizedExample, tokenize_examples
+from compiler.llm.training.grpo import GrpoPolicy, reinforce
+from compiler.llm.training.pretrain import group_examples
+from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
-from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
+from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 _LEAST = {
-    "rounds": 0, "networks": 1, "answers": 2, "passes": 1, "beside": 0, "layers": 1, "samples": TOGETHER, "lanes": 1,
-}  # fmt: skip
+    "rounds": 0,
+    "networks": 1,
+    "answers": 2,
+    "passes": 1,
+    "beside": 0,
+    "layers": 1,
+    "samples": GROUP_SIZE,
+    "lanes": 1,
+}
 
 
 def main() -> int:
-    """Ask, measure, learn, judge."""
+    """Sample, measure, train and evaluate in rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--networks", type=int, default=200, help="asked about in a round")
     parser.add_argument("--answers", type=int, default=16, help="about each")
-    parser.add_argument("--rate", type=float, default=Policy.rate, help="of learning")
-    parser.add_argument("--passes", type=int, default=Policy.passes, help="times that answers are shown")
+    parser.add_argument("--rate", type=float, default=GrpoPolicy.rate, help="of learning")
+    parser.add_argument("--passes", type=int, default=GrpoPolicy.passes, help="times that answers are shown")
     parser.add_argument(
         "--beside", type=int, default=300, help="networks whose best answers are shown beside"
     )
@@ -87,16 +91,24 @@ def _go_through(args: argparse.Namespace) -> None:
             raise WorkError(f"round {number}: nothing could be asked about any of its networks")
         _learnt(args, number, walks, groups)
         costs = [fmean(group.costs) for group in groups]
-        points.append(judge(args.folder, number, args.layers, args.samples, args.lanes) | {
-            "questions": len(groups), "answers": sum(len(group.costs) for group in groups),
-            "cost": fmean(costs), "differ": sum(max(each.costs) > min(each.costs) for each in groups),
-        })  # fmt: skip
+        points.append(
+            judge(args.folder, number, args.layers, args.samples, args.lanes)
+            | {
+                "questions": len(groups),
+                "answers": sum(len(group.costs) for group in groups),
+                "cost": fmean(costs),
+                "differ": sum(max(each.costs) > min(each.costs) for each in groups),
+            }
+        )
         say(write_curve(args.folder, points))
 
 
-def _asked(args: argparse.Namespace, number: int, walks: list[Walk]) -> list[Group]:
-    """Answers of a round, in the order of its networks; those that are there are not measured again."""
-    mine, file = chosen(walks, number, args.networks, args.seed), args.folder / str(number) / "groups.jsonl"
+def _asked(args: argparse.Namespace, number: int, walks: list[Trajectory]) -> list[RolloutGroup]:
+    """Return the answers of a round in the order of its networks; existing ones are not measured again."""
+    mine, file = (
+        networks_of_round(walks, number, args.networks, args.seed),
+        args.folder / str(number) / "groups.jsonl",
+    )
     done = _groups(file).keys()
     left = [walk for walk in mine if (walk.machine, walk.index) not in done]
     if left:
@@ -107,25 +119,25 @@ def _asked(args: argparse.Namespace, number: int, walks: list[Walk]) -> list[Gro
     if missing := [walk for walk in mine if (walk.machine, walk.index) not in rows]:
         raise WorkError(f"round {number}: {len(missing)} networks were not measured; the same call goes on")
     found = [rows[walk.machine, walk.index] for walk in mine]
-    return [Group.of(each) for each in found if each is not None]
+    return [RolloutGroup.from_json(each) for each in found if each is not None]
 
 
 def _groups(file: Path) -> dict[tuple[str, int], Any]:
-    """What a file has, by network; InputError: it is of something else."""
+    """Read the groups of a file by network; InputError if it is damaged."""
     try:
         return {(row["key"][0], row["key"][1]): row["group"] for row in Lines(file).read()}
     except (TypeError, LookupError) as error:
         raise InputError(f"{file}: no answers with their costs: {error}") from None
 
 
-def _lane(walks: list[Walk], args: argparse.Namespace, number: int) -> None:
-    """Ask about some networks, until all are done or the process that asked for it has died."""
+def _lane(walks: list[Trajectory], args: argparse.Namespace, number: int) -> None:
+    """Sample answers about networks until all are done or the parent process has died."""
     file, devices = Lines(args.folder / str(number) / "groups.jsonl"), Devices()
     model, parent = load(model_of(args.folder, number - 1))[0], os.getppid()
     try:
         for walk in walks:
             rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")
-            group = rolled_out(devices, walk, model, args.answers, rng)
+            group = roll_out(devices, walk, model, args.answers, rng)
             file.add({"key": [walk.machine, walk.index], "group": None if group is None else group.as_json()})
             if os.getppid() != parent:
                 return
@@ -133,13 +145,15 @@ def _lane(walks: list[Walk], args: argparse.Namespace, number: int) -> None:
         devices.close()
 
 
-def _learnt(args: argparse.Namespace, number: int, walks: list[Walk], groups: list[Group]) -> None:
-    """The model of a round, unless it is there."""
+def _learnt(
+    args: argparse.Namespace, number: int, walks: list[Trajectory], groups: list[RolloutGroup]
+) -> None:
+    """Train the model of a round if it does not exist yet."""
     path = model_of(args.folder, number)
     if path.exists():
         return
     before, about = load(model_of(args.folder, number - 1))
-    policy = Policy(rate=args.rate, passes=args.passes, seed=args.seed + number)
+    policy = GrpoPolicy(rate=args.rate, passes=args.passes, seed=args.seed + number)
     beside = _beside(_some(walks, args), before) if args.beside else []
     model = reinforce(before, groups, beside, policy, lambda text: say(f"round {number}: {text}"))
     about = about | {"reinforced": {"rounds": number, "questions": len(groups), "policy": asdict(policy)}}
@@ -147,16 +161,16 @@ def _learnt(args: argparse.Namespace, number: int, walks: list[Walk], groups: li
         save(model, made, about)
 
 
-def _some(walks: list[Walk], args: argparse.Namespace) -> list[Walk]:
-    """Networks whose examples are learnt beside."""
+def _some(walks: list[Trajectory], args: argparse.Namespace) -> list[Trajectory]:
+    """Return the networks whose corpus examples are mixed in."""
     usable = [walk for walk in walks if not is_judged(walk)]
     return random.Random(args.seed).sample(usable, min(args.beside, len(usable)))
 
 
-def _beside(walks: list[Walk], model: Gpt) -> list[list[Shown]]:
-    """Their best answers."""
-    style = Style(profile=model.profile, want=True, longest=model.shape.context)
-    return by_kind(read_examples(walks, style, say), best=True)
+def _beside(walks: list[Trajectory], model: Gpt) -> list[list[TokenizedExample]]:
+    """Return the examples of the best answers, grouped by network and type."""
+    style = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
+    return group_examples(tokenize_examples(walks, style, say), best=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What becomes of the language model's answers: how many end, compile, are proved, run, are bit-exact, are faster.
+"""Measures the validity of language model answers: how many end, compile, are proved, run, are exact, are faster.
 
-`python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` asks about held-out layers, in
-the ways of WAYS: with all that keeps answers right, with the grammar alone, with nothing. Layers whose programs are too
-long to be written do not count for those. It goes on where it was stopped; `--only-render` writes the table (beside the
-file, as .json and .md) of what there is.
+`python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` samples answers about held-out
+layers in the modes of WAYS: fully constrained, with the grammar alone, unconstrained. Layers whose programs are too
+long for an answer are excluded from whole programs. It resumes after an interruption; `--only-render` writes the table
+(next to the file, as .json and .md) of existing results.
 """
 
 import argparse
@@ -20,28 +20,27 @@ from typing import Any
 import numpy as np
 
 from compiler.cache.digest import name as digest
-from compiler.hpm.points import Point
-from compiler.llm.asking import Ask
-from compiler.llm.assembly.asking import Whole
-from compiler.llm.assembly.words import STOP
-from compiler.llm.changes import END, ChangesGrammar
-from compiler.llm.corpus.held_out import keys_of
-from compiler.llm.corpus.machines import HELD_OUT, MACHINES
-from compiler.llm.decode import Answer, Grammar, draw
-from compiler.llm.evaluate import held_out_points
-from compiler.llm.gpt import Gpt
-from compiler.llm.language import LANGUAGE
-from compiler.llm.request import Edits, Request, Schedules, fields_of
-from compiler.llm.subjects import Programs, subjects_of
-from compiler.llm.weights import load
-from compiler.llm.writer import SHIPPED
-from compiler.measure.measurement import Measurement, Rejected, Result
-from compiler.measure.measurer import Measurer
+from compiler.llm.assembly.lexicon import STOP
+from compiler.llm.assembly.program_request import ProgramRequest
+from compiler.llm.data.held_out import HELD_OUT, MACHINES, keys_of
+from compiler.llm.decode.sampler import SampledAnswer, TokenGrammar, draw
+from compiler.llm.evaluate.race import held_out_points
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.generate.requests import Edits, LmRequest, Schedules, fields_of
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.model.weights import load
+from compiler.llm.tokens.layer_prompt import Programs, subjects_of
+from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.schedule_delta import END, ChangesGrammar
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
-from compiler.specialize.task import Task
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
+from compiler.tuning.generators.generator import GeneratorTask
+from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
 from scripts.reports import write_report
 
 #: How answers are kept right: to what compiles and was not tried, as in a search; to what means something; not at all.
@@ -53,19 +52,19 @@ _REJECTED = {"compile": 1, "validate": 2, "trap": 3, "time": 3, "same": 4}
 
 
 class Free:
-    """Allows every word; an answer ends with its last one.
+    """Grammar that allows every token until the last one.
 
     Parameters
     ----------
     last : str
-        Which that is.
+        Token that ends an answer.
     """
 
     def __init__(self, last: str):
         self.last = last
 
     def after(self, words: Sequence[str]) -> Sequence[str]:
-        """All words, or none behind the last one."""
+        """Return all tokens, or none after the last one."""
         return () if words and words[-1] == self.last else LANGUAGE.words
 
     def ends(self, words: Sequence[str]) -> bool:
@@ -74,55 +73,59 @@ class Free:
 
 
 class Meaning(ChangesGrammar):
-    """The grammar of changes; any answer may end."""
+    """Grammar of schedule deltas that accepts every complete answer."""
 
     def ends(self, words: Sequence[str]) -> bool:
         """Always."""
         return True
 
 
-def schedules(task: Task) -> Request:
-    """Changes of the layer's schedule."""
+def schedules(task: GeneratorTask) -> LmRequest:
+    """Return the request for changes of the layer's schedule."""
     ((name, subject),) = subjects_of(task).items()
     return Schedules(task, name, subject)
 
 
-def edits(task: Task) -> Request:
-    """Edits of its slowest program."""
+def edits(task: GeneratorTask) -> LmRequest:
+    """Return the request for edits of the slowest program."""
     programs = Programs(task)
     return Edits(programs, programs.pieces[0])
 
 
-def programs(task: Task) -> Request:
-    """A whole program in place of that one."""
+def programs(task: GeneratorTask) -> LmRequest:
+    """Return the request for a replacement of the slowest program."""
     programs = Programs(task)
-    return Whole(programs, programs.pieces[0])
+    return ProgramRequest(programs, programs.pieces[0])
 
 
 #: What is asked for.
-KINDS: dict[str, Callable[[Task], Request]] = {"schedules": schedules, "edits": edits, "programs": programs}
+KINDS: dict[str, Callable[[GeneratorTask], LmRequest]] = {
+    "schedules": schedules,
+    "edits": edits,
+    "programs": programs,
+}
 
 
-def answers_of(request: Request, model: Gpt, way: str, count: int, seed: int) -> list[Schedule | None]:
-    """Answers to a question, each as a schedule of the network, None if it is none; empty: it cannot be asked."""
+def answers_of(request: LmRequest, model: Gpt, way: str, count: int, seed: int) -> list[Schedule | None]:
+    """Sample answers as schedules of the network, None for invalid ones; empty if there is no prompt."""
     if request.grammar is None:
         return []
     grammar = _grammar(request, way)
-    rng, out = np.random.default_rng(seed), list[Answer]()
+    rng, out = np.random.default_rng(seed), list[SampledAnswer]()
     while len(out) < count:
-        together = min(request.together, count - len(out))
+        together = min(request.answers_per_draw, count - len(out))
         out += draw(model, LANGUAGE, request.question(profile=model.profile), grammar, together, rng)
     return [_schedule(request, each) for each in out]
 
 
-def _grammar(request: Request, way: str) -> Grammar | None:
+def _grammar(request: LmRequest, way: str) -> TokenGrammar | None:
     if way == "grammar" and isinstance(request, Schedules):
         return Meaning(fields_of(request.subject.layer))
     return Free(STOP if request.ask is Ask.PROGRAM else END) if way == "free" else request.grammar
 
 
-def _schedule(request: Request, answer: Answer) -> Schedule | None:
-    """What an answer proposes; None: it does not end, or says nothing that can be understood."""
+def _schedule(request: LmRequest, answer: SampledAnswer) -> Schedule | None:
+    """Return the schedule of an answer; None if the answer is incomplete or invalid."""
     try:
         return request.candidate(answer.words).schedule if answer.complete else None
     except (InputError, ValueError):
@@ -131,24 +134,24 @@ def _schedule(request: Request, answer: Answer) -> Schedule | None:
 
 @dataclass(frozen=True)
 class Job:
-    """A layer to ask about.
+    """Evaluation of answers about one layer.
 
     Parameters
     ----------
     key : str
-        What its results are known by.
-    point : Point
-        The layer.
+        Key of the results.
+    point : CalibrationNetwork
+        Network that consists of the layer.
     machine, kind : str
-        Keys of MACHINES and KINDS.
+        Hardware configuration and kind of answers, keys of MACHINES and KINDS.
     answers : int
-        In each way.
+        Number of answers per mode.
     model : path
-        The model's file.
+        Path of the model file.
     """
 
     key: str
-    point: Point
+    point: CalibrationNetwork
     machine: str
     kind: str
     answers: int
@@ -156,7 +159,7 @@ class Job:
 
 
 def main() -> int:
-    """Ask, print."""
+    """Evaluate all layers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--answers", type=int, default=8)
@@ -182,17 +185,24 @@ def main() -> int:
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
-    """All questions: each kind about each layer."""
+    """Return all jobs: each kind of answers about each layer."""
     machine = MACHINES[args.machine]
     load(args.llm)
     model = digest(args.llm.read_bytes())[:12]
     shapes = args.machine not in HELD_OUT
     points = held_out_points(machine.conditions.config.n, args.seed, machine, shapes=shapes)
     return [
-        Job(f"{args.machine} {args.seed}.{number} {kind} {args.answers} {model}", point, args.machine, kind,
-            args.answers, args.llm)
-        for number, point in enumerate(islice(points, args.layers)) for kind in args.kinds
-    ]  # fmt: skip
+        Job(
+            f"{args.machine} {args.seed}.{number} {kind} {args.answers} {model}",
+            point,
+            args.machine,
+            kind,
+            args.answers,
+            args.llm,
+        )
+        for number, point in enumerate(islice(points, args.layers))
+        for kind in args.kinds
+    ]
 
 
 @cache
@@ -201,12 +211,12 @@ def _model(path: Path) -> Gpt:
 
 
 def ask(job: Job, seed: int, file: Path) -> None:
-    """Ask about a layer in each way, try the answers, add what became of them to the results."""
+    """Sample answers about a layer in each mode, evaluate them and append the results to the file."""
     machine, began = MACHINES[job.machine], monotonic()
     row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0], "answers": 0}
     with Measurer(job.point.graph(), machine.conditions, machine.options) as measurer:
         baseline, schedule = measurer.baseline(), measurer.first.schedule
-        task = Task(
+        task = GeneratorTask(
             measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed
         )
         known: dict[str, Result] = {}
@@ -223,7 +233,7 @@ def ask(job: Job, seed: int, file: Path) -> None:
 
 
 def stage_of(answer: Schedule | None, measurer: Measurer, known: dict[str, Result], static: int) -> int:
-    """How many of STAGES an answer gets to."""
+    """Return the number of STAGES that an answer passes."""
     if answer is None:
         return 0
     text = answer.to_json()
@@ -244,14 +254,21 @@ def _reason(result: Result) -> str | None:
 
 
 def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
-    """Write FILE.json and FILE.md; returns the latter."""
+    """Write FILE.json and FILE.md; return the text of the latter."""
     whole = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         mine = [row for row in rows if row["kind"] == kind and row["answers"]]
         for way in WAYS:
             counts = [sum(row[way][at] for row in mine) for at in range(len(STAGES))]
-            whole.append({"kind": kind, "way": way, "layers": len(mine), "answers": sum(row["answers"] for row in mine)}
-                         | dict(zip(STAGES, counts, strict=True)))  # fmt: skip
+            whole.append(
+                {
+                    "kind": kind,
+                    "way": way,
+                    "layers": len(mine),
+                    "answers": sum(row["answers"] for row in mine),
+                }
+                | dict(zip(STAGES, counts, strict=True))
+            )
     lines = [
         f"| kind | way | layers | answers | {' | '.join(STAGES)} |",
         f"| --- | --- |{' --: |' * (2 + len(STAGES))}",

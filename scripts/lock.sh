@@ -8,5 +8,5 @@ tool=$(mktemp -d)
 trap 'rm -rf "$tool"' EXIT
 "${PYTHON:-python3}" -m venv "$tool"
 "$tool/bin/pip" install --quiet 'pip-tools~=7.6'
-CUSTOM_COMPILE_COMMAND="make lock" "$tool/bin/pip-compile" --quiet --upgrade --extra fpga,test,dev \
+CUSTOM_COMPILE_COMMAND="make lock" "$tool/bin/pip-compile" --quiet --upgrade --extra fpga,test,dev,docs \
     --build-deps-for editable --output-file requirements.lock pyproject.toml

@@ -1,4 +1,4 @@
-"""Reports of scripts: all figures as JSON, and beside them the tables to be read."""
+"""Writing of script reports: values as JSON, and tables as Markdown."""
 
 import json
 from pathlib import Path
@@ -6,16 +6,16 @@ from typing import Any
 
 
 def write_report(path: Path, whole: Any, text: str) -> str:
-    """Write PATH.json and PATH.md, whatever ending the path has; returns the text.
+    """Write PATH.json and PATH.md, replacing any suffix of the path; return the text.
 
     Parameters
     ----------
     path : Path
-        Its folder is made if it is not there.
+        Path of the report; its folder is created if missing.
     whole : any
-        All figures.
+        All values, written as JSON.
     text : str
-        The tables, in Markdown.
+        Tables in Markdown.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(whole, indent=1), "utf-8")

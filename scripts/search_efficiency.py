@@ -1,8 +1,8 @@
-"""Search methods on layers whose every tiling can be measured: after how many trials are they near the best?
+"""Measures the efficiency of search methods on layers with few tilings: trials until they are near the optimum.
 
-`python -m scripts.search_efficiency --seeds 5 --file FILE` prints a table; measurements are remembered between methods,
-seeds and calls, and each method is charged for all that it asks for. `--random 256` also asks after how many trials
-the guided search has what that many random ones have found, at most a quarter of them.
+`python -m scripts.search_efficiency --seeds 5 --file FILE` prints a table; measurements are cached across methods,
+seeds and calls, and each method is charged for all that it requests. `--random 256` also reports after how many trials,
+at most a quarter as many, the guided search reaches the best of that many random trials.
 """
 
 import argparse
@@ -11,33 +11,33 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from compiler.hpm.points import Op, Point
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.search.method import with_layer
-from compiler.search.tune import METHODS, tune
-from compiler.specialize.space import spaces_of
+from compiler.options import CompileOptions
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.layer_space import spaces_of
+from compiler.tuning.search.method import with_layer
+from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.tuner import tune
 from hw.config import load_target
-from scripts.remembered import FileMemory
+from scripts.measurement_cache import FileMemory
 
 #: Layers of at most 200 tilings on n16.
 LAYERS = {
-    "conv 3x3": Point((5, 5, 20), (Op("conv", 24, 3),)),
-    "conv 1x1": Point((14, 14, 16), (Op("conv", 48, 1),)),
-    "conv 3x3 strided": Point((14, 14, 20), (Op("conv", 32, 3, 2),)),
-    "depthwise": Point((14, 14, 80), (Op("depthwise", 0, 3),)),
-    "dense": Point((1, 1, 120), (Op("dense", 300),)),
-    "product": Point((7, 6, 36), (Op("matmul", 50),)),
-    "softmax": Point((9, 9, 40), (Op("softmax"),)),
-    "pool": Point((15, 15, 50), (Op("max_pool", 0, 3, 2),)),
+    "conv 3x3": CalibrationNetwork((5, 5, 20), (CalibrationOp("conv", 24, 3),)),
+    "conv 1x1": CalibrationNetwork((14, 14, 16), (CalibrationOp("conv", 48, 1),)),
+    "conv 3x3 strided": CalibrationNetwork((14, 14, 20), (CalibrationOp("conv", 32, 3, 2),)),
+    "depthwise": CalibrationNetwork((14, 14, 80), (CalibrationOp("depthwise", 0, 3),)),
+    "dense": CalibrationNetwork((1, 1, 120), (CalibrationOp("dense", 300),)),
+    "product": CalibrationNetwork((7, 6, 36), (CalibrationOp("matmul", 50),)),
+    "softmax": CalibrationNetwork((9, 9, 40), (CalibrationOp("softmax"),)),
+    "pool": CalibrationNetwork((15, 15, 50), (CalibrationOp("max_pool", 0, 3, 2),)),
 }
 _NEAR = 1.02
 
 
 def main() -> int:
-    """Measure, print."""
+    """Run the searches and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=32)
@@ -49,10 +49,10 @@ def main() -> int:
     parser.add_argument("--file", type=Path, help="where measurements are kept")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    conditions, rows = Conditions(load_target("n16")), []
+    conditions, rows = HardwareProfile(load_target("n16")), []
     for name in args.layers:
-        with Measurer(LAYERS[name].graph(), conditions, Options(rounding="reference")) as measurer:
-            measurer.memory = FileMemory(measurer.prepared, conditions, args.file)
+        with Measurer(LAYERS[name].graph(), conditions, CompileOptions(rounding="reference")) as measurer:
+            measurer.cache = FileMemory(measurer.prepared, conditions, args.file)
             rows.append(_row(name, measurer, args))
             print(_shown(rows[-1]), flush=True)
             if args.random:
@@ -70,7 +70,8 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
     )
     ((layer, space),) = spaces.items()
     tilings = [
-        with_layer(first, layer, space.beside(each.schedule, first.layers[layer])) for each in space.tilings
+        with_layer(first, layer, space.with_context(each.schedule, first.layers[layer]))
+        for each in space.tilings
     ]
     every = [
         r.cycles for r in measurer.measure([first, *tilings]) if isinstance(r, Measurement) and r.believable
@@ -82,14 +83,15 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
             next((trial for trial, cost in each.curve if cost <= _NEAR * row["best"]), None) for each in found
         ]
         row["methods"][method] = {
-            "after": after, "best": [each.curve[-1][1] for each in found],
+            "after": after,
+            "best": [each.curve[-1][1] for each in found],
             "predictor": [each.predictor.as_json() for each in found if each.predictor],
-        }  # fmt: skip
+        }
     return row
 
 
 def _race(measurer: Measurer, trials: int, seed: int) -> dict:
-    """Trials until random search has its best, and until the guided one has that too, of a quarter as many."""
+    """Return the trials until random search reaches its best, and until a guided search of a quarter as many does."""
     drawn = tune(measurer, "random", trials, seed=seed)
     guided = tune(measurer, "hpm", trials // 4, seed=seed)
     when, best = drawn.curve[-1]

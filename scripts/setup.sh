@@ -40,8 +40,10 @@ if ! recent "$venv/bin/python"; then
 fi
 
 echo "setup: installing the locked packages into $venv" >&2
-pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
-"${pip[@]}" --require-hashes --no-compile -r requirements.lock ||
+pip=("$venv/bin/python" -m pip --disable-pip-version-check install)
+# One line for each package shows that it goes on.
+"${pip[@]}" --progress-bar off --require-hashes --no-compile -r requirements.lock |
+    sed -un 's/^Collecting \([^ ]*\).*/setup:   \1/p; s/^Installing collected packages.*/setup: unpacking them/p' >&2 ||
     fail "the packages of requirements.lock could not be installed (see above). Without a network, name a folder that holds" \
         "their wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make ..."
-"${pip[@]}" --no-deps --no-build-isolation --no-index -e .
+"${pip[@]}" --quiet --no-deps --no-build-isolation --no-index -e .

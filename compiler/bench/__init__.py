@@ -1,6 +1,6 @@
-"""Performance tables: each result is checked against numpy in the same run."""
+"""Benchmark suites; every result is checked against an independent reference in the same run."""
 
+from compiler.bench.page import format_document
 from compiler.bench.suite import run_suite
-from compiler.bench.table import format_table
 
-__all__ = ["format_table", "run_suite"]
+__all__ = ["format_document", "run_suite"]

@@ -1,4 +1,4 @@
-"""What a suite measures, and what it says about it."""
+"""Benchmark cases and their measurement."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,27 +11,27 @@ from numpy.typing import NDArray
 
 from compiler.api import compile
 from compiler.ir.graph import Graph
-from compiler.network import Network
-from compiler.run import Run, document, run_samples
-from compiler.runtime import Session, dram_bytes
-from compiler.schedule.dram import USUAL, Dram
+from compiler.options import DEFAULT_DRAM, DramTiming
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.report import Run, document, run_samples
+from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 
-#: Opens a machine for a network.
-OpenDevice = Callable[[Network], Device]
+#: Opens a device for a network.
+OpenDevice = Callable[[CompiledNetwork], Device]
 
-#: Digits of a size: no machine holds more, and a number of thousands of them cannot even be read.
+#: Maximum digits of a size; larger sizes fit no device, and very long numbers cannot be parsed.
 _MOST_DIGITS = 12
 
 
 def sizes(pattern: str, name: str) -> list[int] | None:
-    """The groups of a case's name that are sizes; None if the name is not of the form or a size is 0 or beyond all.
+    """Return the sizes in the name of a case; None if it is malformed or a size is 0 or too large.
 
     Parameters
     ----------
     pattern : str
-        Regular expression of the form, one group for each size.
+        Regular expression with one group per size.
     """
     match = re.fullmatch(pattern, name)
     texts = match.groups() if match else ()
@@ -43,20 +43,20 @@ def sizes(pattern: str, name: str) -> list[int] | None:
 
 @dataclass(frozen=True)
 class Work:
-    """A model, one sample of its inputs, and what they must give.
+    """Model with one input sample and its expected outputs.
 
     Parameters
     ----------
     model : Graph or path
-        As `compiler.compile` takes it.
+        Model as accepted by `compiler.compile`.
     inputs : dict of arrays
-        By name.
+        Input arrays by name.
     expected : dict of arrays or None
-        By name; None: what the golden model makes of the same programs.
+        Expected outputs by name; None to use the golden model on the same programs.
     within : dict
-        Outputs for which a bound is promised, not equality.
+        Outputs with an error bound instead of equality, by name.
     apart : int
-        What layers fed with the reference's inputs are away from it, at most.
+        Maximum error of layers that are fed the reference's inputs.
     """
 
     model: Graph | Path
@@ -68,18 +68,18 @@ class Work:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a table.
+    """One line of a benchmark table.
 
     Parameters
     ----------
     name : str
-        As the user writes it.
+        Name as given by the user.
     reference : str
-        What made the expected outputs; it shares no code with the compiler.
+        Name of the reference, which shares no code with the compiler.
     prepare : callable
-        Makes the work, with numbers drawn from a generator.
+        Creates the work with a random generator.
     rounding : str or None
-        As `compiler.compile` takes it.
+        Rounding mode as accepted by `compiler.compile`.
     """
 
     name: str
@@ -89,12 +89,18 @@ class Case:
 
 
 def run_case(
-    case: Case, target: Any, rng: np.random.Generator, open_device: OpenDevice, say: Callable[[str], None],
-    *, dram: Dram = USUAL, batch: int = 1,
-) -> tuple[dict[str, Any], Run]:  # fmt: skip
-    """Compile and measure a case; the result in the shape of the JSON document, and the run itself.
+    case: Case,
+    target: Any,
+    rng: np.random.Generator,
+    open_device: OpenDevice,
+    say: Callable[[str], None],
+    *,
+    dram: DramTiming = DEFAULT_DRAM,
+    batch: int = 1,
+) -> tuple[dict[str, Any], Run]:
+    """Compile and measure a case; return its JSON result and the run.
 
-    `say` hears of progress.
+    `say` is called with progress messages.
     """
     work = case.prepare(rng)
     network = compile(work.model, target, rounding=case.rounding, dram=dram, batch=batch)
@@ -108,9 +114,17 @@ def run_case(
     first = {name: array[: len(array) // batch] for name, array in run.outputs.items()}
     difference, exact = _difference(first, expected, work.within)
     kept = (
-        "cycles", "macs", "utilization", "floor_cycles", "load_cycles", "energy_uj", "energy_parts_uj",
-        "dram_bytes_read", "dram_bytes_written", "where",
-    )  # fmt: skip
+        "cycles",
+        "macs",
+        "utilization",
+        "floor_cycles",
+        "load_cycles",
+        "energy_uj",
+        "energy_parts_uj",
+        "dram_bytes_read",
+        "dram_bytes_written",
+        "where",
+    )
     return {
         "name": case.name,
         **{key: found[key] for key in kept},
@@ -122,8 +136,8 @@ def run_case(
     }, run
 
 
-def _limit(network: Network, found: Mapping[str, Any], dram: Dram) -> int:
-    """Layer by layer, of a bus as wide as a beat as reports have it, or of the memory's bandwidth."""
+def _limit(network: CompiledNetwork, found: Mapping[str, Any], dram: DramTiming) -> int:
+    """Return the layerwise lower bound for the bus width of reports or the DRAM bandwidth, whichever is lower."""
     if dram.beat(network.config.n) == 1:
         return found["floor_layerwise_cycles"]
     return sum(info.floor.cycles(network.config, dram.bytes_per_cycle) for info in network.infos)
@@ -132,7 +146,7 @@ def _limit(network: Network, found: Mapping[str, Any], dram: Dram) -> int:
 def _difference(
     outputs: Mapping[str, NDArray], expected: Mapping[str, NDArray], within: Mapping[str, int]
 ) -> tuple[float, bool]:
-    """The greatest difference, and whether every one is within its bound."""
+    """Return the largest difference, and whether all differences are within their bounds."""
     most, exact = 0.0, True
     for name, wanted in expected.items():
         found = outputs[name].reshape(wanted.shape).astype(np.float64)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from compiler.bench.case import Case, Work, sizes
-from compiler.bench.layers import X_ZERO, Y_ZERO, OneLayer, random_int8
 from compiler.bench.reference import REFERENCE, requantize_dense
+from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8
 from hw.errors import InputError, shown
 
 CASES = (
@@ -26,12 +26,12 @@ CASES = (
 
 
 def gemm_case(name: str) -> Case:
-    """Case of a name MxNxK.
+    """Return the case for a name MxNxK.
 
     Raises
     ------
     InputError
-        The name is not of that form.
+        The name is malformed.
     """
     values = sizes(r"(\d+)x(\d+)x(\d+)", name)
     if values is None:

@@ -1,4 +1,4 @@
-"""Requantized GEMM and convolution in numpy int64, with the roundings of LiteRT's reference kernels."""
+"""Reference GEMM and convolution in numpy int64, with the rounding of LiteRT's reference kernels."""
 
 import math
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-#: As documents call it.
+#: Name of the reference in reports.
 REFERENCE = "numpy int64"
 
 Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Window:
-    """A square kernel over an image of h x w pixels, padded by half the kernel on all sides."""
+class WindowShape:
+    """Square kernel over an image of h x w pixels, padded by half the kernel on all sides."""
 
     h: int
     w: int
@@ -24,11 +24,11 @@ class Window:
 
     @property
     def pad(self) -> int:
-        """Rows and columns of padding on each side."""
+        """Padding rows and columns on each side."""
         return self.kernel // 2
 
     def taps(self, x: Int64) -> Iterator[tuple[int, int, Int64]]:
-        """For each tap (row, column) of the kernel the pixels that it meets, of an image without zero point."""
+        """Yield each tap (row, column) of the kernel with the pixels it multiplies, for an image without zero point."""
         padded = np.pad(x, ((self.pad, self.pad), (self.pad, self.pad), (0, 0)))
         down, across = (
             range(0, size + 2 * self.pad - self.kernel + 1, self.stride) for size in (self.h, self.w)
@@ -39,14 +39,14 @@ class Window:
 
 
 def multiplier(scale: float) -> tuple[int, int]:
-    """31-bit multiplier and exponent of a positive scale: scale = multiplier * 2**(exponent - 31)."""
+    """Return 31-bit multiplier and exponent of a positive scale: scale = multiplier * 2**(exponent - 31)."""
     mantissa, exponent = math.frexp(scale)
     mult = math.floor(mantissa * (1 << 31) + 0.5)
     return (mult // 2, exponent + 1) if mult == 1 << 31 else (mult, exponent)
 
 
 def requantize_dense(sums: Int64, ratios: NDArray[np.float64], zp: int) -> Int64:
-    """int8 values of a dense layer's int32 sums: times a ratio in double precision, halves away from zero."""
+    """Requantize a dense layer's int32 sums to int8 by a ratio in double precision, rounding half away from zero."""
     scaled = sums * ratios
     return np.clip(
         np.sign(scaled).astype(np.int64) * np.floor(np.abs(scaled) + 0.5).astype(np.int64) + zp, -128, 127
@@ -54,7 +54,7 @@ def requantize_dense(sums: Int64, ratios: NDArray[np.float64], zp: int) -> Int64
 
 
 def requantize(sums: Int64, ratios: NDArray[np.float64], zp: int) -> Int64:
-    """int8 values of a convolution's int32 sums, a ratio for each channel: gemmlowp's double rounding."""
+    """Requantize a convolution's int32 sums to int8 by a ratio per channel, with gemmlowp's double rounding."""
     multipliers, exponents = np.array([multiplier(float(ratio)) for ratio in ratios], np.int64).T
     left, right = np.maximum(exponents, 0), np.maximum(-exponents, 0)
     high = ((sums << left) * multipliers + (1 << 30)) >> 31
@@ -63,12 +63,12 @@ def requantize(sums: Int64, ratios: NDArray[np.float64], zp: int) -> Int64:
     return np.clip((high >> right) + up + zp, -128, 127)
 
 
-def conv_sums(x: Int64, weights: NDArray[np.int8], window: Window) -> Int64:
-    """Sums of a convolution (row, column, output channel): weights (output channels, kernel h, kernel w, channels)."""
+def conv_sums(x: Int64, weights: NDArray[np.int8], window: WindowShape) -> Int64:
+    """Return convolution sums (row, column, output channel); weights (output channels, h, w, channels)."""
     wide = weights.astype(np.int64)
     return np.sum([pixels @ wide[:, ky, kx].T for ky, kx, pixels in window.taps(x)], axis=0)
 
 
-def depthwise_sums(x: Int64, weights: NDArray[np.int8], window: Window) -> Int64:
-    """Sums of a depthwise convolution (row, column, channel): weights (kernel h, kernel w, channels)."""
+def depthwise_sums(x: Int64, weights: NDArray[np.int8], window: WindowShape) -> Int64:
+    """Return depthwise sums (row, column, channel); weights (kernel h, kernel w, channels)."""
     return np.sum([pixels * weights[ky, kx].astype(np.int64) for ky, kx, pixels in window.taps(x)], axis=0)

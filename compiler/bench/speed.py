@@ -1,27 +1,27 @@
-"""The bars of simulation speed, and whether a machine that was measured clears them."""
+"""Simulation speed targets and their evaluation."""
 
 from typing import Any
 
-#: Kilohertz of simulated clock, on the host that the project is developed on.
+#: Target speed in kHz of simulated clock, on the development host.
 SIM_KHZ = 150.0
-#: Least share of the speed of the bare array, simulated on the same host at the same time.
+#: Minimum speed relative to the bare array, simulated on the same host at the same time.
 BARE_ARRAY_SHARE = 0.25
-#: Side of the bare array: a machine of another size cannot be compared with it.
+#: Size of the bare array; chips of another size cannot be compared with it.
 BARE_ARRAY_N = 16
 
 
 def bare_array_share(sim_khz: float | None, bare_array_khz: float) -> float:
-    """Speed of the simulated machine in terms of that of the bare array."""
+    """Return the simulation speed of the chip relative to that of the bare array."""
     return (sim_khz or 0) / bare_array_khz
 
 
 def bars(sim_khz: float | None, bare_array_khz: float) -> dict[str, Any]:
-    """Both bars and whether they are cleared, as `mla bench` reports them.
+    """Return both targets and whether they are met, as reported by `mla bench`.
 
     Parameters
     ----------
     sim_khz, bare_array_khz : float
-        Measured cycles simulated per millisecond; `sim_khz` is None for a machine without a clock.
+        Simulated cycles per millisecond; `sim_khz` is None for a device without a clock.
     """
     return {
         "sim_khz": SIM_KHZ,

@@ -1,4 +1,4 @@
-"""Runs a suite: one machine, one case after the other."""
+"""Runs the cases of a suite one after another on one device."""
 
 import sys
 from collections.abc import Callable
@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from compiler.bench import conv, gemm, nets, speed, tiny
+from compiler.bench import conv, gemm, networks_suite, speed, tiny
 from compiler.bench.case import Case, OpenDevice, run_case
-from compiler.bench.conditions import run_conditions
-from compiler.devices import open_device
-from compiler.network import Network
-from compiler.schedule.dram import Dram
+from compiler.bench.networks_suite import run_conditions
+from compiler.options import DramTiming
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_device
+from compiler.util.progress import progress
 from cosim.device import Device
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
 
-#: The case by which the simulator's speed is taken.
+#: Case used to measure the simulation speed.
 _SPEED_CASE = "512x512x512"
 _BARE_SECONDS = 1.5
 
@@ -27,11 +28,13 @@ def _no_case(case: str | None) -> list[Case]:
     return []
 
 
-#: Cases of a suite, given the name of a single one or None.
+#: Cases of each suite, given the name of a single case or None.
 SUITES: dict[str, Callable[[str | None], list[Case]]] = {
     "gemm": lambda case: [gemm.gemm_case(name) for name in ([case] if case else gemm.CASES)],
     "conv": lambda case: [conv.conv_case(name) for name in ([case] if case else conv.CASES)],
-    "nets": lambda case: [nets.nets_case(name) for name in ([case] if case else nets.CASES)],
+    "nets": lambda case: [
+        networks_suite.nets_case(name) for name in ([case] if case else networks_suite.CASES)
+    ],
     "tiny": lambda case: [tiny.tiny_case(name) for name in ([case] if case else tiny.CASES)],
     "conditions": _no_case,
     "sim": lambda case: [gemm.gemm_case(case or _SPEED_CASE)],
@@ -49,23 +52,23 @@ def run_suite(
     seed: int = 0,
     open_machine: OpenDevice | None = None,
 ) -> dict[str, Any]:
-    """Measure the cases of one of SUITES; returns the document of `mla bench`.
+    """Measure the cases of one of SUITES and return the document of `mla bench`.
 
     Parameters
     ----------
     target : str
-        Name of `config` for people.
+        Display name of `config`.
     open_machine : callable or None
-        Opens a machine for a network; left out: the RTL.
+        Opens the device for a network; the RTL simulation by default.
 
     Raises
     ------
     InputError
-        No such suite, or a case that is malformed or does not fit the machine.
+        The suite is unknown, or a case is malformed or does not fit the target.
     """
     bytes_per_cycle = dram_bytes_per_cycle or config.n
 
-    def open_rtl(network: Network) -> Device:
+    def open_rtl(network: CompiledNetwork) -> Device:
         return open_device(network, "rtl", 1, dram_latency, bytes_per_cycle, lambda _text: None)
 
     if suite not in SUITES:
@@ -80,19 +83,22 @@ def run_suite(
         "bare_array_khz": None,
         "bars": None,
     }
-    cases, dram = SUITES[suite](case), Dram(dram_latency, bytes_per_cycle)
-    _say(f"on {target} (the first time its simulator is built: minutes)")
+    cases, dram = SUITES[suite](case), DramTiming(dram_latency, bytes_per_cycle)
+    _say(f"on {target}")
     bare = [_bare_khz()] if suite == "sim" else []
     cycles = seconds = 0.0
-    for index, each in enumerate(cases):
-        _say(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
-        rng = np.random.default_rng([seed, index])
-        result, taken = run_case(each, config, rng, open_machine or open_rtl, _say, dram=dram)
-        document["results"].append(result)
-        cycles, seconds = cycles + (result["cycles"] or 0), seconds + taken.seconds
+    with progress(f"measuring {suite}", len(cases), "cases") as task:
+        for index, each in enumerate(cases):
+            _say(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
+            rng = np.random.default_rng([seed, index])
+            result, taken = run_case(each, config, rng, open_machine or open_rtl, _say, dram=dram)
+            document["results"].append(result)
+            cycles, seconds = cycles + (result["cycles"] or 0), seconds + taken.seconds
+            task.advance()
     if suite == "conditions":
         document["target"] = "n16 and others"
-        document["results"] = list(run_conditions(seed, _say))
+        with progress("measuring conditions"):
+            document["results"] = list(run_conditions(seed, _say))
     if cycles:
         document["sim_khz"] = cycles / seconds / 1000
     if bare:  # taken before and after, because the host's own speed changes
@@ -103,7 +109,7 @@ def run_suite(
 
 
 def _bare_khz() -> float:
-    from cosim.rtl.yardstick import bare_array_khz
+    from cosim.rtl.sim_speed_baseline import bare_array_khz
 
     _say("the bare array")
     return bare_array_khz(_BARE_SECONDS)

@@ -1,1 +1,1 @@
-"""What the compiler remembers from run to run: networks it has compiled and programs it has proved."""
+"""Persistent caches of compiled networks and of proofs."""

@@ -1,9 +1,8 @@
-"""Names of things by their contents: two that differ anywhere have different names (SHA-256).
+"""SHA-256 content digests of graphs, options and other plain data.
 
-A graph's name is a tree of digests (a Merkle tree): of the bytes of each constant, of each tensor and node, of all.
+The digest of a graph is a Merkle tree over its constants, tensors and nodes.
 """
 
-import dataclasses
 import hashlib
 import importlib.metadata
 import struct
@@ -15,38 +14,41 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.graph import Graph, Node
-from compiler.ir.tensor import Tensor
+from compiler.ir.graph import Graph
+from compiler.ir.identity import identity_of, items
 
 _ROOT = Path(__file__).parents[2]
-#: Packages whose sources say what a compiled network or a proof looks like.
+#: Packages whose sources determine compiled networks and proofs.
 _SOURCES = ("compiler", "cosim", "hw")
-#: Libraries that do so.
+#: Libraries whose versions determine compiled networks and proofs.
 _LIBRARIES = ("numpy", "onnx", "scipy", "tflite")
 
 
 def digest(value: Any) -> bytes:
-    """Digest of plain data, arrays, enumerations, data classes, graphs, and containers of them.
+    """Return the digest of plain data, arrays, enumerations, dataclasses, graphs, and containers of them.
+
+    Types and fields enter by their stable names (`compiler.ir.identity`), not by their names in Python.
 
     Raises
     ------
     TypeError
-        It is nothing of the kind.
+        The value has an unsupported type, or a type without stable names.
     """
     return hashlib.sha256(_encoded(value)).digest()
 
 
 def name(*values: Any) -> str:
-    """The digest of some values as text."""
+    """Return the hexadecimal digest of several values."""
     return digest(values).hex()
 
 
 def _encoded(value: Any) -> bytes:
-    """Bytes that no other value has: a letter for the type, and lengths before what can vary."""
+    """Encode a value injectively: a letter for the type, and a length before each variable-length item."""
     if value is None or isinstance(value, (bool, np.bool_)):
         return b"N" if value is None else b"T" if value else b"F"
     if isinstance(value, Enum):
-        return b"e" + _text(type(value).__name__) + _text(value.name)
+        kind, members = identity_of(type(value))
+        return b"e" + _text(kind) + _text(members[value.name])
     if isinstance(value, (int, np.integer)):
         return b"i" + _text(str(int(value)))
     if isinstance(value, (float, np.floating)):
@@ -67,15 +69,13 @@ def _encoded(value: Any) -> bytes:
 
 
 def _whole(value: Any) -> bytes:
-    """Of an object with parts."""
+    """Encode a graph or a dataclass."""
     if isinstance(value, Graph):
         tensors, nodes = ([digest(part) for part in parts.values()] for parts in (value.tensors, value.nodes))
         ends = [digest(value.name), digest(value.inputs), digest(value.outputs)]
         return b"g" + _many(b"l", tensors) + _many(b"l", nodes) + _many(b"l", ends)
-    if isinstance(value, (Node, Tensor)) or dataclasses.is_dataclass(value):
-        items = [(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)]
-        return b"d" + _text(type(value).__name__) + _many(b"l", [digest(item) for item in items])
-    raise TypeError(f"{type(value).__name__} has no digest")
+    kind, _ = identity_of(type(value))
+    return b"d" + _text(kind) + _many(b"l", [digest(item) for item in items(value)])
 
 
 def _text(text: str) -> bytes:
@@ -97,7 +97,7 @@ def _array(array: np.ndarray) -> bytes:
 
 @cache
 def version(root: Path = _ROOT) -> str:
-    """A name for the sources of the compiler and of the validator, and for the libraries they use."""
+    """Return the digest of the sources of compiler and validator and of the versions of their libraries."""
     files = sorted(path for each in _SOURCES for path in (root / each).rglob("*.py"))
     parts = [(str(path.relative_to(root)), path.read_bytes()) for path in files]
     return name(parts, [importlib.metadata.version(library) for library in _LIBRARIES])

@@ -1,17 +1,17 @@
-"""Proofs from run to run: a stream that was proved once, by the same validator, need not be proved again.
+"""Persistent cache of proofs: a stream that the same validator has proved is not proved again.
 
-What is kept is only that a stream passed. Its name is a digest of everything the proof is about: words of the programs,
-operands, windows, the machine, and the sources of the validator. A program that was changed has another name.
+An entry only records that a stream passed. Its key is a digest of everything that the proof depends on: the words of
+the programs, operands, windows, the hardware configuration, and the sources of the validator.
 """
 
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name, version
-from compiler.cache.store import Store
-from compiler.validate import Call, validate
-from cosim.golden.checks import Window
+from compiler.validate import MacroCall, validate
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 
 _KIND = "proof"
@@ -19,9 +19,12 @@ _PASSED = b"passed"
 
 
 def prove(
-    config: MlaConfig, calls: Sequence[Call], windows: Sequence[Window], store: Store | None = None
+    config: MlaConfig,
+    calls: Sequence[MacroCall],
+    windows: Sequence[DramWindow],
+    store: ContentStore | None = None,
 ) -> None:
-    """Prove a stream of macro-instructions, or find that the store knows it as proved.
+    """Prove a stream of macro-instructions unless the store records it as proved.
 
     Raises
     ------
@@ -34,13 +37,17 @@ def prove(
     programs = {id(program): program for call in calls for program in call.programs}
     numbers = {each: number for number, each in enumerate(programs)}
     stream = [
-        ([numbers[id(each)] for each in call.programs], [variant.guard for variant in call.instead],
-         call.operands, call.tag)
+        (
+            [numbers[id(each)] for each in call.programs],
+            [variant.guard for variant in call.instead],
+            call.operands,
+            call.tag,
+        )
         for call in calls
-    ]  # fmt: skip
+    ]
     try:
         images = [program.image for program in programs.values()]
-    except struct.error:  # a word that is none: the validator says where
+    except struct.error:  # a word out of range: the validator reports where
         validate(config, calls, windows)
         raise
     key = name(version(), asdict(config), images, stream, windows)

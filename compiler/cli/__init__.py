@@ -1,5 +1,5 @@
-"""The command line `mla`: one verb a module.
+"""Command line `mla`, with one module per verb.
 
-A verb module has `SUMMARY` (one line), `EXAMPLE` (a command that works), `add_arguments(parser)` and
-`run(args) -> exit status`. What takes long to import is imported inside `run`.
+A verb module has `SUMMARY` (one line), `EXAMPLE` (a working command), `add_arguments(parser)` and
+`run(args) -> exit status`. Modules that take long to import are imported inside `run`.
 """

@@ -1,12 +1,12 @@
-"""`mla asm`: a micro-program from text to a file that can be loaded."""
+"""`mla asm`: assembles a micro-program into a loadable file."""
 
 import argparse
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.claims import claim
-from compiler.cli.output import read_input, write_output
+from compiler.cli.options import claim
+from compiler.util.files import read_input, write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -17,34 +17,38 @@ EXAMPLE = "mla asm copy.s -o copy.mlap"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("source", metavar="FILE.s", type=Path, help="assembly text")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="file to write")
     parser.add_argument(
-        "--target", metavar="T", help="refuse a program too long for this one (default: too long for any)"
+        "--target",
+        metavar="T",
+        help="reject a program that does not fit the instruction store of T (default: no limit)",
     )
     parser.add_argument(
-        "--network", metavar="FILE.mla", type=Path,
-        help="the text is what mla disasm made of this compiled network, edited: write the network with its programs",
-    )  # fmt: skip
+        "--network",
+        metavar="FILE.mla",
+        type=Path,
+        help="FILE.s is the edited output of mla disasm for this network; write the network with the new programs",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Assemble; an error in the text names its line."""
+    """Assemble and write the file; errors in the text name the line."""
     claim(args, "output")
     write_output(args.output, _in_network(args) if args.network else _program(args))
     return 0
 
 
 def programs_in(path: Path) -> "list[Program]":
-    """The programs of an assembly text.
+    """Assemble all programs of a text file.
 
     Raises
     ------
     InputError
-        It cannot be read, or a line of it is wrong.
+        The file cannot be read, or a line of it is invalid.
     """
-    from compiler.listing import programs_of
+    from compiler.runtime.program_text import programs_of
     from hw.isa.assembler import AssemblyError
 
     # A file name may hold bytes that are not text; the program's name may not.
@@ -58,13 +62,13 @@ def programs_in(path: Path) -> "list[Program]":
 
 
 def one_program_in(path: Path) -> "Program":
-    """The one program of an assembly text; errors as in `programs_in`, or there are more."""
+    """Assemble a text file with exactly one program; InputError as in `programs_in` or if there are several."""
     program, *more = programs_in(path)
     if more:
         line = f":{more[0].lines[0]}" if more[0].lines else ""
         raise InputError(
-            f"{path}{line}: a second program, {shown(more[0].name)}, begins before this line: programs of a network go "
-            "back into it with mla asm --network"
+            f"{path}{line}: a second program, {shown(more[0].name)}, begins before this line; the file must hold one "
+            "(use --network to put the programs of a network back into it)"
         )
     return program
 
@@ -79,12 +83,12 @@ def _program(args: argparse.Namespace) -> bytes:
 
 
 def _in_network(args: argparse.Namespace) -> bytes:
-    """The compiled network with the text's programs."""
-    from compiler.listing import with_programs
-    from compiler.package import read_package, to_bytes
+    """Return the compiled network with its programs replaced by those of the text, as bytes."""
+    from compiler.runtime.package.writer import read_package, to_bytes
+    from compiler.runtime.program_text import with_programs
 
     if args.target:
-        raise InputError("--target is for single programs: a compiled network has its own")
+        raise InputError("--target cannot be combined with --network: a compiled network has its own target")
     try:
         return to_bytes(with_programs(read_package(args.network), programs_in(args.source)))
     except InputError as error:
@@ -94,10 +98,10 @@ def _in_network(args: argparse.Namespace) -> bytes:
 
 
 def _check_size(words: int, target: str | None) -> None:
-    """ValueError for a program that no machine, or not this one, can load."""
+    """Raise ValueError if a program is empty or does not fit the instruction store of the target."""
     from hw.config import load_target
 
     if not words:
-        raise ValueError("a program must have at least one instruction, this has none")
+        raise ValueError("a program must have at least one instruction, not none")
     if target and words > (most := load_target(target).wis_words):
         raise ValueError(f"a program for {shown(target)} must be at most {most} words long, not {words}")

@@ -1,30 +1,31 @@
-"""`mla bench`: the performance tables."""
+"""`mla bench`: measures benchmark suites."""
 
 import argparse
 from pathlib import Path
 
-from compiler.cli.claims import claim
-from compiler.cli.options import add_json, add_memory, add_seed, add_target
-from compiler.cli.output import report
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim
+from compiler.util.files import report
 
-SUMMARY = "measure a suite and print its table"
+SUMMARY = "measure a benchmark suite and print its table"
 STATUS = (
-    "Status 1 if a result differs from its reference, or if `sim`, with its own case and n = 16, finds the chip "
-    "simulated at less than a quarter of the speed of a bare array. That ratio hardly depends on the host; the "
-    "bar of 150 kHz does, so its line says whether it is met and the status does not."
+    "Exit status 1 if a result differs from its reference, or if suite `sim` (default case, n = 16) simulates the "
+    "chip at less than a quarter of the speed of the bare array. That ratio hardly depends on the host. The 150 kHz "
+    "goal does depend on it, so it is reported but does not affect the exit status."
 )
 EXAMPLE = "mla bench gemm --case 64x64x64 --target n8"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.description = f"{parser.description} {STATUS}"
-    # compiler.bench, which knows them, takes too long to load for every verb.
-    parser.add_argument("suite", metavar="SUITE", help="gemm, conv, nets, tiny, conditions or sim")
+    # The names are not read from compiler.bench: importing it takes too long.
+    parser.add_argument(
+        "suite", metavar="SUITE", help="suite to measure: gemm, conv, nets, tiny, conditions or sim"
+    )
     parser.add_argument(
         "--case",
         metavar="NAME",
-        help="only this one: MxNxK of a GEMM, HxWxC-O-k-s[-dw] of a convolution, a network's name",
+        help="measure only this case: MxNxK (GEMM), HxWxC-O-k-s[-dw] (convolution), or the name of a network",
     )
     add_target(parser)
     add_memory(parser)
@@ -33,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure; the status is as STATUS says."""
-    from compiler.bench import format_table, run_suite
+    """Measure the suite; `STATUS` describes the exit status."""
+    from compiler.bench import format_document, run_suite
     from hw.config import load_target
 
     claim(args)
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         dram_bytes_per_cycle=args.dram_bytes_per_cycle or config.n,
         seed=args.seed,
     )
-    report(document, format_table(document), args.json)
+    report(document, format_document(document), args.json)
     exact = all(result["exact"] for result in document["results"])
     bars = document.get("bars")
     return 0 if exact and (bars is None or bars["bare_array_share_met"]) else 1

@@ -1,38 +1,43 @@
-"""`mla calibrate`: a performance model of a machine, made from measurements."""
+"""`mla calibrate`: trains the cost model of a hardware profile from measurements."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.claims import claim
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.output import report
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim, integer
+from compiler.util.files import report
 
 if TYPE_CHECKING:
-    from compiler.hpm.calibrate import Calibration
+    from compiler.tuning.calibration.calibrate import Calibration
 
-SUMMARY = "measure small networks on the simulated chip, and learn to predict the cycles of others"
+SUMMARY = "train the cost model of a target from measurements of small networks"
 EXAMPLE = "mla calibrate --target n16 --dram-latency 400"
-_SECONDS = 600
-_DEVICES = 64
+DEFAULT_SECONDS = 600
+MAX_DEVICES = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument(
-        "--seconds", metavar="S", type=integer(1), default=_SECONDS,
-        help="of measuring, with what was measured before on top (default: %(default)s)",
-    )  # fmt: skip
+        "--seconds",
+        metavar="S",
+        type=integer(1),
+        default=DEFAULT_SECONDS,
+        help="measure for S seconds, in addition to earlier measurements (default: %(default)s)",
+    )
     parser.add_argument(
         "-o",
         "--out",
         metavar="FILE",
         type=Path,
-        help="write the model here (default: where mla tune finds it)",
+        help="write the cost model to FILE (default: the cache, where mla tune looks for it)",
     )
     parser.add_argument(
-        "--devices", metavar="D", type=integer(1, _DEVICES), help="simulators at work at a time (default: the cores)"
-    )  # fmt: skip
+        "--devices",
+        metavar="D",
+        type=integer(1, MAX_DEVICES),
+        help="number of simulators that run in parallel (default: number of cores)",
+    )
     add_target(parser)
     add_memory(parser)
     add_seed(parser)
@@ -40,50 +45,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, learn, write, report."""
-    from compiler.cli.run import say
-    from compiler.hpm.calibrate import calibrate
-    from compiler.hpm.default import journal_path, model_path
-    from compiler.hpm.journal import Journal
-    from compiler.measure.conditions import Conditions
-    from compiler.schedule.dram import Dram
-    from compiler.specialize.space import spaces_of
+    """Measure, train, write the model and report."""
+    from compiler.cost.learned.model import journal_path, model_path
+    from compiler.options import DramTiming
+    from compiler.profile.measurement import HardwareProfile
+    from compiler.tuning.calibration.calibrate import calibrate
+    from compiler.tuning.calibration.collect import CalibrationJournal
+    from compiler.tuning.search.layer_space import spaces_of
+    from compiler.util.progress import progress, say
     from hw.config import load_target
 
     claim(args, "out")
-    conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
-    journal = Journal(journal_path(conditions, args.seed), conditions.key, args.seed)
+    conditions = HardwareProfile(
+        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+    )
+    journal = CalibrationJournal(journal_path(conditions, args.seed), conditions.key, args.seed)
     if journal.samples:
-        say(f"going on from {len(journal.samples)} measurements in {journal.path}")
-    found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, say)
+        say(f"continuing with {len(journal.samples)} measurements from {journal.path}")
+    with progress("training"):  # measuring has its own progress line
+        found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, say)
     path = args.out or model_path(conditions)
     whole = {
         "target": Path(args.target).stem,
         "dram": {"latency": args.dram_latency, "bytes_per_cycle": conditions.rate},
-        "seed": args.seed, "model": str(path), "bytes": found.model.save(path),
-    } | _document(found)  # fmt: skip
+        "seed": args.seed,
+        "model": str(path),
+        "bytes": found.model.save(path),
+    } | _document(found)
     report(whole, _table(whole), args.json)
     return 0
 
 
 def _document(found: "Calibration") -> dict[str, Any]:
     return {
-        "samples": found.samples, "measured_now": found.fresh, "mape": found.everything.as_json()["mape"],
+        "samples": found.samples,
+        "measured_now": found.fresh,
+        "mape": found.everything.as_json()["mape"],
         "spearman": found.everything.as_json()["spearman"],
         "held_out": {"single": found.single.as_json(), "chain": found.chain.as_json()},
-        "prediction_us": round(found.prediction_us, 1), "features_us": round(found.features_us, 1),
-    }  # fmt: skip
+        "prediction_us": round(found.prediction_us, 1),
+        "features_us": round(found.features_us, 1),
+    }
 
 
 def _table(document: dict[str, Any]) -> str:
     lines = [
-        f"{name:<7} {each['count']:>5} measurements kept out: {each['mape']:.2f}% mean error, "
+        f"{name:<7} {each['count']:>5} held-out measurements: {each['mape']:.2f}% mean error, "
         f"Spearman {each['spearman']:.4f}"
         for name, each in document["held_out"].items()
     ]
-    return "\n".join([
-        *lines,
-        f"{document['samples']} measurements, {document['measured_now']} of them now; a prediction takes "
-        f"{document['prediction_us']} us, the features of a layer {document['features_us']} us",
-        f"{document['model']}: {document['bytes']:,} bytes",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *lines,
+            f"{document['samples']} measurements, {document['measured_now']} of them new; a prediction takes "
+            f"{document['prediction_us']} us, feature extraction {document['features_us']} us per layer",
+            f"{document['model']}: {document['bytes']:,} bytes",
+        ]
+    )

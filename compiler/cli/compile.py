@@ -1,170 +1,231 @@
-"""`mla compile`: a model to a file that runs as it is."""
+"""`mla compile`: compiles a model to a file that can be run without the compiler."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.claims import claim
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer, size
-from compiler.cli.output import report, write_output
+from compiler.cli.exit_status import warn, warnings
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, claim, integer, size
+from compiler.util.files import report, write_output
 
 if TYPE_CHECKING:
-    from compiler.cache.source import Source
+    from compiler.cache.model_source import ModelSource
     from compiler.ir.graph import Graph
-    from compiler.network import Network
-    from compiler.options import Options
-    from compiler.record import Record
+    from compiler.options import CompileOptions
+    from compiler.runtime.compiled import CompiledNetwork
     from compiler.schedule.schedule import Schedule
+    from compiler.trace import CompilationTrace
 
-SUMMARY = "compile a model to a file"
-#: Of a batch: all of them are in memory at once.
-MOST_SAMPLES = 4096
+SUMMARY = "compile a model to a .mla file"
+#: Largest batch: all samples of a batch are in memory at once.
+MAX_BATCH = 4096
 EXAMPLE = "mla compile network.tflite -o network.mla --target n8"
 
-#: How the help of every verb names PyTorch models.
+#: Help text about PyTorch models, shared by all verbs.
 REFERENCE = (
-    "or module:function, Python code of your own, which is imported and run: the function returns a PyTorch module, or "
+    "or module:function: Python code that is imported and executed; the function returns a PyTorch module, or "
     "(module, example inputs)"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument("-o", "--output", metavar="FILE.mla", type=Path, required=True, help="file to write")
     parser.add_argument(
-        "--schedule", metavar="FILE.json", type=Path, help="carry it out so, not by estimates"
+        "--schedule", metavar="FILE.json", type=Path, help="use this schedule instead of the heuristic one"
     )
-    parser.add_argument("--save-schedule", metavar="FILE.json", type=Path, help="write how it is carried out")
+    parser.add_argument(
+        "--save-schedule", metavar="FILE.json", type=Path, help="write the schedule that was used"
+    )
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser)
     add_dispatch(parser)
     add_target(parser)
-    add_memory(parser, ", to schedule for")
+    add_memory(parser, ", assumed for scheduling")
     add_seed(parser)
     add_json(parser)
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every verb that compiles."""
+    """Add the options shared by all verbs that compile."""
+    parser.add_argument("--strict", action="store_true", help="fail if an operator would run on the host")
     parser.add_argument(
-        "--strict", action="store_true", help="an operator that must run on the host is an error"
-    )
-    parser.add_argument(
-        "--rounding", choices=("reference", "xnnpack", "onnxruntime"),
-        help="whose kernels to reproduce: TFLite's reference or default ones, or onnxruntime's "
+        "--rounding",
+        choices=("reference", "xnnpack", "onnxruntime"),
+        help="reproduce the rounding of TFLite's reference kernels, TFLite's default (XNNPACK) kernels, or onnxruntime "
         "(default: onnxruntime for ONNX files and PyTorch, else reference)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--calibrate",
         metavar="FILE",
         type=Path,
-        help="quantize a float model with these samples: .npy, or .npz with an array for each input",
+        help="quantize a float model with these calibration samples: .npy, or .npz with one array per input",
     )
     parser.add_argument(
-        "--batch", metavar="B", type=integer(1, MOST_SAMPLES),
-        help="samples at a time, so that weights are loaded once for them (default: 1)",
-    )  # fmt: skip
+        "--keep-float",
+        metavar="NODE",
+        action="append",
+        default=[],
+        help="do not quantize this node of a float model (or all nodes of this operator): run it in float32 on the "
+        "host (repeatable)",
+    )
     parser.add_argument(
-        "--size", metavar="NAME=N", type=size, action="append", default=[],
-        help="size of a dimension that an .onnx file only names, or a PyTorch module leaves open; again for others",
-    )  # fmt: skip
-    for name, what in (
-        ("sp", "scratchpad"),
-        ("acc", "accumulator"),
-        ("dram", "DRAM, for weights and results"),
+        "--batch",
+        metavar="B",
+        type=integer(1, MAX_BATCH),
+        help="batch size: the weights are loaded once per B samples (default: 1)",
+    )
+    parser.add_argument(
+        "--size",
+        metavar="NAME=N",
+        type=size,
+        action="append",
+        default=[],
+        help="size of a symbolic dimension of an .onnx file or a dynamic one of a PyTorch module (repeatable)",
+    )
+    parser.add_argument(
+        "--bind",
+        metavar="NAME=VALUE",
+        type=bound,
+        action="append",
+        default=[],
+        help="make an input constant: a number for all its elements, or a .npy file (repeatable)",
+    )
+    for name, memory in (
+        ("sp", "scratchpad memory"),
+        ("acc", "accumulator memory"),
+        ("dram", "DRAM for weights and results"),
     ):
         parser.add_argument(
-            f"--{name}-limit", metavar="BYTES", type=integer(1, 1 << 32), help=f"use no more of the {what}"
+            f"--{name}-limit",
+            metavar="BYTES",
+            type=integer(1, 1 << 32),
+            help=f"use at most BYTES of {memory}",
         )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="compile and prove again what was compiled and proved before"
-    )
+    parser.add_argument("--no-cache", action="store_true", help="ignore cached compilations and proofs")
 
 
 def add_dispatch(parser: argparse.ArgumentParser) -> None:
-    """Add the options of verbs whose networks may have several programs behind an opcode."""
+    """Add the options for networks that choose among several programs at run time."""
     parser.add_argument(
-        "--batches", metavar="B,B,...", type=batches, default=(),
-        help="programs for each of these sizes of batches: the machine takes those for as few samples as will do",
-    )  # fmt: skip
+        "--batches",
+        metavar="B,B,...",
+        type=batches,
+        default=(),
+        help="compile one program per batch size; the chip picks the smallest sufficient one at run time",
+    )
     parser.add_argument(
         "--skip",
         metavar="TENSOR",
-        help="where all of this tensor (or of what this node makes) is zero, do not carry out what follows it",
+        help="skip the work that follows this tensor (or the output of this node) when it is all zeros",
     )
 
 
 def batches(text: str) -> tuple[int, ...]:
-    """Argument type: sizes of batches."""
-    return tuple(integer(1, MOST_SAMPLES)(part) for part in text.split(","))
+    """Argument type: batch sizes, `B,B,...`."""
+    return tuple(integer(1, MAX_BATCH)(part) for part in text.split(","))
 
 
 def compile_model(
     args: argparse.Namespace,
     schedule: "Schedule | None" = None,
     graph: "Graph | None" = None,
-    record: "Record | None" = None,
-) -> "Network":
-    """The network of a model's file, or its graph, as the options of `add_compile` and `--seed` say."""
+    record: "CompilationTrace | None" = None,
+) -> "CompiledNetwork":
+    """Compile a model file, or its graph, with the options of `add_compile` and `--seed`."""
     from compiler.api import compile
+    from compiler.util.progress import progress
 
-    keep = record is None and not args.no_cache
-    source, options = source_of(args, graph, keep)
-    return compile(
-        source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
-        calibration=options.calibration, seed=options.seed, batch=options.batch, batches=options.batches,
-        skip=options.skip, dram=options.dram,
-        limits=options.limits, cache=keep, record=record,
-    )  # fmt: skip
+    use_cache = record is None and not args.no_cache
+    source, options = source_of(args, graph, use_cache)
+    with progress(f"compiling {args.model.name}"):
+        return compile(
+            source,
+            args.target,
+            rounding=options.rounding,
+            schedule=schedule,
+            strict=options.strict,
+            calibration=options.calibration,
+            seed=options.seed,
+            batch=options.batch,
+            batches=options.batches,
+            skip=options.skip,
+            keep_float=options.keep_float,
+            dram=options.dram,
+            limits=options.limits,
+            cache=use_cache,
+            record=record,
+        )
 
 
 def source_of(
-    args: argparse.Namespace, graph: "Graph | None" = None, keep: bool = False
-) -> "tuple[Source, Options]":
-    """Where a model comes from, and how it is compiled, as the options of `add_compile` and `--seed` say."""
-    from compiler.cache.source import Source
-    from compiler.cache.store import Store
-    from compiler.cli.samples import first_sample, read_samples
-    from compiler.frontends.torch_reference import is_reference
-    from compiler.limits import Limits
-    from compiler.options import Options
-    from compiler.schedule.dram import USUAL, Dram
+    args: argparse.Namespace, graph: "Graph | None" = None, use_cache: bool = False
+) -> "tuple[ModelSource, CompileOptions]":
+    """Return the model source and the compile options given by the options of `add_compile` and `--seed`."""
+    from compiler.cache.content_store import ContentStore
+    from compiler.cache.model_source import ModelSource
+    from compiler.cli.inputs import first_sample, read_bound, read_samples
+    from compiler.frontends.torch_module import is_reference
+    from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 
     example = None
     if graph is None and is_reference(args.model):
         example = first_sample(args.calibrate or vars(args).get("input"))
-    source = Source(
-        args.model if graph is None else graph, Store() if keep else None, sizes=dict(args.size), example=example
-    )  # fmt: skip
+    source = ModelSource(
+        args.model if graph is None else graph,
+        ContentStore() if use_cache else None,
+        sizes=dict(args.size),
+        example=example,
+        bind=read_bound(args.bind),
+    )
     calibration = None
     if args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
-    dram = Dram(args.dram_latency, args.dram_bytes_per_cycle) if "dram_latency" in vars(args) else USUAL
-    return source, Options(
-        rounding=args.rounding or Source(args.model).rounding, strict=args.strict, calibration=calibration,
-        seed=args.seed, batch=args.batch or 1, batches=vars(args).get("batches", ()),
-        skip=vars(args).get("skip"), dram=dram,
-        limits=Limits(args.sp_limit, args.acc_limit, args.dram_limit),
-    )  # fmt: skip
+    dram = (
+        DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+        if "dram_latency" in vars(args)
+        else DEFAULT_DRAM
+    )
+    return source, CompileOptions(
+        rounding=args.rounding or ModelSource(args.model).rounding,
+        strict=args.strict,
+        calibration=calibration,
+        seed=args.seed,
+        batch=args.batch or 1,
+        batches=vars(args).get("batches", ()),
+        skip=vars(args).get("skip"),
+        keep_float=tuple(args.keep_float),
+        dram=dram,
+        limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
+    )
 
 
-def say_how_made(args: argparse.Namespace, network: "Network") -> None:
-    """One line about where the network comes from, and how long that took."""
-    print(f"{args.verb}: {network.how_made}", file=sys.stderr, flush=True)
+def warn_about_quality(network: "CompiledNetwork") -> None:
+    """Warn about outputs of a quantized model that differ strongly from those of the float model."""
+    from compiler.quantize.report import quality_warnings
+
+    if network.quantization is not None:
+        for message in quality_warnings(network.quantization.document()):
+            warn(message)
+
+
+def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:
+    """Print one line: whether the network was compiled, cached or read, and the time it took."""
+    print(f"{args.verb}: {network.provenance}", file=sys.stderr, flush=True)
 
 
 def read_schedule(path: Path) -> "Schedule":
-    """A schedule that somebody saved.
+    """Read a schedule from a JSON file.
 
     Raises
     ------
     InputError
-        The file cannot be read, or is none.
+        The file cannot be read or is not a valid schedule.
     """
-    from compiler.cli.output import read_input
     from compiler.schedule.schedule import Schedule
+    from compiler.util.files import read_input
     from hw.errors import InputError
 
     try:
@@ -176,43 +237,49 @@ def read_schedule(path: Path) -> "Schedule":
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile and write."""
-    from compiler.listing import listing
-    from compiler.package import to_bytes
+    """Compile and write the output files."""
+    from compiler.cli.run_report import memory_lines
     from compiler.quantize.report import summary
+    from compiler.runtime.package.writer import to_bytes
+    from compiler.runtime.program_text import listing
+    from compiler.runtime.report import memory_use
 
     claim(args, "output", "save_schedule", "listing")
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)
     write_output(args.output, to_bytes(network))
-    say_how_made(args, network)
+    report_provenance(args, network)
     if args.save_schedule:
         write_output(args.save_schedule, network.schedule.to_json().encode() + b"\n")
     programs = [program for code in network.codes for program in code.all_programs]
     if args.listing:
         write_output(args.listing, listing(network).encode())
+    warn_about_quality(network)
     document = {
         "model": str(args.model),
         "target": Path(args.target).stem,
         "dram": {
             "latency": args.dram_latency,
             "bytes_per_cycle": args.dram_bytes_per_cycle or network.config.n,
-            "used": True,  # by the schedule; files run with any
+            "used": True,  # for scheduling; the file runs with any DRAM timing
         },
         "layers": len(network.infos),
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],
-        "memory": sum(code.memory for code in network.codes),
+        "memory": memory_use(network),
         "batch": network.batch,
         "batches": network.batches,
         "compile_seconds": network.compile_seconds,
         "origin": network.origin,
         "host_ops": [vars(each) for each in network.host],
         "quantization": None if network.quantization is None else network.quantization.document(),
+        "warnings": warnings(),
     }
     text = (
         f"{len(network.infos)} layers in {len(programs)} programs of "
-        f"{sum(len(program.words) for program in programs):,} words; {document['memory']:,} bytes of DRAM"
+        f"{sum(len(program.words) for program in programs):,} words; "
+        f"{sum(code.memory for code in network.codes):,} bytes of DRAM"
     )
-    lines = [f"on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]
+    lines = [f"runs on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]
+    lines += memory_lines(document["memory"])
     if network.quantization is not None:
         lines += summary(network.quantization.document())
     report(document, "\n".join([*lines, text]), args.json)

@@ -1,32 +1,46 @@
-"""`mla db`: what the database of measurements and programs holds, and what goes in and out of it as a file."""
+"""`mla db`: inspects, exports and imports the measurement database."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.claims import claim
-from compiler.cli.options import add_db, add_json
-from compiler.cli.output import atomic_output, report
+from compiler.cli.options import add_db, add_json, claim
+from compiler.util.files import atomic_output, report
 
 if TYPE_CHECKING:
-    from compiler.measure.conditions import Conditions
-    from compiler.store.summary import Summary
+    from compiler.profile.measurement import HardwareProfile
+    from compiler.tuning_db.summary import DatabaseSummary
 
-SUMMARY = "show what is remembered of machines and models, export it, import that of others"
+SUMMARY = "inspect, export or import the measurement database"
 EXAMPLE = "mla db show --db measurements.db"
-_DIGITS = 12
+DIGEST_DIGITS = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     actions = parser.add_subparsers(dest="action", metavar="show|export|import", required=True)
-    show = actions.add_parser("show", help="count entries, for each model and machine")
+    show = actions.add_parser(
+        "show",
+        help="count the entries per model and hardware profile",
+        epilog="example: mla db show --db measurements.db",
+    )
     add_json(show)
-    export = actions.add_parser("export", help="write all but programs to a file")
-    export.add_argument("file", metavar="FILE.jsonl", type=Path, help="lines of JSON")
-    import_ = actions.add_parser("import", help="take what is not there yet from such a file")
+    export = actions.add_parser(
+        "export",
+        help="write all entries except programs to a file",
+        epilog="example: mla db export measurements.jsonl",
+    )
+    export.add_argument("file", metavar="FILE.jsonl", type=Path, help="file of JSON lines")
+    import_ = actions.add_parser(
+        "import",
+        help="add the entries of an exported file that are missing",
+        epilog="example: mla db import measurements.jsonl",
+    )
     import_.add_argument(
-        "file", metavar="FILE.jsonl", type=Path, help="lines of JSON; data, never believed unmeasured"
+        "file",
+        metavar="FILE.jsonl",
+        type=Path,
+        help="file of JSON lines; its results are hints and are measured again before use",
     )
     for action in (show, export, import_):
         add_db(action, "profile.db in the cache")
@@ -34,13 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show, export or import."""
-    from compiler.store.database import Database
+    from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
     claim(args, *(["file"] if args.action == "export" else []))
     if args.action != "import" and isinstance(args.db, Path) and not args.db.exists():
         raise InputError(f"--db: there is no database {args.db}")
-    with Database(args.db) as database:
+    with TuningDatabase(args.db, read_only=args.action != "import") as database:
         if args.action == "show":
             document = _document(database.summary())
             report(document, _table(document), args.json)
@@ -48,31 +62,38 @@ def run(args: argparse.Namespace) -> int:
             with atomic_output(args.file) as path:
                 print(f"{database.export(path):,} entries written")
         else:
-            print(f"{database.import_(args.file):,} entries taken")
+            print(f"{database.import_(args.file):,} entries added")
     return 0
 
 
-def _document(found: "Summary") -> dict[str, Any]:
+def _document(found: "DatabaseSummary") -> dict[str, Any]:
     return {
-        "profiles": found.profiles, "trials": found.trials, "programs": found.programs,
+        "profiles": found.profiles,
+        "trials": found.trials,
+        "programs": found.programs,
         "executions": found.executions,
         "searched": [
             {
-                "subgraph": each.subgraph, "profile": each.profile,
+                "subgraph": each.subgraph,
+                "profile": each.profile,
                 "machine": None if each.conditions is None else _machine(each.conditions),
-                "trials": each.trials, "cycles": each.cycles,
+                "trials": each.trials,
+                "cycles": each.cycles,
             }
             for each in found.searched
         ],
-    }  # fmt: skip
+    }
 
 
-def _machine(conditions: "Conditions") -> dict[str, Any]:
+def _machine(conditions: "HardwareProfile") -> dict[str, Any]:
     config = conditions.config
     return {
-        "n": config.n, "sp_bytes": config.sp_bytes, "acc_bytes": config.acc_bytes,
-        "latency": conditions.dram.latency, "bytes_per_cycle": conditions.rate,
-    }  # fmt: skip
+        "n": config.n,
+        "sp_bytes": config.sp_bytes,
+        "acc_bytes": config.acc_bytes,
+        "latency": conditions.dram.latency,
+        "bytes_per_cycle": conditions.rate,
+    }
 
 
 def _table(document: dict[str, Any]) -> str:
@@ -82,12 +103,14 @@ def _table(document: dict[str, Any]) -> str:
     ]
     for each in document["searched"]:
         machine = each["machine"]
-        where = f"machine {each['profile'][:_DIGITS]}"
+        where = f"profile {each['profile'][:DIGEST_DIGITS]}"
         if machine is not None:
             where = (
                 f"n={machine['n']}, {machine['sp_bytes'] >> 10}+{machine['acc_bytes'] >> 10} KiB, "
-                f"latency {machine['latency']}, {machine['bytes_per_cycle']:g} bytes a cycle"
+                f"latency {machine['latency']}, {machine['bytes_per_cycle']:g} bytes per cycle"
             )
-        least = "none measured" if each["cycles"] is None else f"least cycles {each['cycles']:,}"
-        lines.append(f"model {each['subgraph'][:_DIGITS]} on {where}: {each['trials']:,} trials, {least}")
+        best = "none measured" if each["cycles"] is None else f"best {each['cycles']:,} cycles"
+        lines.append(
+            f"model {each['subgraph'][:DIGEST_DIGITS]} on {where}: {each['trials']:,} trials, {best}"
+        )
     return "\n".join(lines)

@@ -1,9 +1,9 @@
-"""`mla disasm`: a program file, or all programs of a compiled network, as text that assembles to the same words."""
+"""`mla disasm`: prints programs as assembly text that assembles to the same words."""
 
 import argparse
 from pathlib import Path
 
-from compiler.cli.output import read_input
+from compiler.util.files import read_input
 from hw.errors import InputError
 
 SUMMARY = "disassemble a program file, or a compiled network, to standard output"
@@ -11,14 +11,14 @@ EXAMPLE = "mla disasm copy.mlap"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    parser.add_argument("program", metavar="FILE", type=Path, help="what mla asm or mla compile wrote")
+    """Declare the command-line options of the verb."""
+    parser.add_argument("program", metavar="FILE", type=Path, help="output file of mla asm or mla compile")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the text; a damaged file is bad input."""
-    from compiler.listing import listing, program_text
-    from compiler.package import SUFFIX, read_package
+    """Print the assembly text; InputError for a damaged file."""
+    from compiler.runtime.package.writer import SUFFIX, read_package
+    from compiler.runtime.program_text import listing, program_text
     from hw.isa.program import Program
 
     if args.program.suffix.lower() == SUFFIX:

@@ -1,42 +1,43 @@
-"""`mla fpga`: from the chip to a bitstream and a report."""
+"""`mla fpga`: builds the bitstream of a board and a report."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from compiler.cli.claims import claim
-from compiler.cli.options import add_json, integer
-from compiler.cli.output import report
+from compiler.cli.options import add_json, claim, integer
+from compiler.util.files import report
 
 SUMMARY = "synthesize, place and route the chip for a board and write its bitstream"
 EXAMPLE = "mla fpga --board ulx3s-85f"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("--board", metavar="B", required=True, help="board, for example ulx3s-85f")
     parser.add_argument(
-        "--target", metavar="T", help="configuration of the chip (default: named like the board)"
+        "--target",
+        metavar="T",
+        help="configuration of the chip (default: the target with the name of the board)",
     )
     parser.add_argument(
         "--seeds",
         metavar="K",
         type=integer(1),
         default=5,
-        help="placements to try; the worst counts (default: %(default)s)",
+        help="number of placement seeds; the worst result counts (default: %(default)s)",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="FOLDER",
         type=Path,
-        help="for bitstream, logs and reports (default: build/BOARD)",
+        help="folder for bitstream, logs and reports (default: build/BOARD)",
     )
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build; status 1 if the worst placement misses the board's clock."""
+    """Build; status 1 if the worst placement misses the clock of the board."""
     from hw.boards.board import find_board
     from hw.boards.flow import build
     from hw.boards.report import format_report
@@ -46,14 +47,14 @@ def run(args: argparse.Namespace) -> int:
     board = find_board(args.board)
     folder = args.output or Path("build") / board.name
     if args.json and args.json != "-" and Path(args.json).resolve().parent == folder.resolve():
-        raise InputError(f"{args.json} must lie outside of {folder}, whose files are the build's own")
+        raise InputError(f"{args.json} must be outside {folder}, which the build manages")
     claim(args)
     config = load_target(args.target or board.name)
-    result = build(board, config, seeds=args.seeds, folder=folder, say=_say)
+    result = build(board, config, seeds=args.seeds, folder=folder, progress=_say)
     report(result.to_document(), format_report(result), args.json)
     return 0 if result.meets_clock else 1
 
 
 def _say(text: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     print(f"fpga: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`mla fuse`: which layers of a model could be carried out together, why or why not, and what that would gain."""
+"""`mla fuse`: lists fusion opportunities of a model with reasons and gains."""
 
 import argparse
 from pathlib import Path
@@ -6,28 +6,38 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.output import report
+from compiler.util.files import report
+from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
-    from compiler.fusion.engine import Engine, Option
-    from compiler.fusion.sites import Site
-    from compiler.measure.measurer import Measurer
     from compiler.schedule.schedule import Schedule
+    from compiler.tuning.fusion.engine import FusionEngine, FusionOpportunity, FusionOption
+    from compiler.tuning.measure.measurer import Measurer
 
-SUMMARY = "list which layers could be carried out together, with predicted and measured gains"
+SUMMARY = "list layers that can be fused, with predicted and measured gains"
 EXAMPLE = "mla fuse network.tflite --trials 8"
-#: Options of a site in the report.
-_OPTIONS = 4
+_COLUMNS = (
+    Column("layers", shrinks=True),
+    Column("kind"),
+    Column("now"),
+    *figures("bytes", "gain", "+-", "measured"),
+    Column("what"),
+)
+#: Largest number of options reported per fusion opportunity.
+MAX_OPTIONS = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
-        "--trials", metavar="N", type=integer(0), default=0,
-        help="measure the N most promising ones on the simulated chip (default: none)",
-    )  # fmt: skip
-    parser.add_argument("--all", action="store_true", help="show also what cannot be done, with the reason")
+        "--trials",
+        metavar="N",
+        type=integer(0),
+        default=0,
+        help="measure the N fusions with the largest predicted gain on the simulated chip (default: 0)",
+    )
+    parser.add_argument("--all", action="store_true", help="also list impossible fusions, with the reason")
     add_compile(parser)
     add_target(parser)
     add_memory(parser)
@@ -36,87 +46,104 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Walk the layers, predict, measure, report."""
+    """Find fusion opportunities, predict and measure their gains, report."""
     from dataclasses import replace
 
     from compiler.cli.compile import source_of
-    from compiler.cli.run import head, say
-    from compiler.fusion.engine import Engine
-    from compiler.hpm.default import find_model
-    from compiler.measure.conditions import Conditions
-    from compiler.measure.measurer import Measurer
-    from compiler.pipeline import Prepared
-    from compiler.schedule.dram import Dram
+    from compiler.cli.run import head
+    from compiler.cost.learned.model import find_model
+    from compiler.options import DramTiming
+    from compiler.pipeline import ModelCompiler
+    from compiler.profile.measurement import HardwareProfile
+    from compiler.tuning.fusion.engine import FusionEngine
+    from compiler.tuning.measure.measurer import Measurer
+    from compiler.util.progress import progress, say
     from hw.config import load_target
 
     source, options = source_of(args)
-    conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
-    prepared = Prepared(source.graph, conditions.config, replace(options, dram=conditions.dram))
-    now = prepared.network().schedule
-    engine = Engine(prepared, conditions, find_model(conditions))
-    sites = engine.sites(now)
-    found = engine.options(now, sites)
+    conditions = HardwareProfile(
+        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+    )
+    with progress(f"predicting fusion gains of {args.model.name}"):
+        prepared = ModelCompiler(source.graph, conditions.config, replace(options, dram=conditions.dram))
+        now = prepared.network().schedule
+        engine = FusionEngine(prepared, conditions, find_model(conditions))
+        sites = engine.opportunities(now)
+        found = engine.options(now, sites)
     measured: dict[str, int | str] = {}
     if args.trials and found:
-        with Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer:
+        with (
+            progress("measuring"),
+            Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer,
+        ):
             measured = _measured(measurer, now, found[: args.trials])
     whole = head(args, "rtl", conditions.rate) | _document(engine, now, sites, found, measured)
-    report(whole, _table(whole, everything=args.all), args.json)
+    report(whole, _table(whole, show_all=args.all), args.json)
     return 0
 
 
-def _measured(measurer: "Measurer", now: "Schedule", options: "list[Option]") -> dict[str, int | str]:
-    """Cycles by schedule, or why there are none."""
-    from compiler.measure.measurement import Rejected
+def _measured(measurer: "Measurer", now: "Schedule", options: "list[FusionOption]") -> dict[str, int | str]:
+    """Return cycles, or the reason of rejection, by schedule."""
+    from compiler.profile.measurement import Rejected
 
     first = measurer.baseline()
     results = measurer.measure([option.schedule for option in options])
     out: dict[str, int | str] = {now.to_json(): first.cycles}
     for option, result in zip(options, results, strict=True):
-        wrong = result.reason if isinstance(result, Rejected) else "its outputs are wrong"
+        wrong = result.reason if isinstance(result, Rejected) else "wrong outputs"
         usable = not isinstance(result, Rejected) and result.believable
         out[option.schedule.to_json()] = result.cycles if usable else wrong  # type: ignore[union-attr]
     return out
 
 
 def _document(
-    engine: "Engine", now: "Schedule", sites: "list[Site]", options: "list[Option]", measured: dict[str, int | str]
-) -> dict[str, Any]:  # fmt: skip
-    by_site: dict[Site, list[Option]] = {}
+    engine: "FusionEngine",
+    now: "Schedule",
+    sites: "list[FusionOpportunity]",
+    options: "list[FusionOption]",
+    measured: dict[str, int | str],
+) -> dict[str, Any]:
+    by_site: dict[FusionOpportunity, list[FusionOption]] = {}
     for option in options:
-        by_site.setdefault(option.site, []).append(option)
-    forecast = engine.forecaster.of(now)
+        by_site.setdefault(option.opportunity, []).append(option)
+    prediction = engine.cost_model.predict(now)
     return {
-        "predicted_cycles": round(forecast.cycles),
+        "predicted_cycles": round(prediction.cycles),
         "measured_cycles": measured.get(now.to_json()),
         "sites": [
             {
-                "kind": site.kind, "layers": list(site.layers), "done": site.done, "possible": site.possible,
-                "reason": site.reason, "bytes": site.bytes,
-                "options": [_option(each, measured) for each in by_site.get(site, [])[:_OPTIONS]],
+                "kind": site.kind,
+                "layers": list(site.layers),
+                "done": site.applied,
+                "possible": site.possible,
+                "reason": site.reason,
+                "bytes": site.bytes,
+                "options": [_option(each, measured) for each in by_site.get(site, [])[:MAX_OPTIONS]],
             }
             for site in sites
         ],
-    }  # fmt: skip
+    }
 
 
-def _option(option: "Option", measured: dict[str, int | str]) -> dict[str, Any]:
+def _option(option: "FusionOption", measured: dict[str, int | str]) -> dict[str, Any]:
     found = measured.get(option.schedule.to_json())
     return {
-        "what": option.what, "predicted_gain": round(option.gain), "expected_error": round(option.forecast.error),
+        "what": option.description,
+        "predicted_gain": round(option.gain),
+        "expected_error": round(option.prediction.error),
         "measured_cycles": found if isinstance(found, int) else None,
         "rejected": found if isinstance(found, str) else None,
-    }  # fmt: skip
+    }
 
 
-def _table(document: dict[str, Any], *, everything: bool) -> str:
-    """A line for each site: those that promise most first, then those that cannot be."""
+def _table(document: dict[str, Any], *, show_all: bool) -> str:
+    """Format one line per opportunity: by decreasing predicted gain, then the impossible ones."""
     first = document["measured_cycles"]
     lines = [
         f"{document['model']} on {document['target']}: {document['predicted_cycles']:,} cycles predicted"
         + (f", {first:,} measured" if first is not None else ""),
-        f"{'layers':<44} {'way':<9} {'now':<4} {'bytes':>9} {'gain':>9} {'+-':>7} {'measured':>9}  what",
     ]
+    rows: list[list[str]] = []
     able = [site for site in document["sites"] if site["options"]]
     able.sort(key=lambda site: -site["options"][0]["predicted_gain"])
     for site in able:
@@ -125,19 +152,23 @@ def _table(document: dict[str, Any], *, everything: bool) -> str:
             "" if first is None or best["measured_cycles"] is None else f"{first - best['measured_cycles']:,}"
         )
         more = f" (and {count - 1} more)" if count > 1 else ""
-        why = f"; refused: {best['rejected']}" if best["rejected"] else ""
-        lines.append(
-            f"{_head(site)} {best['predicted_gain']:>9,} {best['expected_error']:>7,} {gain:>9}  "
-            f"{best['what']}{more}{why}"
+        why = f"; rejected: {best['rejected']}" if best["rejected"] else ""
+        rows.append(
+            [
+                *_head(site),
+                f"{best['predicted_gain']:,}",
+                f"{best['expected_error']:,}",
+                gain,
+                f"{best['what']}{more}{why}",
+            ]
         )
     refused = [site for site in document["sites"] if not site["possible"]]
-    lines += [f"{_head(site)} {'no: ' + site['reason']}" for site in refused if everything]
-    if refused and not everything:
-        lines.append(f"{len(refused)} more cannot be done (--all says why)")
+    rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in refused if show_all]
+    lines.append(format_table(_COLUMNS, rows))
+    if refused and not show_all:
+        lines.append(f"{len(refused)} more are impossible (--all lists the reasons)")
     return "\n".join(lines)
 
 
-def _head(site: dict[str, Any]) -> str:
-    names = " + ".join(site["layers"])
-    short = names if len(names) <= 44 else f"{names[:41]}..."
-    return f"{short:<44} {site['kind']:<9} {'yes' if site['done'] else 'no':<4} {site['bytes']:>9,}"
+def _head(site: dict[str, Any]) -> list[str]:
+    return [" + ".join(site["layers"]), site["kind"], "yes" if site["done"] else "no", f"{site['bytes']:,}"]

@@ -1,18 +1,17 @@
-"""`mla graph`: a model at any stage of the compiler, as text, as a picture, or for other programs."""
+"""`mla graph`: prints or draws a model at any stage of the compiler."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_memory, add_seed, add_target
-from compiler.cli.output import write_output
+from compiler.cli.options import add_memory, add_seed, add_target, claim
+from compiler.util.files import write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from compiler.ir.graph import Graph
-    from compiler.record import Record
+    from compiler.trace import CompilationTrace
 
 SUMMARY = "print or draw a model at any stage of the compiler"
 EXAMPLE = "mla graph network.onnx --stage scheduled --format svg -o network.svg"
@@ -21,30 +20,32 @@ _FORMATS = ("text", "dot", "svg", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .onnx or .tflite file, {REFERENCE}")
     parser.add_argument(
-        "--stage", metavar="S",
-        help="imported, a pass, quantized, partitioned, layers, scheduled, placed, programs or timeline "
-        "(default: the model as it was read, as a listing)",
-    )  # fmt: skip
+        "--stage",
+        metavar="S",
+        help="imported, the name of a pass, quantized, partitioned, layers, scheduled, placed, programs or timeline "
+        "(default: a listing of the imported model)",
+    )
     parser.add_argument(
-        "--format", choices=_FORMATS, help="text, Graphviz, a picture, or networkx's node-link JSON "
-        "(default: by the name of the file, else text)",
-    )  # fmt: skip
+        "--format",
+        choices=_FORMATS,
+        help="text, Graphviz dot, SVG, or node-link JSON of networkx (default: by the suffix of FILE, else text)",
+    )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write there, not to standard output"
+        "-o", "--output", metavar="FILE", type=Path, help="file to write (default: standard output)"
     )
     add_compile(parser)
     add_target(parser)
-    add_memory(parser, ", for the stages placed and timeline")
+    add_memory(parser, ", for stages placed and timeline")
     add_seed(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the stage, or write it to a file."""
-    from compiler.draw import FORMATS
-    from compiler.views import STAGES, view_of
+    from compiler.visualize.formats import FORMATS
+    from compiler.visualize.graphs.stages import STAGES, view_of
 
     if args.stage is not None and args.stage not in STAGES:
         raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}")
@@ -68,25 +69,25 @@ def _format(args: argparse.Namespace) -> str:
 
 
 def _read(args: argparse.Namespace) -> "Graph":
-    from compiler.cli.samples import first_sample
+    from compiler.cli.inputs import first_sample, read_bound
     from compiler.frontends.model import read_model
-    from compiler.frontends.torch_reference import is_reference
+    from compiler.frontends.torch_module import is_reference
 
     example = first_sample(args.calibrate) if is_reference(args.model) else None
-    return read_model(args.model, dict(args.size), example=example)
+    return read_model(args.model, dict(args.size), example=example, bind=read_bound(args.bind))
 
 
-def _record(args: argparse.Namespace, stage: str) -> "Record":
-    """The stages that there are by then: a model that does not compile can be seen before it fails."""
+def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":
+    """Record the stages up to `stage`; early ones do not compile the model, so that failing models can be shown."""
     from compiler.cli.compile import compile_model
     from compiler.passes import simplify
-    from compiler.record import Dram, Record
-    from compiler.views import EARLY
+    from compiler.trace import CompilationTrace, Dram
+    from compiler.visualize.graphs.stages import EARLY
     from hw.config import load_target
 
     graph = _read(args)
     dram = Dram(args.dram_latency, args.dram_bytes_per_cycle)
-    record = Record(load_target(args.target), args.rounding or "reference", dram)
+    record = CompilationTrace(load_target(args.target), args.rounding or "reference", dram)
     if stage in EARLY:
         record.graphs["imported"] = graph
         simplify(graph, record.graphs)

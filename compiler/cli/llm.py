@@ -1,53 +1,93 @@
-"""`mla llm`: train the language model, see what it says, and how good it is on layers it has not seen."""
+"""`mla llm`: trains, samples and evaluates the language model."""
 
 import argparse
 from pathlib import Path
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.llm_sample import ASKED
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.llm_sample import ANSWER_TYPES
+from compiler.cli.options import add_json, add_memory, add_renamed, add_seed, add_target, claim, integer
 
-SUMMARY = "train the language model that writes schedules and micro-programs, sample it, evaluate it"
+SUMMARY = "train, sample or evaluate the language model that writes schedules and micro-programs"
 EXAMPLE = "mla llm sample network.tflite --answers 8"
-_STEPS, _THEN = 4000, 1000
+_STEPS, _FINETUNE_STEPS = 4000, 1000
 _SEEDS = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     actions = parser.add_subparsers(dest="action", metavar="train|sample|eval", required=True)
-    _add_train(actions.add_parser("train", help="make a model from measurements (needs the extra torch)"))
-    _add_sample(actions.add_parser("sample", help="show what the model says about a network"))
-    _add_eval(actions.add_parser("eval", help="let it and other methods look for schedules of unseen layers"))
+    _add_train(
+        actions.add_parser(
+            "train",
+            help="train a model on measurements (needs the extra torch)",
+            epilog="example: mla llm train --out model.safetensors",
+        )
+    )
+    _add_sample(
+        actions.add_parser(
+            "sample",
+            help="print samples of the model for a network",
+            epilog="example: mla llm sample network.tflite --answers 8",
+        )
+    )
+    _add_eval(
+        actions.add_parser(
+            "eval",
+            help="compare the model with other search methods on held-out layers",
+            epilog="example: mla llm eval --layers 4",
+        )
+    )
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--corpus", metavar="FILE", type=Path, action="append",
-        help="measurements to learn from; again for others (default: those that come with the compiler)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--steps", metavar="N", type=integer(1), default=_STEPS,
-        help="batches of all that was measured (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--then", metavar="N", type=integer(0), default=_THEN,
-        help="batches of the best of it, after those (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--from", metavar="FILE", type=Path, dest="start",
-        help="go on from this model, which may know fewer words (default: a new one)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--without-profile", action="store_true", help="do not tell it what a layer costs now"
+        "--corpus",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="training measurements (repeatable; default: those included in the compiler)",
     )
-    parser.add_argument("--without-want", action="store_true", help="do not tell it what is wanted")
     parser.add_argument(
-        "--checkpoints", metavar="FOLDER", type=Path, default=Path("build/llm"),
-        help="where it is kept meanwhile; a call that was interrupted goes on from there (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("-o", "--out", metavar="FILE", type=Path, required=True, help="write the model here")
+        "--steps",
+        metavar="N",
+        type=integer(1),
+        default=_STEPS,
+        help="pretraining steps on all measurements (default: %(default)s)",
+    )
+    add_renamed(
+        parser,
+        "--finetune-steps",
+        former_name="--then",
+        metavar="N",
+        type=integer(0),
+        default=_FINETUNE_STEPS,
+        help="fine-tuning steps on the best measurements (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--from",
+        metavar="FILE",
+        type=Path,
+        dest="start",
+        help="continue from this model, whose vocabulary may be smaller (default: random initialization)",
+    )
+    parser.add_argument(
+        "--without-profile", action="store_true", help="omit the measured cost of the layer from prompts"
+    )
+    add_renamed(
+        parser,
+        "--no-target-token",
+        former_name="--without-want",
+        action="store_true",
+        help="omit the target-speedup token from prompts",
+    )
+    parser.add_argument(
+        "--checkpoints",
+        metavar="FOLDER",
+        type=Path,
+        default=Path("build/llm"),
+        help="checkpoint folder, from which an interrupted run resumes (default: %(default)s)",
+    )
+    parser.add_argument("-o", "--out", metavar="FILE", type=Path, required=True, help="model file to write")
     add_seed(parser)
     add_json(parser)
 
@@ -55,24 +95,26 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 def _add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
-        "--ask", choices=ASKED, default=ASKED[0],
-        help="what the answers are: schedules of layers, edits of programs, whole programs (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--layer", metavar="NAME", help="of this layer only (default: all)")
+        "--ask",
+        choices=ANSWER_TYPES,
+        default=ANSWER_TYPES[0],
+        help="type of answers: schedules of layers, edits of programs, whole programs (default: %(default)s)",
+    )
+    parser.add_argument("--layer", metavar="NAME", help="ask only about this layer (default: all layers)")
     parser.add_argument(
         "--answers",
         metavar="N",
         type=integer(1, 1024),
         default=4,
-        help="for each layer (default: %(default)s)",
+        help="answers per layer (default: %(default)s)",
     )
     parser.add_argument(
-        "--unconstrained", action="store_true", help="let it say any words, not only what the grammar allows"
+        "--unconstrained", action="store_true", help="sample any token, without the grammar mask"
     )
     parser.add_argument(
         "--on-machine",
         action="store_true",
-        help="let the machine itself read the questions and write the answers",
+        help="run the language model on the simulated accelerator",
     )
     _add_model(parser)
     add_compile(parser)
@@ -84,36 +126,54 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
 
 def _add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--layers", metavar="N", type=integer(1, 1000), default=8, help="unseen layers (default: %(default)s)"
+        "--layers",
+        metavar="N",
+        type=integer(1, 1000),
+        default=8,
+        help="number of held-out layers (default: %(default)s)",
     )
     parser.add_argument(
-        "--trials", metavar="N", type=integer(1, 4096), default=16, help="of the model (default: %(default)s)"
+        "--trials",
+        metavar="N",
+        type=integer(1, 4096),
+        default=16,
+        help="trials of the model (default: %(default)s)",
     )
-    parser.add_argument(
-        "--others", metavar="N", type=integer(1, 4096), default=64,
-        help="of each other method (default: %(default)s)",
-    )  # fmt: skip
+    add_renamed(
+        parser,
+        "--baseline-trials",
+        former_name="--others",
+        metavar="N",
+        type=integer(1, 4096),
+        default=64,
+        help="trials of each baseline method (default: %(default)s)",
+    )
     parser.add_argument(
         "--methods",
         metavar="M,M,...",
         default="random,evolution,hpm",
-        help="the others (default: %(default)s)",
+        help="baseline methods (default: %(default)s)",
     )
     parser.add_argument(
-        "--machine", metavar="NAME", default="usual",
-        help="a machine of the corpus, or one that is kept out of it (default: %(default)s)",
-    )  # fmt: skip
+        "--machine",
+        metavar="NAME",
+        default="usual",
+        help="hardware configuration of the corpus, or a held-out one (default: %(default)s)",
+    )
     parser.add_argument(
         "--seeds",
         metavar="N",
         type=integer(1, _SEEDS),
         default=5,
-        help="searches of each (default: %(default)s)",
+        help="searches per method, each with its own seed (default: %(default)s)",
     )
     parser.add_argument(
-        "--samples", metavar="N", type=integer(0, 4096), default=0,
-        help="measure so many answers about each layer, without any search, too (default: %(default)s)",
-    )  # fmt: skip
+        "--samples",
+        metavar="N",
+        type=integer(0, 4096),
+        default=0,
+        help="also measure N independent answers per layer, without search (default: %(default)s)",
+    )
     _add_model(parser)
     add_seed(parser)
     add_json(parser)
@@ -124,12 +184,15 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--llm",
         metavar="FILE",
         type=Path,
-        help="who is asked (default: the model that comes with the compiler)",
+        help="model file (default: the model included in the compiler)",
     )
     parser.add_argument(
-        "--temperature", metavar="T", type=float, default=1.0,
-        help="0: always the likeliest words (default: %(default)s)",
-    )  # fmt: skip
+        "--temperature",
+        metavar="T",
+        type=float,
+        default=1.0,
+        help="sampling temperature; 0 takes the most likely tokens (default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

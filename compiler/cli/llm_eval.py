@@ -1,4 +1,4 @@
-"""`mla llm eval`."""
+"""`mla llm eval`: compares the language model with other search methods on held-out layers."""
 
 import argparse
 from dataclasses import asdict
@@ -6,36 +6,37 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.output import report
+from compiler.util.files import report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.evaluate import Raced
-    from compiler.llm.sampled import Sampled
+    from compiler.llm.evaluate.race import Raced
+    from compiler.llm.evaluate.sample_quality import Sampled
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search, compare, print."""
+    """Run all searches, compare and report."""
     from compiler.cli.llm_sample import model_of
-    from compiler.cli.run import say
-    from compiler.llm.corpus.machines import HELD_OUT, MACHINES
-    from compiler.llm.evaluate import held_out_points, race
-    from compiler.llm.sampled import TOGETHER, figures, sampled
-    from compiler.measure.measurer import Measurer
-    from compiler.search.tune import LLM, METHODS
+    from compiler.cli.search import method_name
+    from compiler.llm.data.held_out import HELD_OUT, MACHINES
+    from compiler.llm.evaluate.race import held_out_points, race
+    from compiler.llm.evaluate.sample_quality import GROUP_SIZE, figures, sampled
+    from compiler.tuning.measure.measurer import Measurer
+    from compiler.tuning.search.methods import LLM, METHODS
+    from compiler.util.progress import say
 
-    others = [name for name in args.methods.split(",") if name]
-    for name in others:
+    baselines = [method_name(name) for name in args.methods.split(",") if name]
+    for name in baselines:
         if name not in METHODS:
             raise InputError(f"--methods must be among {', '.join(METHODS)}, not {name!r}")
     if args.machine not in MACHINES:
         raise InputError(f"--machine must be one of {', '.join(map(repr, MACHINES))}, not {args.machine!r}")
-    if 0 < args.samples < TOGETHER:
-        raise InputError(f"--samples must be 0 or at least {TOGETHER}, not {args.samples}")
+    if 0 < args.samples < GROUP_SIZE:
+        raise InputError(f"--samples must be 0 or at least {GROUP_SIZE}, not {args.samples}")
     model, machine = model_of(args), MACHINES[args.machine]
     trials: dict[str, int] = {LLM: args.trials}
-    for name in others:
-        trials[name] = args.others
+    for name in baselines:
+        trials[name] = args.baseline_trials
     points = held_out_points(
         machine.conditions.config.n, args.seed, machine, shapes=args.machine not in HELD_OUT
     )
@@ -55,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
         "layers": [_row(each) for each in raced],
     }
     whole |= {"ratios": _ratios(raced, trials), "kinds": _kinds(raced)}
-    whole |= {"ratios": _ratios(raced, trials)}
     if answers:
         whole |= {"samples": [each.cycles for each in answers], "sampled": figures(answers)}
     report(whole, _table(whole), args.json)
@@ -64,35 +64,42 @@ def run(args: argparse.Namespace) -> int:
 
 def _row(raced: "Raced") -> dict[str, Any]:
     return {
-        "layer": raced.layer, "point": raced.point.as_json(), "static_cycles": raced.static,
-        "floor_cycles": raced.floor, "first": raced.first, "curves": raced.curves,
-    }  # fmt: skip
+        "layer": raced.layer,
+        "point": raced.point.as_json(),
+        "static_cycles": raced.static,
+        "floor_cycles": raced.floor,
+        "first": raced.first,
+        "curves": raced.curves,
+    }
 
 
 def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
-    """What came of the model's candidates of each kind, of all layers together."""
-    from compiler.llm.kinds import Tally
+    """Return statistics of the candidates of the model by kind, summed over all layers."""
+    from compiler.llm.generate.candidate_pool import BanditTally
 
-    found: dict[str, Tally] = {}
+    found: dict[str, BanditTally] = {}
     for each in raced:
         for kind, tally in each.kinds.items():
-            found.setdefault(kind.value, Tally()).add(tally)
+            found.setdefault(kind.value, BanditTally()).add(tally)
     return {kind: asdict(tally) for kind, tally in found.items()}
 
 
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
-    """Geometric means of what the model has after one and after all of its trials, over what others end with."""
-    from compiler.llm.evaluate import mean_ratio
-    from compiler.search.tune import LLM
+    """Return geometric mean ratios of the model's cycles after one and all trials to the final cycles of baselines."""
+    from compiler.llm.evaluate.race import mean_ratio
+    from compiler.tuning.search.methods import LLM
 
     return [
         {
-            "trials": count, "method": method, "method_trials": most,
+            "trials": count,
+            "method": method,
+            "method_trials": most,
             "ratio": mean_ratio(raced, (LLM, count), (method, most)),
         }
         for count in dict.fromkeys((1, trials[LLM]))
-        for method, most in trials.items() if method != LLM
-    ]  # fmt: skip
+        for method, most in trials.items()
+        if method != LLM
+    ]
 
 
 def _table(whole: dict[str, Any]) -> str:
@@ -108,8 +115,8 @@ def _table(whole: dict[str, Any]) -> str:
         for each in whole["ratios"]
     ]
     lines += [
-        f"{kind}: {each['valid']} of {each['made'] - each['known']} valid, {each['better']} better than before, "
-        f"{each['known']} known already"
+        f"{kind}: {each['valid']} of {each['made'] - each['known']} valid, {each['better']} improved, "
+        f"{each['known']} duplicates"
         for kind, each in whole["kinds"].items()
     ]
     if found := whole.get("sampled"):

@@ -1,37 +1,43 @@
-"""`mla llm sample`."""
+"""`mla llm sample`: prints samples of the language model for a network."""
 
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.output import report
+from compiler.util.files import report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.decode import Reader
-    from compiler.llm.gpt import Gpt
-    from compiler.llm.request import Request
-    from compiler.specialize.task import Task
+    from compiler.llm.decode.sampler import TokenReader
+    from compiler.llm.evaluate.sample_quality import AgreementMeter
+    from compiler.llm.generate.requests import LmRequest
+    from compiler.llm.model.accelerated import ChipGpt
+    from compiler.llm.model.numpy_transformer import Gpt
+    from compiler.tuning.generators.generator import GeneratorTask
 
-#: What may be asked for, beside whole programs.
+#: Types of answers other than whole programs.
 _SCHEDULES, _EDITS = "schedules", "edits"
-ASKED = (_SCHEDULES, _EDITS, "programs")
+ANSWER_TYPES = (_SCHEDULES, _EDITS, "programs")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the network once, ask about its layers, print the answers."""
+    """Measure the network once, sample answers about its layers and print them."""
     from compiler.cli.compile import source_of
-    from compiler.cli.run import head, say
-    from compiler.measure.conditions import Conditions
-    from compiler.measure.measurer import Measurer
-    from compiler.schedule.dram import Dram
-    from compiler.specialize.task import Task
+    from compiler.cli.run import head
+    from compiler.options import DramTiming
+    from compiler.profile.measurement import HardwareProfile
+    from compiler.tuning.generators.generator import GeneratorTask
+    from compiler.tuning.measure.measurer import Measurer
+    from compiler.util.progress import say
     from hw.config import load_target
 
     model = model_of(args)
     source, options = source_of(args)
-    conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
+    conditions = HardwareProfile(
+        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+    )
     with Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer:
         prepared, schedule = measurer.prepared, measurer.first.schedule
         if args.layer is not None and args.layer not in schedule.layers:
@@ -39,30 +45,30 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--layer must be one of {names}, not {args.layer!r}")
         measured = measurer.baseline()
     about = tuple(schedule.layers) if args.layer is None else (args.layer,)
-    task = Task(prepared, conditions, schedule, about, measured, seed=args.seed)
-    with _reader(model, args) as (reader, told):
+    task = GeneratorTask(prepared, conditions, schedule, about, measured, seed=args.seed)
+    with _reader(model, args) as (reader, statistics):
         found = [
             _answered(reader, cycles, request, args, profile=model.profile)
             for cycles, request in _requests(task, args.ask)
         ]
-        machine, line = told()
+        machine, line = statistics()
     what = "layers" if args.ask == _SCHEDULES else "programs"
     whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, what: found} | machine
     report(whole, "\n".join([*(line for each in found for line in _lines(each)), *line]), args.json)
     return 0
 
 
-def _requests(task: "Task", ask: str) -> "Iterator[tuple[int, Request]]":
-    """What is asked, and the cycles of each layer or program that is asked about.
+def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest]]":
+    """Yield the requests with the cycles of the layer or program that each is about.
 
     Raises
     ------
     InputError
-        No program can be asked about.
+        No program of the network is editable.
     """
-    from compiler.llm.assembly.asking import Whole
-    from compiler.llm.request import Edits, Schedules
-    from compiler.llm.subjects import Programs, subjects_of
+    from compiler.llm.assembly.program_request import ProgramRequest
+    from compiler.llm.generate.requests import Edits, Schedules
+    from compiler.llm.tokens.layer_prompt import Programs, subjects_of
 
     if ask == _SCHEDULES:
         for name, subject in subjects_of(task).items():
@@ -70,31 +76,29 @@ def _requests(task: "Task", ask: str) -> "Iterator[tuple[int, Request]]":
         return
     programs = Programs(task)
     if not programs.pieces:
-        raise InputError("--ask: no program of it is a plain sequence of commands")
+        raise InputError("--ask: no program of the network is a straight-line sequence of commands")
     for piece in programs.pieces:
-        yield piece.cycles(task.measured), (Edits if ask == _EDITS else Whole)(programs, piece)
+        yield piece.cycles(task.measured), (Edits if ask == _EDITS else ProgramRequest)(programs, piece)
 
 
-#: What a report has of the reader's work: as JSON, and in lines of text.
-_Told = Callable[[], tuple[dict[str, Any], list[str]]]
+#: Returns statistics of the reader as JSON fields and as lines of text.
+_Statistics = Callable[[], tuple[dict[str, Any], list[str]]]
 
 
 @contextmanager
-def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[Reader, _Told]]":
-    """Who reads and writes, and what there is to tell of it afterwards."""
-    from compiler.cli.llm_machine import on_machine
-
+def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenReader, _Statistics]]":
+    """Yield the model to sample from and a function that returns its statistics afterwards."""
     if not args.on_machine:
         yield model, lambda: ({}, [])
         return
     with on_machine(model, args) as chip:
-        yield chip.along, chip.told
+        yield chip.meter, chip.statistics
 
 
 def model_of(args: argparse.Namespace) -> "Gpt":
-    """The model that is asked."""
-    from compiler.llm.weights import load
-    from compiler.llm.writer import SHIPPED
+    """Load the model of `--llm`, or the default one."""
+    from compiler.llm.generate.lm_generator import SHIPPED
+    from compiler.llm.model.weights import load
 
     if args.temperature < 0:
         raise InputError(f"--temperature must be at least 0, not {args.temperature:g}")
@@ -102,36 +106,102 @@ def model_of(args: argparse.Namespace) -> "Gpt":
 
 
 def _answered(
-    model: "Reader", cycles: int, request: "Request", args: argparse.Namespace, *, profile: bool
+    model: "TokenReader", cycles: int, request: "LmRequest", args: argparse.Namespace, *, profile: bool
 ) -> dict[str, Any]:
     import numpy as np
 
-    from compiler.llm.asking import Ask
-    from compiler.llm.decode import Answer, draw
-    from compiler.llm.language import LANGUAGE
+    from compiler.llm.decode.sampler import SampledAnswer, draw
+    from compiler.llm.tokens.prompt_tokens import Ask
+    from compiler.llm.tokens.vocabulary import LANGUAGE
 
     rng = np.random.default_rng(args.seed)
     what = "layer" if request.ask is Ask.SCHEDULE else "program"
     grammar = None if args.unconstrained else request.grammar
-    answers: list[Answer] = []
+    answers: list[SampledAnswer] = []
     try:
         question = request.question(profile=profile)
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
-            count = min(request.together, args.answers - len(answers))
+            count = min(request.answers_per_draw, args.answers - len(answers))
             answers += draw(model, LANGUAGE, question, grammar, count, rng, args.temperature)
-    except ValueError as error:  # a size without words, or more words than there is room for
-        raise InputError(f"{what} {request.about!r} cannot be asked about: {error}") from None
+    except ValueError as error:  # a size without a token, or more tokens than the context holds
+        raise InputError(f"{what} {request.about!r} cannot be expressed as a prompt: {error}") from None
     return {
-        what: request.about, "cycles": cycles, "question": question,
+        what: request.about,
+        "cycles": cycles,
+        "question": question,
         "answers": [
             {"words": list(each.words), "log_likelihood": each.likelihood, "complete": each.complete}
             for each in answers
         ],
-    }  # fmt: skip
+    }
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
     return [
-        f"{found.get('layer') or found['program']}: {found['cycles']:,} cycles",
+        f"{found.get('layer') or found['program']}: {found['cycles']:,} cycles; log likelihood and text of answers:",
         *(f"  {each['log_likelihood']:7.2f}  {' '.join(each['words'])}" for each in found["answers"]),
     ]
+
+
+#: Context length in tokens, and number of calibration texts.
+CONTEXT_TOKENS, CALIBRATION_TEXTS = 128, 8
+
+
+@dataclass(frozen=True)
+class OnMachine:
+    """A model on the accelerator, compared with the same model on the host.
+
+    Parameters
+    ----------
+    chip : ChipGpt
+        The model on the accelerator.
+    meter : AgreementMeter
+        Reader that runs both models and counts how often their most likely tokens agree.
+    target : str
+        Name of the target, for reports.
+    """
+
+    chip: "ChipGpt"
+    meter: "AgreementMeter"
+    target: str
+
+    def statistics(self) -> tuple[dict[str, Any], list[str]]:
+        """Return the statistics as JSON fields and as lines of text."""
+        chip, tally = self.chip, self.meter.tally
+        rate = 1e6 * chip.words / max(chip.cycles, 1)
+        found = {"words": chip.words, "cycles": chip.cycles, "words_per_million_cycles": rate}
+        found |= {"compared": tally.words, "same": tally.same}
+        text = (
+            f"{chip.words:,} tokens processed on {self.target} in {chip.cycles:,} cycles, {rate:.2f} per million "
+            f"cycles; the host predicts the same token for {tally.same} of {tally.words}"
+        )
+        return {"machine": found}, [text]
+
+
+@contextmanager
+def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
+    """Compile the model for the accelerator and open the simulated chip."""
+    from pathlib import Path
+
+    from compiler.llm.data.examples import texts
+    from compiler.llm.evaluate.sample_quality import AgreementMeter
+    from compiler.llm.model.accelerated import ChipGpt
+    from compiler.llm.tokens.vocabulary import LANGUAGE
+    from compiler.options import DramTiming
+    from compiler.util.progress import building, say
+    from cosim.rtl.rtl_device import RtlDevice
+    from hw.config import MlaConfig, load_target
+
+    dram = DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+
+    def opened(config: MlaConfig, size: int) -> RtlDevice:
+        rate = dram.bytes_per_cycle or config.n
+        return RtlDevice(config, size, latency=dram.latency, bytes_per_cycle=rate, monitor=building)
+
+    say("quantizing and compiling the language model")
+    known = [LANGUAGE.encode(text) for text in texts(CALIBRATION_TEXTS)]
+    chip = ChipGpt(model, load_target(args.target), opened, CONTEXT_TOKENS, known, args.answers, dram, say)
+    try:
+        yield OnMachine(chip, AgreementMeter(chip, model), Path(args.target).stem)
+    finally:
+        chip.close()

@@ -1,35 +1,35 @@
-"""`mla llm train`."""
+"""`mla llm train`: trains the language model on measurements."""
 
 import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.output import atomic_output, report
+from compiler.util.files import atomic_output, report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.training.train import Trained
+    from compiler.llm.training.pretrain import TrainedModel
 
 
 def run(args: argparse.Namespace) -> int:
-    """Learn, write, report."""
-    from compiler.cli.run import say
-    from compiler.llm.corpus.default import CORPUS
-    from compiler.llm.corpus.journal import read
-    from compiler.llm.weights import grown, save
+    """Train, write the model and report."""
+    from compiler.llm.data.examples import CORPUS
+    from compiler.llm.data.journal import read
+    from compiler.llm.model.weights import load_extended, save
+    from compiler.util.progress import say
 
     try:
-        from compiler.llm.training.train import plan_of, train
+        from compiler.llm.training.pretrain import default_plan, train
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "torch":
             raise
         raise InputError("training needs PyTorch: make setup EXTRAS=torch") from None
     walks = [walk for file in args.corpus or [CORPUS] for walk in read(file)]
-    start = None if args.start is None else grown(args.start, args.seed)
+    start = None if args.start is None else load_extended(args.start, args.seed)
     plan = replace(
-        plan_of(args.steps, args.then, args.seed, start and start.shape),
+        default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape),
         profile=not args.without_profile,
-        want=not args.without_want,
+        want=not args.no_target_token,
     )
     found = train(walks, plan, args.checkpoints, say, start)
     with atomic_output(args.out) as path:
@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(whole: dict[str, Any], found: "Trained") -> str:
+def _table(whole: dict[str, Any], found: "TrainedModel") -> str:
     lines = [
         f"{whole['networks']:,} networks, {whole['examples']:,} examples",
         *(
-            f"{name}: loss {curve[-1][1]:.3f} after {curve[-1][0]:,} steps (a word of an answer, not shown before)"
+            f"{name}: loss {curve[-1][1]:.3f} after {curve[-1][0]:,} steps (per held-out answer token)"
             for name, curve in found.about["loss"].items()
         ),
         f"{whole['model']}: {whole['bytes']:,} bytes",

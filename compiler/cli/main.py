@@ -1,4 +1,4 @@
-"""Entry point of `mla`: finds the verb, runs it, and turns every outcome into an exit status.
+"""Entry point of `mla`: runs a verb and returns the exit status.
 
 0 done, 1 the work failed, 2 bad usage or bad input, 130 interrupted, 143 terminated.
 """
@@ -6,22 +6,34 @@
 import sys
 from collections.abc import Sequence
 
+BAD_USAGE = 2
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `mla` with the given arguments (default: the process's) and return the exit status."""
     try:
-        # Imported here, where Ctrl-C while they load is caught.
+        # Imported here so that Ctrl-C during the import is caught.
         import logging
 
-        from compiler.cli.outcome import run_to_status
+        from compiler.cli.exit_status import run_to_status
         from compiler.cli.parser import build_parser
 
-        args = build_parser().parse_args(argv)
-        level = logging.INFO if args.verbose else logging.WARNING
-        logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
-        return run_to_status(f"mla {args.verb}", lambda: args.run(args))
+        def parse_and_run() -> int:
+            parser = build_parser()
+            given = sys.argv[1:] if argv is None else argv
+            if not given:
+                parser.print_help(sys.stderr)
+                return BAD_USAGE
+            args = parser.parse_args(given)
+            root = logging.getLogger()
+            # Not basicConfig: the handler that records warnings for reports is there already.
+            if not any(isinstance(handler, logging.StreamHandler) for handler in root.handlers):
+                root.addHandler(logging.StreamHandler(sys.stderr))
+                root.setLevel(logging.INFO if args.verbose else logging.WARNING)
+            return run_to_status(f"mla {args.verb}", lambda: args.run(args))
+
+        return run_to_status("mla", parse_and_run)
     except KeyboardInterrupt:
         print("mla: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -1,17 +1,46 @@
-"""Options that several verbs share, so that they are spelled, checked and explained alike."""
+"""Options that several verbs share, and the check that output files do not overwrite other files of the command."""
 
 import argparse
-from collections.abc import Callable
+import importlib.util
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from hw.errors import shown
+from compiler.util.files import check_output
+from hw.config import target_names
+from hw.errors import InputError, shown
 
-#: What the DRAM's model takes, in cycles and in bytes.
+#: Limits of the DRAM model in cycles and in bytes per cycle.
 _MAX_LATENCY = _MAX_RATE = 1_000_000
+#: Largest clock frequency in MHz.
+_MAX_MHZ = 100_000
+
+
+def add_renamed(parser: argparse.ArgumentParser, name: str, *, former_name: str, **settings: Any) -> None:
+    """Add an option that is also accepted under its former name, which the help does not show.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Parser of the verb.
+    name : str
+        Name of the option, such as `--max-in-flight`.
+    former_name : str
+        Name that the option had in earlier releases.
+    settings : dict
+        Further arguments of `add_argument`.
+    """
+    option = parser.add_argument(name, **settings)
+    hidden: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    parser.add_argument(former_name, **settings | hidden)
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
-    """Argument type: an integer of at least `low` and, if that is given, at most `high`."""
+    """Return an argument type: an integer of at least `low` and, if given, at most `high`."""
     rule = f"of at least {low}" if high is None else f"in {low}..{high}"
 
     def parse(text: str) -> int:
@@ -26,62 +55,128 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-#: The machine where none is named.
+def frequency(text: str) -> float:
+    """Argument type: a clock frequency in MHz."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _MAX_MHZ:
+        raise argparse.ArgumentTypeError(
+            f"must be a frequency in MHz above 0, at most {_MAX_MHZ}, not {shown(text)}"
+        )
+    return value
+
+
+def add_clock(parser: argparse.ArgumentParser) -> None:
+    """Add `--clock`; pass its value to `compiler.runtime.report.document`."""
+    parser.add_argument(
+        "--clock",
+        metavar="MHZ",
+        type=frequency,
+        help="clock frequency: also report milliseconds, inferences per second and estimated milliwatts",
+    )
+
+
+#: Default target.
 TARGET = "n16"
 
 
-def add_target(parser: argparse.ArgumentParser, default: str | None = TARGET, otherwise: str = "") -> None:
-    """Add `--target`, for `hw.config.load_target`. `otherwise`: what is taken if it is left out, for its help."""
+def add_target(parser: argparse.ArgumentParser, default: str | None = TARGET, default_text: str = "") -> None:
+    """Add `--target`, for `hw.config.load_target`; `default_text` describes the default in the help."""
     parser.add_argument(
         "--target",
         metavar="T",
         default=default,
-        help="n4, n8, n16, n32, ulx3s-85f or a TOML file of the same fields "
-        f"(default: {otherwise or default})",
+        help=f"target: {', '.join(target_names())} or a TOML file of the same fields "
+        f"(default: {default_text or default})",
     )
 
 
 def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
-    """Add the two options of the DRAM model, with a note for their help; bytes per cycle default to one row, n."""
+    """Add the options of the DRAM model; `note` is appended to their help. Default rate: a row of n bytes."""
     parser.add_argument(
         "--dram-latency",
         metavar="CYCLES",
         type=integer(1, _MAX_LATENCY),
         default=100,
-        help=f"from address to first read beat{note} (default: %(default)s)",
+        help=f"DRAM latency from address to first read beat{note} (default: %(default)s)",
     )
     parser.add_argument(
         "--dram-bytes-per-cycle",
         metavar="BYTES",
         type=integer(1, _MAX_RATE),
-        help=f"reads and writes together{note} (default: n)",
+        help=f"DRAM bandwidth of reads and writes together{note} (default: n)",
     )
 
 
 def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
-    """Add the model, what kinds of it there are, and the samples of its inputs."""
+    """Add the model and its input samples; `models` is the help of the model argument."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=models)
     parser.add_argument(
-        "--input", metavar="FILE", type=Path, help=".npy, or .npz with an array for each input; first axis: samples"
-    )  # fmt: skip
-    parser.add_argument("--limit", metavar="K", type=integer(1), help="only the first K samples")
+        "--input",
+        metavar="FILE",
+        type=Path,
+        help=".npy, or .npz with one array per input; the first axis indexes samples. A single sample may be a .png of "
+        "the model's size or a 16-bit mono .wav of its length (default: one random sample)",
+    )
+    parser.add_argument(
+        "--input-scale",
+        metavar="MEAN,STD",
+        type=_scale,
+        help="scale the pixels p of a .png to (p - MEAN) / STD "
+        "(default: 0,255 for float inputs; for 8-bit inputs the pixel range maps to the full integer range)",
+    )
+    parser.add_argument("--limit", metavar="K", type=integer(1), help="use only the first K samples")
+
+
+def _scale(text: str) -> tuple[float, float]:
+    """Argument type: `MEAN,STD`."""
+    try:
+        mean, std = (float(part) for part in text.split(","))
+    except ValueError:
+        mean = std = 0.0
+    if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+        raise argparse.ArgumentTypeError(f"must be MEAN,STD with STD above 0, not {shown(text)}")
+    return mean, std
 
 
 def size(text: str) -> tuple[str, int]:
-    """Argument type: `NAME=N`, the size of a dimension that has a name."""
+    """Argument type: `NAME=N`, the size of a named dimension."""
     name, _, number = text.rpartition("=")
     if not name or not (number.isascii() and number.isdigit() and len(number) < 19 and int(number)):
         raise argparse.ArgumentTypeError(f"must be NAME=N, N at least 1, not {shown(text)}")
     return name, int(number)
 
 
-def add_db(parser: argparse.ArgumentParser, otherwise: str) -> None:
-    """Add `--db`, for `compiler.store.database.Database`. `otherwise`: what is done if it is left out, for its help."""
+def bound(text: str) -> tuple[str, int | float | bool | Path]:
+    """Argument type: `NAME=VALUE`, the value of an input: a number, true, false, or a .npy file."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {shown(text)}")
+    if value.endswith(".npy"):
+        return name, Path(value)
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    raise argparse.ArgumentTypeError(
+        f"VALUE must be a number, true, false or a .npy file, not {shown(value)}"
+    )
+
+
+def add_db(parser: argparse.ArgumentParser, default_text: str) -> None:
+    """Add `--db` for `TuningDatabase`; `default_text` describes the default in the help."""
     parser.add_argument(
-        "--db", metavar="URL", type=_database,
-        help="database of measurements and programs: a file, or a URL such as postgresql://USER@HOST/NAME "
-        f"(default: {otherwise})",
-    )  # fmt: skip
+        "--db",
+        metavar="URL",
+        type=_database,
+        help="measurement database: a file, or a URL such as postgresql://USER@HOST/NAME "
+        f"(default: {default_text})",
+    )
 
 
 def _database(text: str) -> str | Path:
@@ -92,12 +187,116 @@ def _database(text: str) -> str | Path:
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
-    """Add `--seed`, which all random data of a run comes from."""
+    """Add `--seed`, the seed of all random data of a run."""
     parser.add_argument(
-        "--seed", metavar="S", type=integer(0), default=0, help="of random data (default: %(default)s)"
+        "--seed", metavar="S", type=integer(0), default=0, help="random seed (default: %(default)s)"
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`; pass its value to `compiler.cli.output.report`."""
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")
+    """Add `--json`; pass its value to `compiler.util.files.report`."""
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON (- for standard output)")
+
+
+#: Output files of the running verb.
+_claimed: list[Path] = []
+
+
+def claim(args: argparse.Namespace, *options: str) -> None:
+    """Reject unwritable or conflicting output files, and watch for later reads of them.
+
+    Parameters
+    ----------
+    args : Namespace
+        Parsed arguments: `options` and `--json` are outputs, all other paths are inputs.
+    options : str
+        Names of the options whose values are output files.
+
+    Raises
+    ------
+    InputError
+        As `check_outputs`; until `release` is called, also from any attempt to open an output file for reading.
+    """
+    values = vars(args)
+    written = [values[name] for name in options]
+    others = (value for name, value in values.items() if name not in options)
+    check_outputs(written, _paths(others), values.get("json"))
+    _watch_files()
+    _claimed[:] = _all(written, values.get("json"))
+
+
+def release() -> None:
+    """Stop watching the output files; called when the verb has ended."""
+    _claimed.clear()
+
+
+def check_outputs(
+    outputs: Iterable[Path | None], inputs: Iterable[Path | None] = (), report: str | None = None
+) -> None:
+    """Raise InputError for outputs that cannot be written, name the same file, or would overwrite an input.
+
+    Parameters
+    ----------
+    outputs, inputs : iterable of path
+        Files that the verb writes and reads; None for options that were not given.
+    report : str, optional
+        Value of `--json`: a path, or `-` for standard output.
+    """
+    written = _all(outputs, report)
+    read = [path for path in inputs if path]
+    for number, path in enumerate(written):
+        if any(_same(path, each) for each in read):
+            raise _overwriting(path)
+        if any(_same(path, each) for each in written[:number]):
+            raise InputError(f"{path} is given for two outputs: they must be different files")
+        check_output(path)
+
+
+def _all(outputs: Iterable[Path | None], report: str | None) -> list[Path]:
+    written = [path for path in outputs if path]
+    return [*written, Path(report)] if report and report != "-" else written
+
+
+def _paths(values: Iterable[Any]) -> Iterator[Path]:
+    """Yield the paths among option values, including those of repeatable options."""
+    for value in values:
+        yield from (
+            each for each in (value if isinstance(value, list) else [value]) if isinstance(each, Path)
+        )
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Return whether two paths name the same file, existing or not; devices such as /dev/null do not count."""
+    try:
+        return one.samefile(other) and one.is_file()
+    except OSError:
+        return one.resolve() == other.resolve()
+
+
+def _overwriting(path: Path) -> InputError:
+    return InputError(f"{path} is an input: the output must be another file")
+
+
+def _refuse_to_read(event: str, args: tuple[Any, ...]) -> None:
+    """Audit hook that raises InputError if an output file is opened for reading."""
+    if event != "open" or not _claimed or args[2] & os.O_ACCMODE == os.O_WRONLY:
+        return
+    try:
+        opened = os.stat(_source(args[0]))  # noqa: PTH116 - it may be a file descriptor
+    except (OSError, ValueError, TypeError):
+        return  # opening it will raise the error
+    for path in _claimed:
+        if path.is_file() and os.path.samestat(opened, path.stat()):
+            raise _overwriting(path)
+
+
+def _source(opened: Any) -> Any:
+    """Return the file itself, or the source file of a byte-code file."""
+    text = os.fsdecode(opened) if isinstance(opened, (str, bytes)) else ""
+    return importlib.util.source_from_cache(text) if text.endswith(".pyc") else opened
+
+
+@cache
+def _watch_files() -> None:
+    """Install the audit hook once; hooks cannot be removed."""
+    sys.addaudithook(_refuse_to_read)

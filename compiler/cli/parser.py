@@ -1,10 +1,16 @@
-"""The parser of `mla`'s command line, from its verbs."""
+"""Command-line parser of `mla`."""
 
 import argparse
 import importlib
-from typing import NoReturn
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 VERBS = (
     "doctor",
@@ -14,6 +20,8 @@ VERBS = (
     "graph",
     "compile",
     "run",
+    "exec",
+    "explore",
     "profile",
     "fuse",
     "tune",
@@ -24,21 +32,67 @@ VERBS = (
     "bench",
     "verilog",
     "fpga",
+    "completion",
 )
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line, as all errors of `mla` are."""
+    """ArgumentParser with one-line errors and suggestions for misspelled names."""
+
+    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
+        """Write a message; unlike argparse, do not ignore errors on standard output."""
+        if file is sys.stdout:
+            sys.stdout.write(message)
+        else:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
-        """Leave with status 2 after one line on standard error."""
+        """Print one line on standard error and exit with status 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """Report unknown arguments in the parser of the verb, which can suggest its own options."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [
+                name
+                for name, action in self._option_string_actions.items()
+                if name.startswith("--") and action.help is not argparse.SUPPRESS
+            ]
+            near = (did_you_mean(each.partition("=")[0], options) for each in unknown if each.startswith("-"))
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, near), '')}")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(each) for each in action.choices]
+        advice = did_you_mean(str(value), names) or f" (choose from {', '.join(names)})"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}{advice}")
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return a suggestion for a misspelled word to append to a message, or "" if no name is similar."""
+    near = get_close_matches(word, list(names), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+class _Version(argparse.Action):
+    """`--version`: prints the versions of the project and of the tools that affect results and builds."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_others: Any, **_named: Any) -> NoReturn:
+        from compiler.cli.doctor import versions
+
+        print("\n".join([f"mla {__version__}", *(f"{name} {found}" for name, found in versions())]))
+        parser.exit()
 
 
 def build_parser() -> Parser:
-    """The parser of the whole command line; each verb's `run` is in the parsed arguments."""
+    """Return the parser of the whole command line; the `run` function of the verb is in the parsed arguments."""
     parser = Parser(prog="mla", description="An open machine-learning accelerator and its tools.")
-    parser.add_argument("--version", action="version", version=f"mla {__version__}")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show versions and the cache folder, and exit"
+    )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name in VERBS:
         module = importlib.import_module(f"compiler.cli.{name}")

@@ -1,25 +1,31 @@
-"""`mla profile`: where the cycles of a model went."""
+"""`mla profile`: attributes the cycles of a model to layers and causes."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_json, add_memory, add_samples, add_seed, add_target
-from compiler.cli.output import report, write_output
+from compiler.cli.exit_status import warnings
+from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
+from compiler.util.files import report, write_output
+from compiler.util.tables import Column, figures, format_table
 
-SUMMARY = "run a model on the simulated chip and show where its cycles went"
+SUMMARY = "run a model on the simulated chip and show where its cycles are spent"
 EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    add_samples(parser, f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}")
+    """Declare the command-line options of the verb."""
+    add_samples(parser, f"a .tflite or .onnx file, a .mla file from mla compile, {REFERENCE}")
     parser.add_argument(
-        "--trace", metavar="FILE.json", type=Path,
-        help="write the units over time during the first sample, for ui.perfetto.dev",
-    )  # fmt: skip
-    parser.add_argument("--report", metavar="FILE.html", type=Path, help="write a page with pictures")
+        "--trace",
+        metavar="FILE.json",
+        type=Path,
+        help="write a timeline of the units during the first sample, for ui.perfetto.dev",
+    )
+    parser.add_argument("--report", metavar="FILE.html", type=Path, help="write an HTML report with charts")
+    add_clock(parser)
     add_compile(parser)
     add_target(parser)
     add_memory(parser)
@@ -28,36 +34,86 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, run with a probe, report."""
-    from compiler.cache.store import Store
-    from compiler.cli.profile_table import table
-    from compiler.cli.run import head, named, network_of, say
-    from compiler.cli.samples import read_samples
-    from compiler.devices import open_rtl
-    from compiler.profile.page import page
-    from compiler.profile.timeline import spans
-    from compiler.profile.trace import trace_json
-    from compiler.run import back_to_back, document, run_samples
+    """Compile, run with the probe, report."""
+    from compiler.cache.content_store import ContentStore
+    from compiler.cli.inputs import read_samples
+    from compiler.cli.run import head, named, network_of
+    from compiler.profile.trace import spans, trace_json
+    from compiler.runtime.device import open_rtl
+    from compiler.runtime.report import back_to_back, document, run_samples
+    from compiler.util.progress import say
+    from compiler.visualize.profile_page import page
 
     claim(args, "trace", "report")
     network = network_of(args)
-    samples = read_samples(network.sample, args.input, args.limit, args.seed, network)
+    samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     rate = args.dram_bytes_per_cycle or network.config.n
     probe = bool(args.trace or args.report)
-    together = back_to_back(network, len(samples))
+    in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_rtl(network, together, args.dram_latency, rate, say, probe=probe) as device,
+        open_rtl(network, in_flight, args.dram_latency, rate, say, probe=probe) as device,
     ):
         result = run_samples(
-            device, network, samples, say, recorder=device if probe else None,
-            proofs=None if args.no_cache else Store(),
-        )  # fmt: skip
-    whole = head(args, "rtl", rate) | document(network, result, rate)
+            device,
+            network,
+            samples,
+            say,
+            recorder=device if probe else None,
+            proofs=None if args.no_cache else ContentStore(),
+            rate=rate,
+        )
+    whole = head(args, "rtl", rate) | document(network, result, rate, args.clock)
+    whole["warnings"] = warnings()
     if args.trace and result.recording:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
         write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())
     if args.report and result.recording:
-        write_output(args.report, page(whole, spans(result.recording)).encode())
+        clock_hz = args.clock and args.clock * 1e6
+        html = page(whole, spans(result.recording), clock_hz=clock_hz, memory=memory_in_use(whole["memory"]))
+        write_output(args.report, html.encode())
     report(whole, table(whole), args.json)
     return 0
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Format the cycles of each layer, their percentages by cause, and the bounding resource."""
+    from compiler.cli.run_report import clock_lines, short_name
+
+    total, where = document["cycles"], document["where"]
+    causes = [cause for cause, cycles in where.items() if cycles]
+    rows = [
+        [
+            short_name(layer),
+            f"{layer['cycles']:,}",
+            f"{layer['floor_cycles']:,}",
+            *(_share(layer["where"][cause], layer["cycles"]) for cause in causes),
+            layer["bound"],
+        ]
+        for layer in document["layers"]
+    ]
+    shares = (_share(where[cause], total) for cause in causes)
+    rows.append(["sum", f"{total:,}", f"{document['floor_cycles']:,}", *shares, ""])
+    columns = [Column("layer", shrinks=True), *figures("cycles", "floor", *causes), Column("bound by")]
+    return "\n".join(
+        [
+            f"{document['model']} on {document['target']}, {document['samples']} samples",
+            format_table(columns, rows, total=True),
+            f"utilization {document['utilization']:.1%}; layerwise lower bound {document['floor_layerwise_cycles']:,} "
+            f"cycles; {document['dram_bytes_read']:,} bytes read, {document['dram_bytes_written']:,} written; "
+            f"{document['energy_uj']:.1f} uJ",
+            *clock_lines(document),
+        ]
+    )
+
+
+def _share(cycles: int, total: int) -> str:
+    return f"{cycles / total:.1%}" if cycles and total else "-"
+
+
+def memory_in_use(memory: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes in use by memory name, from the JSON field `memory`; memories whose peak is unknown are omitted."""
+    peaks = {name: memory[name]["peak_bytes"] for name in ("scratchpad", "accumulator")}
+    return {"DRAM": memory["dram"]["total"]} | {
+        name: peak for name, peak in peaks.items() if peak is not None
+    }

@@ -1,32 +1,45 @@
-"""`mla run`: compile a model and run it."""
+"""`mla run`: compiles and runs a model."""
 
 import argparse
 import io
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.claims import claim
-from compiler.cli.compile import REFERENCE, add_compile, add_dispatch, compile_model, say_how_made
-from compiler.cli.options import add_json, add_memory, add_samples, add_seed, add_target
-from compiler.cli.output import report, write_output
+from compiler.cli.compile import (
+    REFERENCE,
+    add_compile,
+    add_dispatch,
+    compile_model,
+    report_provenance,
+    warn_about_quality,
+)
+from compiler.cli.exit_status import warnings
+from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
+from compiler.util.files import report, write_output
+from compiler.util.progress import say
 
 if TYPE_CHECKING:
-    from compiler.network import Network
+    from compiler.runtime.compiled import CompiledNetwork
 
 SUMMARY = "compile a model and run it"
 EXAMPLE = "mla run network.tflite --input images.npy --json -"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    add_samples(parser, f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}")
+    """Declare the command-line options of the verb."""
+    add_samples(parser, f"a .tflite or .onnx file, a .mla file from mla compile, {REFERENCE}")
     parser.add_argument(
-        "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
+        "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
     )
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs as .npz")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs to an .npz file")
+    parser.add_argument(
+        "--show",
+        action="store_true",
+        help="print output values, and the top classes of outputs that are class scores",
+    )
+    add_clock(parser)
     add_compile(parser)
     add_dispatch(parser)
     add_target(parser)
@@ -39,52 +52,71 @@ def run(args: argparse.Namespace) -> int:
     """Compile, run, report."""
     import numpy as np
 
-    from compiler.cache.store import Store
-    from compiler.cli.run_table import table
-    from compiler.cli.samples import read_samples
-    from compiler.devices import open_device
-    from compiler.run import back_to_back, document, run_samples
+    from compiler.cache.content_store import ContentStore
+    from compiler.cli.inputs import read_samples
+    from compiler.cli.run_report import show_outputs, table, top_classes
+    from compiler.runtime.device import open_device
+    from compiler.runtime.report import back_to_back, document, run_samples
 
     claim(args, "out")
     network = network_of(args)
     for each in network.host:
-        say(f"on the host: {each.node} ({each.op}): {each.reason}")
-    samples = read_samples(network.sample, args.input, args.limit, args.seed, network)
-    say_how_made(args, network)
+        say(f"runs on the host: {each.node} ({each.op}): {each.reason}")
+    samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
+    report_provenance(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
-    together = back_to_back(network, len(samples))
+    in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_device(network, args.device, together, args.dram_latency, rate, say) as device,
+        open_device(network, args.device, in_flight, args.dram_latency, rate, say) as device,
     ):
-        result = run_samples(device, network, samples, say, proofs=None if args.no_cache else Store())
-    whole = head(args, args.device, rate) | document(network, result, rate)
+        proofs = None if args.no_cache else ContentStore()
+        result = run_samples(device, network, samples, say, proofs=proofs, rate=rate)
+    whole = head(args, args.device, rate) | document(network, result, rate, args.clock)
+    whole["warnings"] = warnings()
     if args.out:
         buffer = io.BytesIO()
         np.savez(buffer, **result.outputs)  # pyright: ignore[reportArgumentType]: names are the user's
         write_output(args.out, buffer.getvalue())
-    report(whole, table(whole), args.json)
+    text = table(whole)
+    if args.show:
+        for tensor in network.outputs:
+            whole["outputs"][tensor.name]["top"] = top_classes(tensor, result.outputs[tensor.name])
+        text += "\n" + "\n".join(show_outputs(network.outputs, result.outputs))
+    report(whole, text, args.json)
     return 0
 
 
-def network_of(args: argparse.Namespace) -> "Network":
-    """The network of a compiled file, or of a model that is compiled now."""
-    from compiler.hosted import check_strict
-    from compiler.package import SUFFIX, read_package
+def network_of(args: argparse.Namespace) -> "CompiledNetwork":
+    """Read a compiled network, or compile a model; warn about quantization quality."""
+    network = _network_of(args)
+    warn_about_quality(network)
+    return network
+
+
+def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
+    from compiler.lowering.partition import check_strict
+    from compiler.runtime.package.writer import SUFFIX, read_package
     from hw.errors import InputError
 
     if args.model.suffix.lower() != SUFFIX:
         return compile_model(args)
     if args.calibrate:
-        raise InputError(f"{args.model} is compiled already: --calibrate is for float models")
+        raise InputError(f"{args.model} is already compiled: --calibrate applies to float models")
+    if args.keep_float:
+        raise InputError(f"{args.model} is already compiled: --keep-float applies to float models")
     if args.size:
-        raise InputError(f"{args.model} is compiled already: --size is for models with open dimensions")
+        raise InputError(
+            f"{args.model} is already compiled: --size applies to models with dynamic dimensions"
+        )
+    if args.bind:
+        raise InputError(f"{args.model} is already compiled: --bind applies to models")
     if vars(args).get("skip") is not None:
-        raise InputError(f"{args.model} is compiled already: --skip is for models")
+        raise InputError(f"{args.model} is already compiled: --skip applies to models")
     for name in ("sp_limit", "acc_limit", "dram_limit"):
         if vars(args)[name] is not None:
             option = name.replace("_", "-")
-            raise InputError(f"{args.model} is compiled already: --{option} is for models")
+            raise InputError(f"{args.model} is already compiled: --{option} applies to models")
     network = read_package(args.model)
     check_machine(args.model, network, args.target)
     if args.rounding not in (None, network.rounding):
@@ -93,28 +125,28 @@ def network_of(args: argparse.Namespace) -> "Network":
         check_strict(network.name, network.host)
     if args.batch not in (None, network.batch):
         raise InputError(
-            f"{args.model} was compiled for a batch of {network.batch}, not for --batch {args.batch}"
+            f"{args.model} was compiled for batch size {network.batch}, not for --batch {args.batch}"
         )
     given = vars(args).get("batches", ())
     if given and given != network.batches:
         sizes, wanted = (",".join(map(str, each)) for each in (network.batches, given))
-        raise InputError(f"{args.model} was compiled for batches of {sizes}, not for --batches {wanted}")
+        raise InputError(f"{args.model} was compiled for batch sizes {sizes}, not for --batches {wanted}")
     return network
 
 
-def check_machine(path: Path, network: "Network", target: str) -> None:
-    """InputError if a compiled file's network is for another machine than the target."""
+def check_machine(path: Path, network: "CompiledNetwork", target: str) -> None:
+    """Raise InputError if a compiled network is for another configuration than the target."""
     from hw.config import load_target
     from hw.errors import InputError
 
     if network.config != load_target(target):
-        raise InputError(f"{path} was compiled for another machine than --target {target}")
+        raise InputError(f"{path} was compiled for another configuration than --target {target}")
 
 
 @contextmanager
 def named(model: Path) -> Iterator[None]:
-    """Errors of a compiled file that only show when it runs name the file."""
-    from compiler.package import SUFFIX
+    """Prefix InputErrors that occur while running a compiled file with the name of the file."""
+    from compiler.runtime.package.writer import SUFFIX
     from hw.errors import InputError
 
     try:
@@ -126,13 +158,10 @@ def named(model: Path) -> Iterator[None]:
 
 
 def head(args: argparse.Namespace, device: str, bytes_per_cycle: float) -> dict[str, Any]:
-    """The parts of a report that say how the verb was called."""
+    """Return the fields of a report that describe the call of the verb."""
     return {
-        "model": str(args.model), "target": Path(args.target).stem, "device": device,
+        "model": str(args.model),
+        "target": Path(args.target).stem,
+        "device": device,
         "dram": {"latency": args.dram_latency, "bytes_per_cycle": bytes_per_cycle},
-    }  # fmt: skip
-
-
-def say(text: str) -> None:
-    """Tell of progress."""
-    print(f"mla: {text}", file=sys.stderr, flush=True)
+    }

@@ -1,4 +1,4 @@
-"""`mla serve`: inference as a stream, improved meanwhile if asked."""
+"""`mla serve`: serves inference requests, with optional online tuning."""
 
 import argparse
 import sys
@@ -7,81 +7,108 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
-from compiler.cli.endpoint import add_endpoint, author_of
-from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.output import write_output, write_report
-from compiler.cli.tune import METHODS
+from compiler.cli.options import (
+    add_db,
+    add_json,
+    add_memory,
+    add_renamed,
+    add_seed,
+    add_target,
+    claim,
+    integer,
+)
+from compiler.cli.search import add_endpoint, add_method, author_of, check_method
+from compiler.util.files import write_output, write_report
 from hw.errors import shown
 
 if TYPE_CHECKING:
-    from compiler.network import Network
-    from compiler.schedule.dram import Dram
-    from compiler.serve.history import History
-    from compiler.serve.run import Change
-    from compiler.serve.searcher import Job
+    from compiler.options import DramTiming
+    from compiler.runtime.compiled import CompiledNetwork
+    from compiler.serve.observers import ServingHistory
+    from compiler.serve.search_worker import SearchJob
+    from compiler.serve.serve import Change
 
-SUMMARY = "run a model on a stream of inputs, one JSON line each, and improve it meanwhile if asked"
+SUMMARY = "run a model on a stream of inputs, with optional online tuning"
 EXAMPLE = "mla serve network.tflite --input images.npy --adapt"
-_FLIGHTS = 64
-_PACE = 1000
-_MOST = 1_000_000
+MAX_IN_FLIGHT = 64
+MAX_TRIALS_PER_REQUEST = 1000
+MAX_DRAM_VALUE = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument(
-        "model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}"
-    )  # fmt: skip
-    parser.add_argument(
-        "--input", metavar="FILE", type=Path,
-        help=".npy, or .npz with an array for each input; first axis: samples; - for standard input, which may also "
-        "have JSON lines (default: random samples)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--requests", metavar="N", type=integer(1), help="how many (default: all of the input); a file is repeated"
-    )  # fmt: skip
-    parser.add_argument(
-        "--adapt", action="store_true", help="search for better programs meanwhile, and swap them in"
+        "model",
+        metavar="MODEL",
+        type=Path,
+        help=f"a .tflite or .onnx file, a .mla file from mla compile, {REFERENCE}",
     )
     parser.add_argument(
-        "--method", choices=METHODS, default="evolution", help="who chooses candidates (default: %(default)s)"
+        "--input",
+        metavar="FILE",
+        type=Path,
+        help=".npy, or .npz with one array per input; the first axis indexes samples; - reads standard input, which "
+        "may also be JSON lines (default: random samples)",
     )
     parser.add_argument(
-        "--pace", metavar="T", type=integer(0, _PACE),
-        help="candidates tried for each request, in step, so that runs repeat (default: as fast as it goes)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--adapt-from", metavar="K", type=integer(0),
-        help="request from which on programs may be swapped (default: 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--schedule", metavar="FILE.json", type=Path, help="begin with it, not with the static compiler's"
+        "--requests",
+        metavar="N",
+        type=integer(1),
+        help="number of requests; a file is repeated as needed (default: all samples of the input)",
     )
     parser.add_argument(
-        "--flights",
+        "--adapt", action="store_true", help="search for faster programs while serving, and swap them in"
+    )
+    add_method(parser, "evolution")
+    add_renamed(
+        parser,
+        "--trials-per-request",
+        former_name="--pace",
+        metavar="T",
+        type=integer(0, MAX_TRIALS_PER_REQUEST),
+        help="try exactly T candidates per request, so that runs are reproducible (default: as many as time allows)",
+    )
+    parser.add_argument(
+        "--adapt-from",
+        metavar="K",
+        type=integer(0),
+        help="first request at which programs may be swapped (default: 0)",
+    )
+    parser.add_argument(
+        "--schedule", metavar="FILE.json", type=Path, help="initial schedule (default: the heuristic one)"
+    )
+    add_renamed(
+        parser,
+        "--max-in-flight",
+        former_name="--flights",
         metavar="F",
-        type=integer(1, _FLIGHTS),
+        type=integer(1, MAX_IN_FLIGHT),
         default=4,
-        help="requests on their way (default: 4)",
+        help="maximum number of requests in flight (default: 4)",
     )
     parser.add_argument(
-        "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
-    )
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the lines there")
-    parser.add_argument(
-        "--profile", metavar="FILE.json", type=Path, help="write where the cycles of each layer went"
+        "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
     )
     parser.add_argument(
-        "--picture", metavar="FILE.svg", type=Path, help="draw cycles of each request, and what was decided"
+        "--out", metavar="FILE", type=Path, help="write the JSON lines to FILE (default: standard output)"
     )
     parser.add_argument(
-        "--conditions-at", metavar="K:latency=CYCLES,bytes=RATE", type=_change, action="append", default=[],
-        help="for tests: change the simulated DRAM at request K; again for others",
-    )  # fmt: skip
+        "--profile", metavar="FILE.json", type=Path, help="write the cycles of each layer by cause"
+    )
+    parser.add_argument(
+        "--picture", metavar="FILE.svg", type=Path, help="draw the cycles per request and the tuning events"
+    )
+    parser.add_argument(
+        "--conditions-at",
+        metavar="K:latency=CYCLES,bytes=RATE",
+        type=_change,
+        action="append",
+        default=[],
+        help="for tests: change the simulated DRAM timing at request K (repeatable)",
+    )
     add_endpoint(parser)
-    add_db(parser, "nothing is kept")
+    add_db(parser, "none")
     add_compile(parser)
     add_dispatch(parser)
     add_target(parser)
@@ -91,41 +118,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve."""
-    from compiler.cache.store import Store
-    from compiler.cli.requests import requests_of
-    from compiler.cli.run import named, say
-    from compiler.serve.history import History
-    from compiler.serve.lines import Lines
-    from compiler.serve.listener import Listener
-    from compiler.serve.progress import Progress
-    from compiler.serve.run import Serving, open_machine, serve
+    """Serve all requests."""
+    from compiler.cache.content_store import ContentStore
+    from compiler.cli.request_stream import requests_of
+    from compiler.cli.run import named
+    from compiler.serve.observers import JsonLines, ServingHistory, ServingObserver, ServingProgress
+    from compiler.serve.serve import Serving, open_machine, serve
+    from compiler.util.progress import progress, say
 
     claim(args, "out", "profile", "picture")
     _check(args)
+    check_method(args)
     network, job = _network(args)
     serving = Serving(
-        network, _dram(args), job, args.flights, args.pace, args.adapt_from or 0, tuple(args.conditions_at),
-        args.profile, None if args.no_cache else Store(),
-    )  # fmt: skip
+        network,
+        _dram(args),
+        job,
+        args.max_in_flight,
+        args.trials_per_request,
+        args.adapt_from or 0,
+        tuple(args.conditions_at),
+        args.profile,
+        None if args.no_cache else ContentStore(),
+    )
     requests = requests_of(args, network)
     clocked = args.device == "rtl"
-    listeners: list[Listener] = [history := History(clocked=clocked)]
-    if args.out:
-        listeners.append(Progress(sys.stderr, args.requests, clocked=clocked))
+    listeners: list[ServingObserver] = [history := ServingHistory(clocked=clocked)]
     if clocked:
-        say("opening the machine (the first time its simulator is built: minutes)")
+        say("opening the simulated chip")
     with named(args.model), _lines(args) as stream, open_machine(serving, args.device) as device:
+        listeners.append(JsonLines(stream, clocked=clocked))
         try:
-            return serve(serving, device, requests, [*listeners, Lines(stream, clocked=clocked)])
+            if not args.out:  # the lines on standard output are progress enough
+                return serve(serving, device, requests, listeners)
+            with progress(f"serving {args.model.name}", args.requests, "requests") as task:
+                return serve(serving, device, requests, [*listeners, ServingProgress(task, clocked=clocked)])
         finally:
             _end(args, network, history)
 
 
-def _end(args: argparse.Namespace, network: "Network", history: "History") -> None:
-    """A line for people, and files if asked for."""
+def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "ServingHistory") -> None:
+    """Print the summary, and write the picture and the report if requested."""
     from compiler.cli.run import head
-    from compiler.draw.serving import draw_serving
+    from compiler.visualize.svg.charts import draw_serving
 
     print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
     if args.picture:
@@ -138,7 +173,7 @@ def _end(args: argparse.Namespace, network: "Network", history: "History") -> No
 
 @contextmanager
 def _lines(args: argparse.Namespace) -> "Iterator[IO[str]]":
-    """Where lines go."""
+    """Open the stream for the JSON lines."""
     if args.out:
         with args.out.open("w") as file:
             yield file
@@ -147,8 +182,8 @@ def _lines(args: argparse.Namespace) -> "Iterator[IO[str]]":
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse what does not go together before anything is compiled."""
-    from compiler.package import SUFFIX
+    """Raise InputError for conflicting options, before anything is compiled."""
+    from compiler.runtime.package.writer import SUFFIX
     from hw.errors import InputError
 
     given = {
@@ -158,50 +193,57 @@ def _check(args: argparse.Namespace) -> None:
     }
     for option, there in given.items():
         if args.adapt and there:
-            raise InputError(f"{option} does not go with --adapt")
+            raise InputError(f"{option} cannot be combined with --adapt")
     if args.device == "golden" and (args.adapt or args.conditions_at):
         option = "--adapt" if args.adapt else "--conditions-at"
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == SUFFIX:
-        raise InputError(f"{args.model} is compiled already: --adapt needs the model itself")
-    for name in ("pace", "adapt_from", "schedule", "db", "endpoint"):
+        raise InputError(f"{args.model} is already compiled: --adapt needs the model itself")
+    for name in ("trials_per_request", "adapt_from", "schedule", "db", "endpoint", "generator"):
         if vars(args)[name] is not None and not args.adapt:
-            raise InputError(f"--{name.replace('_', '-')} is for --adapt")
+            raise InputError(f"--{name.replace('_', '-')} requires --adapt")
     if args.picture and args.device == "golden":
         raise InputError("--picture needs --device rtl: the golden model has no clock")
     if args.json == "-" and not args.out:
-        raise InputError("--json - needs --out FILE: the lines go to standard output")
+        raise InputError("--json - needs --out FILE: the JSON lines go to standard output")
 
 
-def _dram(args: argparse.Namespace) -> "Dram":
-    from compiler.schedule.dram import Dram
+def _dram(args: argparse.Namespace) -> "DramTiming":
+    from compiler.options import DramTiming
 
-    return Dram(args.dram_latency, args.dram_bytes_per_cycle)
+    return DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
 
 
-def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
-    """What is served first, and what is to be improved."""
+def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | None]":
+    """Return the initial network, and the search job with `--adapt`."""
     from compiler.cli.compile import read_schedule, source_of
-    from compiler.cli.run import network_of, say
-    from compiler.pipeline import Prepared
-    from compiler.serve.searcher import Job
+    from compiler.cli.run import network_of
+    from compiler.pipeline import ModelCompiler
+    from compiler.serve.search_worker import SearchJob
+    from compiler.util.progress import say
     from hw.config import load_target
 
     if not args.adapt:
         return network_of(args), None
     author = author_of(args, say)
     source, options = source_of(args)
-    job = Job(
-        source.graph, load_target(args.target), options, args.method, seed=args.seed, db=args.db,
+    job = SearchJob(
+        source.graph,
+        load_target(args.target),
+        options,
+        args.method,
+        seed=args.seed,
+        db=args.db,
         endpoint=author.endpoint if author else None,
-    )  # fmt: skip
+        generators=tuple(args.generator or ()),
+    )
     schedule = read_schedule(args.schedule) if args.schedule else None
-    return Prepared(job.graph, job.config, options).network(schedule), job
+    return ModelCompiler(job.graph, job.config, options).network(schedule), job
 
 
 def _change(text: str) -> "Change":
-    """Argument type: `K:latency=CYCLES,bytes=RATE`, either of which may be left out."""
-    from compiler.serve.run import Change
+    """Argument type: `K:latency=CYCLES,bytes=RATE`; either field may be omitted."""
+    from compiler.serve.serve import Change
 
     at, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",")]
@@ -217,8 +259,8 @@ def _change(text: str) -> "Change":
     if (
         change is None
         or change.at < 0
-        or not 1 <= change.latency <= _MOST
-        or not 0.01 <= (1 if change.rate is None else change.rate) <= _MOST
+        or not 1 <= change.latency <= MAX_DRAM_VALUE
+        or not 0.01 <= (1 if change.rate is None else change.rate) <= MAX_DRAM_VALUE
     ):
         raise argparse.ArgumentTypeError(
             f"must be K:latency=CYCLES,bytes=RATE such as 20:latency=400,bytes=4, not {shown(text)}"

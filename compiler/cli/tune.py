@@ -1,58 +1,67 @@
-"""`mla tune`: a better schedule of a model, found by measuring candidates."""
+"""`mla tune`: searches for a better schedule of a model by measuring candidates."""
 
 import argparse
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.endpoint import add_endpoint, author_of, spending_table
-from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.output import report, write_output
+from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, claim, integer
+from compiler.cli.search import add_endpoint, add_method, author_of, check_method, spending_table
+from compiler.util.files import report, write_output
+from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
-    from compiler.measure.measurer import Measurer
-    from compiler.search.tune import Tuned
-    from compiler.store.database import Database
+    from compiler.tuning.search.tuner import TuningResult
+    from compiler.tuning_db.database import TuningDatabase
 
-SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
+SUMMARY = "search for a faster schedule of a model by measuring candidates on the simulated chip"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
-METHODS = ("random", "evolution", "coordinate", "hpm", "generators", "edits", "llm")
 GOALS = ("latency", "energy", "throughput")
-_DEVICES = 64
+MAX_DEVICES = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
-        "--trials", metavar="N", type=integer(1), required=True, help="measurements to ask for"
+        "--trials", metavar="N", type=integer(1), required=True, help="number of candidates to measure"
+    )
+    add_method(parser, "coordinate")
+    parser.add_argument(
+        "--goal", choices=GOALS, default="latency", help="metric to optimize (default: %(default)s)"
     )
     parser.add_argument(
-        "--method", choices=METHODS, default="coordinate", help="who chooses them (default: %(default)s)"
+        "--seconds",
+        metavar="S",
+        type=integer(1),
+        help="stop starting trials after S seconds (default: no limit)",
     )
     parser.add_argument(
-        "--goal", choices=GOALS, default="latency", help="what is to be small or great (default: %(default)s)"
+        "--forbid",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="exclude this transformation (tiling, planes, chain, micro-program, ...) (repeatable)",
     )
     parser.add_argument(
-        "--seconds", metavar="S", type=integer(1), help="begin no trial after so long (default: all trials)"
+        "--devices",
+        metavar="D",
+        type=integer(1, MAX_DEVICES),
+        help="number of simulators that run in parallel (default: number of cores, or all workers of the cluster)",
     )
     parser.add_argument(
-        "--forbid", metavar="NAME", action="append", default=[],
-        help="use no transformation of this name (tiling, planes, chain, micro-program, ...); again for others",
-    )  # fmt: skip
-    parser.add_argument(
-        "--devices", metavar="D", type=integer(1, _DEVICES),
-        help="simulators at work at a time (default: the cores, or all workers of the cluster)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--cluster", metavar="ADDRESS", help="measure on the workers of a Dask scheduler, such as tcp://HOST:8786"
-    )  # fmt: skip
+        "--cluster",
+        metavar="ADDRESS",
+        help="measure on the workers of a Dask scheduler, such as tcp://HOST:8786",
+    )
     add_endpoint(parser)
     add_db(parser, "profile.db in the cache; with --no-cache none")
     parser.add_argument(
-        "--save-schedule", metavar="FILE.json", type=Path, help="write the best, for mla compile --schedule"
+        "--save-schedule",
+        metavar="FILE.json",
+        type=Path,
+        help="write the best schedule, for mla compile --schedule",
     )
     add_compile(parser)
     add_target(parser)
@@ -62,94 +71,82 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search, report."""
-    from compiler.cli.run import head, say
-    from compiler.search.constraints import Constraints
-    from compiler.search.goals import Goal
-    from compiler.search.tune import tune, why_not
-    from compiler.store.recall import Recall
+    """Search and report."""
+    from compiler.cli.compile import source_of
+    from compiler.cli.run import head
+    from compiler.tuning.search.constraints import Constraints
+    from compiler.tuning.search.tuner import rejection_reason
+    from compiler.tuning_api import tune
+    from compiler.util.progress import progress, say
+    from hw.config import load_target
     from hw.errors import InputError
 
     claim(args, "save_schedule")
+    check_method(args)
     try:
-        constraints = Constraints(frozenset(args.forbid))
+        Constraints(frozenset(args.forbid))
     except InputError as error:
         raise InputError(f"--forbid: {error}") from None
     author = author_of(args, say)
-    with open_database(args) as database, open_measurer(args) as measurer:
-        recall = None
-        if database is not None:
-            recall = Recall(
-                database, measurer.prepared, measurer.conditions, args.goal, args.method, args.seed
-            )
-            measurer.memory = recall
 
-        def hear(number: int, trial: Any, best: Any) -> None:
-            what = why_not(trial) or f"{trial.cost:,.0f}"
+    source, options = source_of(args)
+    with (
+        open_database(args) as database,
+        progress(f"tuning {args.model.name}", args.trials, "trials") as task,
+    ):
+
+        def on_trial(number: int, trial: Any, best: Any) -> None:
+            what = rejection_reason(trial) or f"{trial.cost:,.0f}"
             say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
+            task.advance(number - task.done)
 
         tuned = tune(
-            measurer,
-            args.method,
-            args.trials,
-            Goal(args.goal),
-            args.seed,
-            constraints,
-            args.seconds,
-            hear,
-            recall,
-            author,
+            source,
+            args.target,
+            trials=args.trials,
+            method=args.method,
+            generator=args.generator,
+            goal=args.goal,
+            seed=args.seed,
+            forbid=args.forbid,
+            seconds=args.seconds,
+            options=options,
+            database=database,
+            devices=args.devices,
+            cluster=args.cluster,
+            language_model=author,
+            on_trial=on_trial,
+            log=say,
         )
-        rate = measurer.conditions.rate
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
+    rate = float(args.dram_bytes_per_cycle or load_target(args.target).n)
     whole = head(args, "rtl", rate) | _document(args, tuned)
     whole |= {"endpoint": None if author is None else author.document()}
     report(whole, _table(whole), args.json)
     return 0
 
 
-def open_database(args: argparse.Namespace) -> "AbstractContextManager[Database | None]":
-    """The database of `--db`; None with `--no-cache`."""
-    from compiler.store.database import Database
+def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDatabase | None]":
+    """Open the database of `--db`; None with `--no-cache`."""
+    from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
     if args.no_cache and args.db is not None:
-        raise InputError("--no-cache asks for no database, --db names one")
-    return nullcontext() if args.no_cache else Database(args.db)
+        raise InputError("--no-cache disables the database and cannot be combined with --db")
+    return nullcontext() if args.no_cache else TuningDatabase(args.db)
 
 
-def open_measurer(args: argparse.Namespace) -> "Measurer":
-    """The measurer of a model as the options of `add_compile`, `add_memory`, `--devices` and `--cluster` say."""
-    from functools import partial
-
-    from compiler.cli.compile import source_of
-    from compiler.cli.run import say
-    from compiler.measure.conditions import Conditions
-    from compiler.measure.measurer import Measurer
-    from compiler.schedule.dram import Dram
-    from compiler.search.goals import Goal
-    from hw.config import load_target
-
-    source, options = source_of(args)
-    conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
-    workers, stream = None, args.goal == Goal.THROUGHPUT
-    if args.cluster is not None:
-        from compiler.measure.cluster import Cluster
-
-        workers = partial(Cluster, address=args.cluster, count=args.devices)
-    return Measurer(source.graph, conditions, options, args.devices, args.seed, say, workers, stream=stream)
-
-
-def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
-    from compiler.measure.measurement import Measurement
-    from compiler.search.tune import why_not
+def _document(args: argparse.Namespace, tuned: "TuningResult") -> dict[str, Any]:
+    from compiler.profile.measurement import Measurement
+    from compiler.tuning.search.tuner import rejection_reason
 
     best = tuned.best.result
     assert isinstance(best, Measurement)
-    reasons = [why for trial in tuned.trials if (why := why_not(trial))]
+    reasons = [why for trial in tuned.trials if (why := rejection_reason(trial))]
     return {
         "method": args.method,
+        "generators": args.generator,
         "goal": args.goal,
         "seed": args.seed,
         "forbidden": sorted(set(args.forbid)),
@@ -163,8 +160,8 @@ def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
         "predictor": tuned.predictor.as_json() if tuned.predictor else None,
         "exact": best.exact,
         "rejected": len(reasons),
-        "cache_hits": tuned.remembered,
-        "neighbour_schedules": tuned.starts,
+        "cache_hits": tuned.cached_count,
+        "neighbour_schedules": tuned.transferred_count,
     }
 
 
@@ -172,12 +169,15 @@ def _table(document: dict[str, Any]) -> str:
     before, after, floor = (document[f"{name}_cycles"] for name in ("baseline", "best", "floor"))
     closed = (before - after) / (before - floor) if before > floor else 0.0
     asked = document["endpoint"]
+    rows = [
+        ["cycles", f"{before:,}", f"{after:,}", f"{floor:,}"],
+        ["energy, uJ", f"{document['baseline_energy_uj']:.1f}", f"{document['best_energy_uj']:.1f}", ""],
+    ]
     return (
-        f"{before:,} -> {after:,} cycles in {document['trials']} trials ({document['method']}), "
-        f"{100 * closed:.1f}% of what is above the floor of {floor:,}\n"
-        f"{document['baseline_energy_uj']:.1f} -> {document['best_energy_uj']:.1f} uJ; every output exact; "
-        f"{document['rejected']} candidates rejected\n"
-        f"{document['cache_hits']} measurements were remembered, "
-        f"{document['neighbour_schedules']} schedules came from other conditions"
+        f"{format_table([Column(''), *figures('static compiler', 'best found', 'lower bound')], rows)}\n"
+        f"{document['trials']} trials ({document['method']}) closed {100 * closed:.1f}% of the gap to the lower "
+        f"bound; every output exact; {document['rejected']} candidates rejected\n"
+        f"{document['cache_hits']} measurements came from the database, "
+        f"{document['neighbour_schedules']} schedules were transferred from other hardware profiles"
         + (f"\n{spending_table(asked)}" if asked else "")
     )

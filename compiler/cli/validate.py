@@ -1,99 +1,67 @@
-"""`mla validate`: prove that a micro-program is safe, or say at which instruction it is not."""
+"""`mla validate`: proves that a micro-program is safe, or reports the unsafe instruction."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.claims import claim
-from compiler.cli.options import TARGET, add_json, add_target, integer
-from compiler.cli.output import read_input, report
-from compiler.cli.where import in_network, in_program
-from hw.errors import InputError, shown
+from compiler.cli.options import TARGET, add_json, add_target, claim, integer
+from compiler.cli.programs import add_call, in_network, in_program, read_program
+from compiler.util.files import report
+from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.validate import ValidationError
     from hw.config import MlaConfig
-    from hw.isa.program import Program
 
-SUMMARY = "prove that a micro-program can do no harm"
+SUMMARY = "prove that a micro-program is safe"
 EXAMPLE = "mla validate copy.mlap --operands 0x4000,0x8000,64 --window 0x4000:0x8000"
 
-_PERMISSIONS = {"r": 1, "w": 2, "rw": 3}
 _REFUSED = 1
 _MAX_CALLS = 1 << 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument(
-        "program", metavar="FILE", type=Path, help="what mla asm or mla compile wrote, or assembly text (.s)"
+        "program",
+        metavar="FILE",
+        type=Path,
+        help="output file of mla asm or mla compile, or assembly text (.s)",
     )
-    parser.add_argument(
-        "--operands",
-        metavar="A,B,...",
-        type=_operands,
-        default=(),
-        help="operands of the macro-instruction (default: none); --operands=-1,... if the first is negative",
-    )
-    parser.add_argument(
-        "--window",
-        metavar="FIRST:BYTES[:rw]",
-        type=_window,
-        action="append",
-        default=[],
-        help="DRAM that it may touch, r, w or rw (the default); may be given several times (default: none at all)",
-    )
+    add_call(parser)
     parser.add_argument(
         "--pinned",
         metavar="FILE",
         type=Path,
         action="append",
         default=[],
-        help="a program that is pinned: the first given is in segment 0, the next in 1 ...",
+        help="pinned program: the first one is in segment 0, the next in segment 1, and so on (repeatable)",
     )
     parser.add_argument(
         "--calls",
         metavar="K",
         type=integer(1, _MAX_CALLS),
         default=1,
-        help="macro-instructions (samples of a network), one right behind the other (default: %(default)s)",
+        help="number of consecutive macro-instructions, or samples of a network (default: %(default)s)",
     )
     parser.add_argument(
-        "--limit", metavar="K", type=integer(1), help="instructions that a macro-instruction may take"
+        "--limit",
+        metavar="K",
+        type=integer(1),
+        help="maximum number of instructions executed per macro-instruction",
     )
     parser.add_argument(
         "--require-written",
         action="store_true",
-        help="refuse to read memories of the chip where the program has written nothing",
+        help="refuse reads of on-chip memory that the program has not written",
     )
-    add_target(parser, None, f"{TARGET}, or what a network was compiled for")
+    add_target(parser, None, f"{TARGET}, or the target of a compiled network")
     add_json(parser)
 
 
-def _number(text: str) -> int:
-    try:
-        return int(text, 0)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must hold integers, not {shown(text)}") from None
-
-
-def _operands(text: str) -> tuple[int, ...]:
-    return tuple(_number(part) for part in text.split(",")) if text.strip() else ()
-
-
-def _window(text: str) -> tuple[int, int, int]:
-    first, *rest = text.split(":")
-    if len(rest) not in (1, 2) or (len(rest) == 2 and rest[1] not in _PERMISSIONS):
-        raise argparse.ArgumentTypeError(f"must be FIRST:BYTES or FIRST:BYTES:r, w or rw, not {shown(text)}")
-    start, size = _number(first), _number(rest[0])
-    if start < 0 or size < 1 or start + size > 1 << 32:
-        raise argparse.ArgumentTypeError(f"must hold bytes of 0..{(1 << 32) - 1:#x}, not {shown(text)}")
-    return start, start + size - 1, _PERMISSIONS[rest[1] if len(rest) == 2 else "rw"]
-
-
 def run(args: argparse.Namespace) -> int:
-    """Print the proof's figures, or where and why it fails."""
-    from compiler.package import SUFFIX
+    """Print the statistics of the proof, or where and why it fails."""
+    from compiler.runtime.package.writer import SUFFIX
     from hw.config import load_target
 
     claim(args)
@@ -103,21 +71,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _network(args: argparse.Namespace) -> int:
-    """A compiled network, which brings its own operands, windows and machine."""
+    """Validate a compiled network, which has its own operands, windows and target."""
     from compiler.cli.run import check_machine
-    from compiler.package import read_package
+    from compiler.runtime.package.writer import read_package
+    from compiler.runtime.validation import validate_network
+    from compiler.util.progress import progress
     from compiler.validate import ValidationError
-    from compiler.validate.network import validate_network
 
     if args.operands or args.window or args.pinned or args.limit is not None:
         raise InputError(
-            f"{args.program} is a compiled network: it has operands, windows and limits of its own"
+            f"{args.program} is a compiled network, which has its own operands, windows and limits"
         )
     network = read_package(args.program)
     if args.target is not None:
         check_machine(args.program, network, args.target)
     try:
-        reports = validate_network(network, samples=args.calls, require_written=args.require_written)
+        with progress(f"proving {args.program.name}"):
+            reports = validate_network(network, samples=args.calls, require_written=args.require_written)
     except ValidationError as error:
         return _refuse(args, error, in_network(error, network, args.program))
     stages = [{"stage": index, **found.to_json()} for index, found in reports.items()]
@@ -127,21 +97,23 @@ def _network(args: argparse.Namespace) -> int:
 
 
 def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
-    """One program, with the operands and windows given."""
-    from compiler.validate import Call, ValidationError, validate
+    """Validate one program with the given operands and windows."""
+    from compiler.util.progress import progress
+    from compiler.validate import MacroCall, ValidationError, validate
 
     paths = [args.program, *args.pinned]
-    programs = [_read(path) for path in paths]
+    programs = [read_program(path) for path in paths]
     limit = {} if args.limit is None else {"limit": args.limit}
     try:
-        found = validate(
-            config,
-            [Call(programs[0], args.operands)] * args.calls,
-            args.window,
-            pinned=programs[1:],
-            require_written=args.require_written,
-            **limit,
-        )
+        with progress(f"proving {args.program.name}"):
+            found = validate(
+                config,
+                [MacroCall(programs[0], args.operands)] * args.calls,
+                args.window,
+                pinned=programs[1:],
+                require_written=args.require_written,
+                **limit,
+            )
     except ValidationError as error:
         return _refuse(args, error, in_program(error, programs, paths))
     report({"valid": True, **found.to_json()}, str(found), args.json)
@@ -152,17 +124,3 @@ def _refuse(args: argparse.Namespace, error: "ValidationError", where: str) -> i
     text = f"refused: {where}: {error.kind}: {error.reason}"
     report({"valid": False, "refusal": error.to_json()}, text, args.json)
     return _REFUSED
-
-
-def _read(path: Path) -> "Program":
-    """A program file, or assembly text, which knows its lines."""
-    from compiler.cli.asm import one_program_in
-    from hw.isa.program import MAGIC, Program
-
-    data = read_input(path)
-    if path.suffix == ".s" and data[: len(MAGIC)] != MAGIC:
-        return one_program_in(path)
-    try:
-        return Program.from_bytes(data)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error

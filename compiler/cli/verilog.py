@@ -1,18 +1,17 @@
-"""`mla verilog`: the chip as a Verilog file."""
+"""`mla verilog`: writes the Verilog of the chip."""
 
 import argparse
 from pathlib import Path
 
-from compiler.cli.claims import claim
-from compiler.cli.options import add_target
-from compiler.cli.output import atomic_output
+from compiler.cli.options import add_target, claim
+from compiler.util.files import atomic_output
 
-SUMMARY = "write the chip's Verilog"
+SUMMARY = "write the Verilog of the chip"
 EXAMPLE = "mla verilog -o chip.v --target n8"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, required=True, help="Verilog file to write"
     )
@@ -20,12 +19,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file; it appears whole or not at all."""
+    """Write the file atomically."""
+    from compiler.util.progress import progress
+    from cosim.rtl.verilog_cache import EMIT_SECONDS
     from hw.config import load_target
-    from hw.emit import emit_verilog
+    from hw.verilog.writer import emit_verilog
 
     claim(args, "output")
     config = load_target(args.target)
-    with atomic_output(args.output) as path:
+    what = f"generating the Verilog of the {config.n}x{config.n} chip"
+    with atomic_output(args.output) as path, progress(what, seconds=EMIT_SECONDS):
         emit_verilog(config, path)
     return 0

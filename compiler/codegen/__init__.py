@@ -1,1 +1,1 @@
-"""From layers and their schedules to micro-programs: commands, their order, their semaphores, their loops."""
+"""From the steps of layers to programs: order, addresses, semaphores, loops, text of programs."""

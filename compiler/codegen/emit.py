@@ -1,27 +1,24 @@
-"""Micro-instructions of a rolled sequence of commands.
-
-Fields keep their values from one command to the next, so only what changes is set. Inside a loop a field that changes
-from time to time is a register plus a constant; fields that change alike share the register.
-"""
+"""Micro-instructions of a sequence of commands: loops found in it, then emitted."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress
 from operator import ne
 
-from compiler.codegen.roll import Item, Loop
-from compiler.codegen.sync import Issued
+from compiler.codegen.semaphores import Issued
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS, field_number
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, encode
+from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, encode
 from hw.isa.program import Program
 
 
 class RegistersError(InputError):
-    """Nested loops whose fields change in more ways than there are registers."""
+    """Nested loops need more induction variables than there are registers."""
 
 
-#: What a field is set to: a register (0: none) plus a constant, plus an operand (0: none) by its selector.
+#: Value of a field: a register (0: none) plus a constant, plus an operand (0: none) by its selector.
 _Value = tuple[int, int, int]
 #: The tag stands among the fields as one of a unit that is none.
 _Place = tuple[int, int]
@@ -34,7 +31,7 @@ _NUMBERS: dict[_Place, int] = {
     for unit in Unit
     for index, item in enumerate(UNIT_FIELDS[unit])
 }
-#: What fields hold when a program begins; nothing is known of the tag.
+#: Values of the fields at the start of a program; the tag is unknown.
 _DEFAULTS: list[list[_Value | None]] = [
     *([(0, item.default, 0) for item in UNIT_FIELDS[unit]] for unit in Unit),
     [None],
@@ -47,24 +44,82 @@ _DRAM = {
 }
 
 
+def _operand(command: Issued, index: int) -> int:
+    """Selector of the operand that a field is relative to; 0: none."""
+    return OPERAND_BASE + command.region if index == _DRAM.get(command.unit) else 0
+
+
+def _trimmed(moves: _Moves) -> _Moves:
+    """Without the innermost loops that change nothing."""
+    while moves and not moves[-1][1]:
+        moves = moves[:-1]
+    return moves
+
+
+#: Longest body that is looked for, in commands or loops.
+_LONGEST = 40
+#: Commands a loop must save to be worth its own instructions.
+_WORTH = 3
+
+Delta = dict[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class CommandLoop:
+    """A stretch of commands that is repeated.
+
+    Parameters
+    ----------
+    count : int
+        Number of iterations.
+    body : tuple
+        Items of the first iteration.
+    deltas : tuple of dict
+        Change of the fields per iteration, for each command of the body (those of inner loops included).
+    """
+
+    count: int
+    body: tuple["Item", ...]
+    deltas: tuple[Delta, ...]
+
+    @cached_property
+    def leaves(self) -> tuple[Issued, ...]:
+        """The commands of the body."""
+        return tuple(leaf for item in self.body for leaf in leaves(item))
+
+    @cached_property
+    def key(self) -> tuple:
+        """Key that is equal for two loops that can be iterations of one loop."""
+        deltas = tuple(tuple(sorted(delta.items())) for delta in self.deltas)
+        return "loop", self.count, tuple(key(item) for item in self.body), deltas
+
+    @cached_property
+    def depth(self) -> int:
+        """Loops nested, itself included."""
+        return 1 + max((item.depth for item in self.body if isinstance(item, CommandLoop)), default=0)
+
+
+Item = Issued | CommandLoop
+
+
 def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool = False) -> Program:
     """The program that issues these commands and halts.
 
     Parameters
     ----------
     name : str
-        Of the program.
+        Name of the program.
     items : sequence
-        Commands and loops.
+        Commands and loops, in order.
     tags : sequence of int
         Tag of each layer.
     alone : bool
-        Wait until everything issued before has left the machine.
+        Wait until all previously issued commands have completed.
 
     Raises
     ------
     RegistersError
-        More fields change differently in one nest of loops than there are registers.
+        A loop nest needs more induction variables than there are registers.
     """
     emitter = _Emitter(name, tags)
     if alone:
@@ -78,9 +133,9 @@ class _Emitter:
     def __init__(self, name: str, tags: Sequence[int]):
         self.name, self.tags = name, tags
         self.words: list[int] = []
-        #: Of each unit, and of the tag, what the fields hold as far as it is known.
+        #: Known values of the fields of each unit, and of the tag; None if unknown.
         self.state: list[list[_Value | None]] = [list(values) for values in _DEFAULTS]
-        #: The same where that is a constant alone.
+        #: Known values that are plain constants.
         self.plain: list[list[int | None]] = [
             [value and value[1] for value in values] for values in _DEFAULTS
         ]
@@ -95,7 +150,7 @@ class _Emitter:
     def items(self, items: Sequence[Item], moves: dict[int, dict[int, _Moves]]) -> None:
         """Emit items; `moves` has, by identity of the command, the fields that change with the loops around."""
         for item in items:
-            if isinstance(item, Loop):
+            if isinstance(item, CommandLoop):
                 self._loop(item, moves)
             else:
                 self._issue(item, moves.get(id(item), {}))
@@ -103,7 +158,7 @@ class _Emitter:
     def _issue(self, command: Issued, moves: dict[int, _Moves]) -> None:
         unit = command.unit
         self._set(_TAG, (0, self.tags[command.layer], 0))
-        # Most fields stay what they are.
+        # Most fields are unchanged.
         changed = set(compress(_INDICES[unit], map(ne, command.values, self.plain[unit])))
         for index in sorted(changed.union(moves, (_DRAM[unit],) if unit in _DRAM else ())):
             setting = (self._register(moves.get(index, ())), command.values[index], _operand(command, index))
@@ -130,11 +185,11 @@ class _Emitter:
             self.add(MicroOp.SET, d=_NUMBERS[place], a=register, b=operand, imm=constant)
 
     def _hold(self, unit: int, index: int, value: _Value | None) -> None:
-        """Remember what a field holds."""
+        """Record the value of a field."""
         self.state[unit][index] = value
         self.plain[unit][index] = value[1] if value and not value[0] and not value[2] else None
 
-    def _loop(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
+    def _loop(self, loop: CommandLoop, outer: dict[int, dict[int, _Moves]]) -> None:
         outermost = not self.loops
         number, self.opened = self.opened, self.opened + 1
         moves = self._moves(loop, number, outer, tuple(around for around, _ in self.loops))
@@ -153,7 +208,7 @@ class _Emitter:
             self.registers = {}
 
     def _moves(
-        self, loop: Loop, number: int, outer: dict[int, dict[int, _Moves]], around: tuple[int, ...]
+        self, loop: CommandLoop, number: int, outer: dict[int, dict[int, _Moves]], around: tuple[int, ...]
     ) -> dict[int, dict[int, _Moves]]:
         """The moves of the commands of the body, this loop's changes included; `around` are the loops around it."""
         still = tuple((n, 0) for n in around)
@@ -165,8 +220,8 @@ class _Emitter:
             out[id(leaf)] = moves
         return out
 
-    def _allocate(self, loop: Loop, moves: dict[int, dict[int, _Moves]]) -> None:
-        """A register for each kind of change in a whole nest, zero at first, as all are when a program begins."""
+    def _allocate(self, loop: CommandLoop, moves: dict[int, dict[int, _Moves]]) -> None:
+        """Allocate a register for each distinct change in a loop nest; registers are zero at the start of a program."""
         kinds: dict[_Moves, None] = {}
         counts = {self.opened - 1: loop.count}
         self._kinds(loop.body, moves, (self.opened - 1,), self.opened, kinds, counts)
@@ -192,7 +247,7 @@ class _Emitter:
     ) -> int:
         """Collect kinds of changes; loops are numbered as `_loop` will number them."""
         for item in body:
-            if isinstance(item, Loop):
+            if isinstance(item, CommandLoop):
                 counts[number] = item.count
                 inside = self._moves(item, number, moves, around)
                 number = self._kinds(item.body, inside, (*around, number), number + 1, kinds, counts)
@@ -200,8 +255,8 @@ class _Emitter:
                 kinds.update(dict.fromkeys(_trimmed(m) for m in moves[id(item)].values() if _trimmed(m)))
         return number
 
-    def _hoist(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
-        """Set before the loop what stays the same in it; of the rest nothing is known at its start."""
+    def _hoist(self, loop: CommandLoop, outer: dict[int, dict[int, _Moves]]) -> None:
+        """Set loop-invariant fields before the loop and mark the others as unknown."""
         moving = {(leaf.unit, index) for leaf, delta in self._inner(loop) for index in delta}
         tags = {self.tags[leaf.layer] for leaf in loop.leaves}
         self._settle(_TAG, {(0, tag, 0) for tag in tags})
@@ -225,16 +280,16 @@ class _Emitter:
         return register, leaf.values[index], _operand(leaf, index)
 
     def _settle(self, place: _Place, settings: set[_Value]) -> None:
-        """Set what is the same for all; of the rest nothing is known."""
+        """Set a field that has one value for all iterations, or mark it as unknown."""
         if len(settings) == 1:
             self._set(place, *settings)
         else:
             self._hold(*place, None)
 
-    def _inner(self, loop: Loop) -> Iterator[tuple[Issued, dict[int, int]]]:
+    def _inner(self, loop: CommandLoop) -> Iterator[tuple[Issued, dict[int, int]]]:
         yield from zip(loop.leaves, loop.deltas, strict=True)
         for item in loop.body:
-            if isinstance(item, Loop):
+            if isinstance(item, CommandLoop):
                 yield from self._inner(item)
 
     def _advance(self, number: int) -> None:
@@ -262,13 +317,77 @@ class _Emitter:
                     self._hold(unit, index, None)
 
 
-def _operand(command: Issued, index: int) -> int:
-    """Selector of the operand that a field is relative to; 0: none."""
-    return OPERAND_BASE + command.region if index == _DRAM.get(command.unit) else 0
+def leaves(item: Item) -> Sequence[Issued]:
+    """The distinct commands of an item, those of a loop body once."""
+    return item.leaves if isinstance(item, CommandLoop) else (item,)
 
 
-def _trimmed(moves: _Moves) -> _Moves:
-    """Without the innermost loops that change nothing."""
-    while moves and not moves[-1][1]:
-        moves = moves[:-1]
-    return moves
+def key(item: Item) -> tuple:
+    """Key that is equal for two items that can be iterations of one loop."""
+    return (
+        item.key
+        if isinstance(item, CommandLoop)
+        else (item.unit, item.layer, item.region, item.wait, item.signal)
+    )
+
+
+def reroll(commands: Sequence[Issued], most_depth: int) -> list[Item]:
+    """Reroll a command sequence into loops nested at most `most_depth` deep."""
+    items: list[Item] = list(commands)
+    for _ in range(most_depth):
+        rolled = _pass(items, most_depth)
+        if len(rolled) == len(items):
+            break
+        items = rolled
+    return items
+
+
+def _pass(items: list[Item], most_depth: int) -> list[Item]:
+    """Replace repetitions by loops, from left to right, choosing the largest saving at each position."""
+    names: dict[tuple, int] = {}
+    keys = [names.setdefault(key(item), len(names)) for item in items]
+    blocked = [isinstance(item, CommandLoop) and item.depth >= most_depth for item in items]
+    out: list[Item] = []
+    at = 0
+    while at < len(items):
+        best: tuple[int, int, tuple[Delta, ...]] | None = None
+        for length in range(1, min(_LONGEST, (len(items) - at) // 2) + 1):
+            found = None if blocked[at + length - 1] else _repeats(items, keys, at, length)
+            if blocked[at + length - 1]:
+                break
+            if found and (best is None or (found[0] - 1) * length > (best[0] - 1) * best[1]):
+                best = (found[0], length, found[1])
+        if best and sum(len(leaves(item)) for item in items[at : at + best[1]]) * (best[0] - 1) >= _WORTH:
+            count, length, deltas = best
+            out.append(CommandLoop(count, tuple(items[at : at + length]), deltas))
+            at += count * length
+        else:
+            out.append(items[at])
+            at += 1
+    return out
+
+
+def _repeats(
+    items: list[Item], keys: list[int], at: int, length: int
+) -> tuple[int, tuple[Delta, ...]] | None:
+    """Number of repetitions of a stretch, and the changes per iteration; None if it does not repeat."""
+    if keys[at : at + length] != keys[at + length : at + 2 * length]:
+        return None
+    deltas = _differences(items[at : at + length], items[at + length : at + 2 * length])
+    count, here = 2, at + length
+    while keys[at : at + length] == keys[here + length : here + 2 * length]:
+        following = items[here + length : here + 2 * length]
+        if _differences(items[here : here + length], following) != deltas:
+            break
+        count, here = count + 1, here + length
+    return count, deltas
+
+
+def _differences(first: Sequence[Item], second: Sequence[Item]) -> tuple[Delta, ...]:
+    return tuple(
+        {i: y.values[i] - x.values[i] for i in compress(range(len(x.values)), map(ne, x.values, y.values))}
+        if x.values != y.values
+        else {}
+        for left, right in zip(first, second, strict=True)
+        for x, y in zip(leaves(left), leaves(right), strict=True)
+    )

@@ -1,1 +1,1 @@
-"""Model files in, graphs out: one module for each format, and what they share."""
+"""Front ends: import of ONNX, TFLite and PyTorch models."""

@@ -1,19 +1,27 @@
-"""A model by its name."""
+"""Import of models in any supported format."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from compiler.frontends.bind import bind_inputs
 from compiler.frontends.onnx import read_onnx
 from compiler.frontends.tflite import read_tflite
-from compiler.frontends.torch_module import is_module, read_module, torch_library
-from compiler.frontends.torch_reference import is_reference, load_reference
+from compiler.frontends.torch_module import (
+    is_module,
+    is_reference,
+    load_reference,
+    read_module,
+    torch_library,
+)
 from compiler.ir.graph import Graph
 from hw.errors import InputError, shown
 
 _SUFFIXES = (".tflite", ".onnx")
-#: Files of PyTorch hold weights or code, and are no models by themselves.
-_TORCH = (".py", ".pt", ".pth", ".pt2")
+#: Suffixes of PyTorch files; these hold weights or code and cannot be imported as models.
+_TORCH_SUFFIXES = (".py", ".pt", ".pth", ".pt2")
 
 
 def read_model(
@@ -22,25 +30,29 @@ def read_model(
     *,
     example: Any = None,
     dynamic_shapes: Any = None,
+    bind: Mapping[str, NDArray] | None = None,
 ) -> Graph:
     """The graph of a model.
 
     Parameters
     ----------
     model : Path, or torch.nn.Module, or torch.export.ExportedProgram
-        A file, whose suffix tells its kind; or `module:function`, Python code of the user's own, which is run.
+        A model file, whose suffix determines the format, or `module:function`, which names Python code to run.
     sizes : dict
-        Sizes of dimensions that an ONNX file only names, or that a PyTorch module leaves open.
+        Sizes of symbolic dimensions of an ONNX file or of dynamic dimensions of a PyTorch module.
     example, dynamic_shapes
-        As `read_module` has them, if the function does not say it; for PyTorch modules only.
+        Export arguments as for `read_module`, used if the named function returns none; PyTorch modules only.
+    bind : dict
+        Values of inputs that become constants, by name: a scalar, or an array of the input's shape.
 
     Raises
     ------
     InputError
-        Its kind is not known, or as its front end says.
+        The format is not supported, or its front end rejects the model.
     """
+    bind = bind or {}
     if is_module(model):
-        return read_module(model, example, dynamic_shapes=dynamic_shapes, sizes=sizes)
+        return bind_inputs(read_module(model, example, dynamic_shapes=dynamic_shapes, sizes=sizes), bind)
     if not isinstance(model, str | Path):
         raise InputError(
             f"a model must be a file, module:function, a graph or a PyTorch module, not {shown(model)}"
@@ -48,26 +60,29 @@ def read_model(
     path = Path(model)
     if is_reference(path):
         torch_library()
-        made = load_reference(str(path))
-        example = example if made.example is None else made.example
-        shapes = dynamic_shapes if made.dynamic_shapes is None else made.dynamic_shapes
-        return read_module(made.model, example, dynamic_shapes=shapes, sizes=sizes, name=str(path))
+        loaded = load_reference(str(path))
+        example = example if loaded.example is None else loaded.example
+        shapes = dynamic_shapes if loaded.dynamic_shapes is None else loaded.dynamic_shapes
+        graph = read_module(loaded.model, example, dynamic_shapes=shapes, sizes=sizes, name=str(path))
+        return bind_inputs(graph, bind)
     suffix = path.suffix.lower()
-    if suffix in _TORCH:
-        raise InputError(f"{path}: a PyTorch model is named by a function that returns it: module:function")
+    if suffix in _TORCH_SUFFIXES:
+        raise InputError(
+            f"{path}: pickled models are not loaded (unsafe); pass module:function, or export to ONNX"
+        )
     if suffix not in _SUFFIXES:
         raise InputError(
-            f"{path}: a model's name must end in {' or '.join(_SUFFIXES)}, or be module:function"
+            f"{path}: a model must be a file ending in {' or '.join(_SUFFIXES)}, or module:function"
         )
     if suffix == ".onnx":
-        return read_onnx(path, sizes)
+        return read_onnx(path, sizes, bind)
     if sizes:
-        raise InputError(f"{path}: only dimensions of .onnx files have names, none is {', '.join(sizes)}")
-    return read_tflite(path)
+        raise InputError(f"{path}: only .onnx files have named dimensions, so there is no {', '.join(sizes)}")
+    return bind_inputs(read_tflite(path), bind)
 
 
 def default_rounding(model: Path | Any) -> str:
-    """Whose rounding a model has where none is asked for: that of who runs such models elsewhere."""
+    """Default rounding mode of a model: that of the reference runtime of its format."""
     if isinstance(model, str | Path):
         onnx = is_reference(model) or Path(model).suffix.lower() == ".onnx"
     else:

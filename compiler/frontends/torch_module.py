@@ -1,43 +1,45 @@
-"""PyTorch modules: exported by PyTorch itself to ONNX, and on with the front end of that.
+"""PyTorch front end: modules and `module:function` references are exported to ONNX, then imported as ONNX."""
 
-Its exporter keeps what the accelerator has an operator for (GELU, layer normalization, LSTM), which the core ATen graph
-takes apart, and writes modules quantized in PyTorch as QuantizeLinear and DequantizeLinear.
-"""
-
+import ast
 import importlib
 import importlib.util
 import io
 import logging
+import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
-from compiler.frontends.torch_errors import guarded
-from compiler.frontends.torch_export import check_outputs, exported, named, translations
-from compiler.ir.graph import Graph
-from hw.errors import InputError
+import numpy as np
 
-#: What the extra `torch` brings.
+from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
+from compiler.ir.graph import Graph
+from compiler.util import plugin_registry
+from compiler.util.plugin_registry import guarded
+from hw.errors import InputError, shown
+
+#: Packages that the extra `torch` installs.
 _PACKAGES = ("torch", "onnxscript")
 MISSING = (
     "PyTorch models need {name}, which is not installed: `make setup EXTRAS=torch`, or "
-    "`pip install 'mla[torch]'`, brings it"
+    "`pip install -e '.[torch]'` in the checkout, installs it"
 )
 
 
 def torch_library() -> Any:
-    """The package torch.
+    """Import the package torch.
 
     Raises
     ------
     InputError
-        It, or what exporting with it needs, is not installed; the message says how to get it.
+        torch or a package needed for exporting is not installed; the message says how to install it.
     """
     for name in _PACKAGES:
         if importlib.util.find_spec(name) is None:
@@ -47,7 +49,7 @@ def torch_library() -> Any:
 
 
 def is_module(model: Any) -> bool:
-    """Whether something is a torch module or an exported program; does not import torch."""
+    """Return True for a torch module or an exported program; does not import torch."""
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__}
     return bool(kinds & {"torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"})
 
@@ -62,35 +64,36 @@ def read_module(
 ) -> Graph:
     """The graph of a PyTorch module.
 
-    Inputs are called as the parameters of `forward`, outputs `output`, or `output_0`, `output_1`, or by their keys if
-    it returns a dict; nodes as the submodules they come from. The module is exported for inference and left as it was.
+    Inputs are named after the parameters of `forward`. Outputs are named `output`, or `output_0`, `output_1`, or by
+    their keys if `forward` returns a dict. Nodes are named after the submodules they come from. The module is
+    exported in evaluation mode; its training flags are restored afterwards.
 
     Parameters
     ----------
     model : torch.nn.Module or torch.export.ExportedProgram
-        What to compile: of float32 weights, or quantized with PT2E.
+        The model to import, with float32 weights or quantized with PT2E.
     example : tensor, array, tuple of them, or dict of them by name
-        Inputs that say which shapes and types it is compiled for. An exported program needs none.
-    dynamic_shapes : as torch.export.export has it
-        Dimensions that the export leaves open.
+        Example inputs, which set the shapes and types to compile for. An exported program needs none.
+    dynamic_shapes : as for torch.export.export
+        Dynamic dimensions of the export.
     sizes : dict
-        Their sizes; a first dimension that is not named is 1.
+        Sizes of the dynamic dimensions; a first dimension that is not listed is 1.
     name : str or None
-        For messages and reports; left out: that of the module's class.
+        Name for messages and reports; None: the name of the module's class.
 
     Raises
     ------
     InputError
-        torch is not installed, the module cannot be exported, or as `read_onnx`.
+        torch is not installed, the module cannot be exported, or `read_onnx` rejects the result.
     UnsupportedNodesError
-        It has operators that there is no conversion for; all such are named at once.
+        The model has operators without a conversion; the message lists all of them.
     """
     torch = torch_library()
     title = name or type(model).__name__
     with _quiet(), torch.no_grad(), tempfile.TemporaryDirectory(prefix="mla-") as folder:
         program = exported(torch, model, example, dynamic_shapes, title)
         check_outputs(program, title)
-        made = guarded(
+        onnx_program = guarded(
             lambda: torch.onnx.export(
                 program,
                 (),
@@ -99,16 +102,16 @@ def read_module(
                 dynamic_shapes=dynamic_shapes,
                 custom_translation_table=translations(torch, program),
             ),
-            f"{title} cannot be written as ONNX",
+            f"{title} cannot be exported to ONNX",
         )
-        named(made.model, program)
+        named(onnx_program.model, program)
         path = Path(folder) / f"{_file_name(title)}.onnx"
-        made.save(path)
+        onnx_program.save(path)
         return _read(path, title, sizes)
 
 
 def _read(path: Path, title: str, sizes: Mapping[str, int] | None) -> Graph:
-    """The graph of the file, which the user does not know."""
+    """Import the exported file; errors name the model instead of the temporary file."""
     try:
         return read_onnx(path, sizes)
     except UnsupportedNodesError as error:
@@ -124,16 +127,242 @@ def _file_name(title: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' remarks on themselves, which -v lets through; what code prints goes to standard error."""
+    """Context that redirects standard output to standard error and silences the exporter's log unless -v is given."""
     with redirect_stdout(sys.stderr):
         if logging.getLogger().isEnabledFor(logging.INFO):
             yield
             return
-        before = logging.root.manager.disable
+        previous_level = logging.root.manager.disable
         try:
             logging.disable(logging.CRITICAL)
             with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
                 warnings.simplefilter("ignore")
                 yield
         finally:
-            logging.disable(before)
+            logging.disable(previous_level)
+
+
+@dataclass(frozen=True)
+class TorchModel:
+    """A model returned by a user's function, with the arguments to export it with.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or torch.export.ExportedProgram
+        The model to import.
+    example : tensor, array, tuple of them, dict of them by name, or None
+        Example inputs for the export.
+    dynamic_shapes : as for torch.export.export
+        Dynamic dimensions of the export.
+    """
+
+    model: Any
+    example: Any = None
+    dynamic_shapes: Any = None
+
+
+def is_reference(model: str | Path) -> bool:
+    """Return True if a model is given as `module:function` and no file has that name."""
+    return plugin_registry.is_reference(str(model)) and not Path(model).exists()
+
+
+def load_reference(reference: str) -> TorchModel:
+    """Import the module of a reference and call its function. This runs arbitrary user code.
+
+    Parameters
+    ----------
+    reference : str
+        `module:function`; the module is searched as by `python -m`, in the current directory first. The function
+        takes no arguments and returns a module, or (module, example inputs), or (module, example inputs, dynamic
+        shapes).
+
+    Raises
+    ------
+    InputError
+        The module or function does not exist, or its code raised an exception.
+    """
+    if not plugin_registry.is_reference(reference):
+        raise InputError(f"a PyTorch model must be named module:function, not {shown(reference)}")
+    function = plugin_registry.load_reference(reference, "functions")
+    if not callable(function):
+        raise InputError(f"{reference}: must be a function, not {shown(function)}")
+    with redirect_stdout(sys.stderr):  # standard output is for results
+        returned = guarded(function, f"{reference} failed")
+    return _torch_model(reference, returned)
+
+
+def _torch_model(reference: str, returned: Any) -> TorchModel:
+    """A TorchModel from the return value of a user's function."""
+    if not isinstance(returned, Sequence):
+        return TorchModel(returned)
+    if not 2 <= len(returned) <= 3:
+        raise InputError(
+            f"{reference}: must return a module, (module, example inputs) or (module, example inputs, "
+            f"dynamic shapes), not {len(returned)} values"
+        )
+    return TorchModel(*returned)
+
+
+#: Metadata keys of PyTorch's exporter: the submodules and the program node that an ONNX node comes from.
+_SCOPES, _SOURCE = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.fx_node"
+#: Quantization operator of PT2E, whose integer range may be narrower than its type's.
+_QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
+_NO_EXAMPLE = (
+    "{}: a module is exported with example inputs, which there are none of: return (module, example inputs), or give "
+    "a file of samples, or example= in Python"
+)
+
+
+def exported(torch: Any, model: Any, example: Any, dynamic_shapes: Any, title: str) -> Any:
+    """The exported program of a module in evaluation mode.
+
+    Parameters
+    ----------
+    torch : module
+        The imported package torch.
+    model, example, dynamic_shapes
+        As for `compiler.frontends.torch_module.read_module`.
+    title : str
+        Name of the module for error messages.
+
+    Raises
+    ------
+    InputError
+        The model is not a module, has no example inputs, or cannot be exported.
+    """
+    if isinstance(model, torch.export.ExportedProgram):
+        return model
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"{title}: must be a torch.nn.Module, not {shown(model)}")
+    if example is None:
+        raise InputError(_NO_EXAMPLE.format(title))
+    args, named = _arguments(torch, example, title)
+    with _inference(torch, model):
+        return guarded(
+            lambda: torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes),
+            f"{title} cannot be exported",
+            right=_advice,
+        )
+
+
+def _arguments(torch: Any, example: Any, title: str) -> tuple[tuple, dict[str, Any]]:
+    """Example inputs as arguments of `forward`."""
+    if isinstance(example, Mapping):
+        return (), {name: _tensor(torch, each, title) for name, each in example.items()}
+    examples = example if isinstance(example, tuple | list) else (example,)
+    return tuple(_tensor(torch, each, title) for each in examples), {}
+
+
+def _tensor(torch: Any, value: Any, title: str) -> Any:
+    """Convert an array to a tensor; tensors and nested structures of tensors are returned unchanged."""
+    if isinstance(value, np.ndarray | np.generic):
+        return torch.from_numpy(np.array(value))
+    if isinstance(value, torch.Tensor | tuple | list | Mapping):
+        return value
+    raise InputError(f"{title}: example inputs must be tensors or arrays, not {shown(value)}")
+
+
+def _advice(error: str) -> str:
+    """Advice to append to a PyTorch export error; empty if the message suffices."""
+    if "data-dependent" in error or "GuardOnDataDependent" in error:
+        return "; what depends on values must be written with torch.where or torch.cond, not with `if`"
+    return ""
+
+
+@contextmanager
+def _inference(torch: Any, model: Any) -> Iterator[None]:
+    """Context in which the module is in evaluation mode; its training flags are restored on exit."""
+    before = {module: module.training for module in model.modules()}
+    try:
+        # A previously exported module has its mode fixed and rejects eval().
+        if not isinstance(model, torch.fx.GraphModule):
+            model.eval()
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def check_outputs(program: Any, title: str) -> None:
+    """Check that a program returns tensors or None only.
+
+    Raises
+    ------
+    InputError
+        An output is of another type, for example a number.
+    """
+    for name, output in zip(_output_names(program), program.graph_signature.user_outputs, strict=True):
+        if not isinstance(output, str | None):
+            raise InputError(f"{title}: {name} must be a tensor, not {shown(output)}")
+
+
+def named(model: Any, program: Any) -> None:
+    """Name inputs, outputs and nodes of an exported ONNX model after the user's parameters and submodules.
+
+    Parameters
+    ----------
+    model : onnx_ir.Model
+        ONNX model exported from the program; changed in place.
+    program : torch.export.ExportedProgram
+        The program that the model was exported from.
+    """
+    signature = program.graph_signature
+    outputs = zip(_output_names(program), signature.user_outputs, strict=True)
+    _rename(model.graph.outputs, [name for name, output in outputs if output is not None])
+    _rename(model.graph.inputs, list(signature.user_inputs))
+    sources = Counter(node.metadata_props.get(_SOURCE) for node in model.graph)
+    for node in model.graph:
+        scopes = [scope for scope in _list(node.metadata_props.get(_SCOPES, "")) if scope]
+        if scopes:
+            unique = sources[node.metadata_props.get(_SOURCE)] == 1
+            node.name = "/".join([*scopes[-2:], *(() if unique else (node.op_type,))])
+
+
+def _rename(values: Any, names: list[Any]) -> None:
+    """Rename values if they are distinct and there is one name for each."""
+    if len({id(value) for value in values}) == len(values) == len(names):
+        for value, name in zip(values, names, strict=True):
+            value.name = str(name)
+
+
+def _output_names(program: Any) -> list[str]:
+    """Names of the returned tensors: `output`, or `output_0` and so on, or the keys of a returned dict."""
+    pytree = importlib.import_module("torch.utils._pytree")
+    spec = program.call_spec.out_spec
+    paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(spec.num_leaves)), spec))
+    keys = [pytree.keystr(path) for path, _ in paths]  # such as ['scores'][0]
+    words = [re.findall(r"\w+", key) for key in keys]
+    return [
+        "_".join(parts if key[1:2] in "'\"" and key else ["output", *parts])
+        for key, parts in zip(keys, words, strict=True)
+    ]
+
+
+def _list(text: str) -> list[str]:
+    """Parse the exporter's metadata, the repr of a list of strings; an empty list if it is anything else."""
+    try:
+        value = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError):
+        return []
+    return [str(each) for each in value] if isinstance(value, list) else []
+
+
+def translations(torch: Any, program: Any) -> dict[Callable, Callable]:
+    """ONNX translations of quantizations to less than a type's full range, whose limits PyTorch's exporter ignores."""
+    nodes = (node for node in program.graph.nodes if str(node.target) == _QUANTIZE)
+    return dict.fromkeys((node.target for node in nodes if _narrow(torch, *node.args[3:6])), _quantize)
+
+
+def _narrow(torch: Any, low: int, high: int, dtype: Any) -> bool:
+    limits = torch.iinfo(dtype)
+    return low > limits.min or high < limits.max
+
+
+def _quantize(input: Any, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: int) -> Any:
+    """A clip to the narrow range, then a QuantizeLinear; the importer merges the clip into the producer."""
+    op = importlib.import_module("onnxscript").opset18
+    ir = importlib.import_module("onnx_ir")
+    low, high = (np.float32(scale * (limit - zero_point)) for limit in (quant_min, quant_max))
+    zero = np.array(zero_point, ir.DataType(dtype).numpy())
+    bounds = (op.Constant(value=ir.tensor(np.array(each))) for each in (low, high))
+    return op.QuantizeLinear(op.Clip(input, *bounds), scale, op.Constant(value=ir.tensor(zero)))

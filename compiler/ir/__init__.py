@@ -1,1 +1,1 @@
-"""The graph that every model becomes: tensors, nodes, and what may be asked of them."""
+"""Intermediate representation of models: graphs of tensors and nodes."""

@@ -1,30 +1,29 @@
-"""Control flow in the graph: what operands, subgraphs and outputs of `if` and `loop` are to one another.
+"""Control flow in the graph: correspondence of the operands, subgraphs and outputs of `if` and `loop`.
 
-`if` has a condition and what its subgraphs need from outside; both subgraphs have an input for each of these, and make
-the outputs.
+The operands of `if` are a condition and the tensors that its subgraphs capture. Both subgraphs have an input for each
+captured tensor, and compute the outputs.
 
-`loop` has a condition, the most iterations (int64), its first *states*, what it *scans* (a slice of it along the first
-dimension for each iteration) and what its subgraph needs besides. The subgraph has inputs for the number of the
-iteration (int64), the states, a slice of each scanned operand and the rest. It makes the condition of the next
-iteration, the next states, and slices that are *stacked*. Outputs are the last states and the stacks.
+The operands of `loop` are a condition, the maximum number of iterations (int64), the initial *states*, the *scanned*
+tensors (of which each iteration reads a slice along the first dimension) and the other captured tensors. The inputs of
+the subgraph are the iteration number (int64), the states, a slice of each scanned tensor and the captured tensors. It
+computes the condition of the next iteration, the next states, and slices to be *stacked*. The outputs are the last
+states and the stacks.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 
 _T = TypeVar("_T")
 #: Inputs and outputs of a subgraph.
 Ends = tuple[Sequence[Tensor], Sequence[Tensor]]
 
-_ONE = Quantization((1.0,), (0,))
-
 
 @dataclass(frozen=True)
 class LoopOperands(Generic[_T]):
-    """Operands of a loop, by what they are for."""
+    """Operands of a loop by role."""
 
     condition: _T
     trips: _T
@@ -34,7 +33,7 @@ class LoopOperands(Generic[_T]):
 
 
 def loop_operands(attributes: Mapping[str, Any], operands: Sequence[_T]) -> LoopOperands[_T]:
-    """The operands of a loop apart."""
+    """Split the operands of a loop by role."""
     first, second = 2 + attributes["states"], 2 + attributes["states"] + len(attributes["scanned"])
     return LoopOperands(
         operands[0], operands[1], [*operands[2:first]], [*operands[first:second]], [*operands[second:]]
@@ -48,7 +47,7 @@ def mismatch(
     bodies: Sequence[Ends],
     outputs: Sequence[Tensor],
 ) -> str | None:
-    """What is wrong with a node of control flow; None if nothing is."""
+    """Describe the first inconsistency of a control-flow node; None if it is valid."""
     if operands[0].dtype != "bool" or operands[0].elements != 1:
         return f"its condition {operands[0].name!r} must be one bool, not {kind(operands[0])}"
     return _if(operands, bodies, outputs) if op == "if" else _loop(attributes, operands, bodies[0], outputs)
@@ -97,7 +96,7 @@ def _loop(
 def _differ(
     outside: Sequence[Tensor], inside: Sequence[Tensor], what: str, *, sliced: bool = False
 ) -> str | None:
-    """Where tensors outside and inside of a subgraph are not alike; # in `what` stands for their number."""
+    """Describe the first difference between tensors outside and inside a subgraph; # in `what` becomes the index."""
     if len(outside) != len(inside):
         return f"{what.replace(' #', '')}: there must be {len(outside)}, not {len(inside)}"
     for number, (a, b) in enumerate(zip(outside, inside, strict=True)):
@@ -109,22 +108,22 @@ def _differ(
 
 
 def _meaning(tensor: Tensor) -> Quantization | None:
-    """Integers that stand for themselves need not say so."""
-    return None if tensor.quantization == _ONE else tensor.quantization
+    """Quantization of a tensor; the identity quantization counts as none."""
+    return None if tensor.quantization == IDENTITY else tensor.quantization
 
 
 def kind(tensor: Tensor) -> str:
-    """Type and shape of a tensor, for messages."""
+    """Type, shape and quantization of a tensor, for messages."""
     q = tensor.quantization
     meaning = "" if q is None else f" * {q.scale[0]:.6g} @ {q.zero_point[0]}" if q.whole else " by axis"
     return f"{tensor.dtype}{list(tensor.shape)}{meaning}"
 
 
 def truth(value: Any) -> bool:
-    """The one bool of a condition."""
+    """Value of a condition tensor as a bool."""
     return bool(value.reshape(-1)[0])
 
 
 def whole(value: Any) -> int:
-    """The one integer of a trip count, none below zero."""
+    """Value of a trip count tensor, at least 0."""
     return max(int(value.reshape(-1)[0]), 0)

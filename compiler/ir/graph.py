@@ -1,23 +1,27 @@
-"""The graph: nodes in an order in which they can run, and the tensors between them."""
+"""Graph of nodes in topological order and the tensors between them; graphs built from nodes of another."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.control import Ends, mismatch
+from compiler.ir.identity import identity
 from compiler.ir.ops import KINDS, OPS, Attributes
-from compiler.ir.tensor import Tensor
-from hw.errors import InputError
+from compiler.ir.tensor import IDENTITY, Tensor, signature
+from hw.errors import InputError, shown
 
-#: Characters of an attribute in a listing.
-_MOST_SHOWN = 120
+#: Maximum number of characters of an attribute in a listing.
+_MAX_SHOWN = 120
 
 
 class GraphError(InputError):
-    """A model, or what a pass made of it, is no graph that could run."""
+    """A model, or the result of a pass, is not a valid graph."""
 
 
+@identity("Node", "name", "op", "inputs", "outputs", "attributes", "bodies")
 @dataclass(frozen=True, eq=False)
 class Node:
     """One operator.
@@ -25,17 +29,17 @@ class Node:
     Parameters
     ----------
     name : str
-        Unique in its graph; for the user, who knows the node by it.
+        Name that is unique in the graph; shown to the user.
     op : str
         One of `compiler.ir.ops.OPS`.
     inputs : tuple of str
-        Tensors in the operator's order.
+        Names of the input tensors in the operator's order.
     outputs : tuple of str
-        Tensors it makes.
+        Names of the tensors that the node computes.
     attributes : dict
-        As the operator's Spec says.
+        Attribute values, as defined by the operator's Spec.
     bodies : tuple of Graph
-        Subgraphs of control flow; what they need from outside are operands.
+        Subgraphs of control flow; tensors that they use from outside are operands of the node.
     """
 
     name: str
@@ -69,7 +73,7 @@ class Node:
 
     @property
     def operator(self) -> str:
-        """What a user calls its operator."""
+        """Name of the operator in the source model."""
         return self.attributes.get("operator", self.op)
 
     def __str__(self) -> str:
@@ -79,28 +83,28 @@ class Node:
 
 
 def _short(value: object) -> str:
-    """An attribute as a listing shows it."""
+    """Truncated text of an attribute for listings."""
     text = str(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 class Graph:
-    """A model.
+    """A model as nodes and tensors.
 
-    Nodes stand in the order in which they were added, which must be one in which they can run; passes build a new
-    graph rather than change one.
+    Nodes are stored in the order of addition, which must be topological; passes build a new graph instead of
+    modifying one.
 
     Parameters
     ----------
     name : str
-        For reports.
+        Name of the model for reports.
 
     Attributes
     ----------
     tensors, nodes : dict
-        By name.
+        Tensors and nodes by name.
     inputs, outputs : list of str
-        Tensors that come from, go to the user.
+        Names of the tensors that the user supplies and receives.
     """
 
     def __init__(self, name: str):
@@ -113,9 +117,9 @@ class Graph:
         self._consumers: dict[str, list[Node]] = {}
 
     def add_tensor(self, tensor: Tensor) -> Tensor:
-        """Add a tensor; whoever makes it comes later."""
+        """Add a tensor; its producer is added later."""
         if tensor.name in self.tensors:
-            raise GraphError(f"tensor {tensor.name!r} is there twice")
+            raise GraphError(f"tensor {tensor.name!r} is defined twice")
         self.tensors[tensor.name] = tensor
         return tensor
 
@@ -125,23 +129,23 @@ class Graph:
         return self.add_tensor(tensor)
 
     def add_node(self, node: Node) -> Node:
-        """Add a node whose inputs are inputs of the graph, constants, or made by nodes that were added before.
+        """Add a node whose inputs are inputs of the graph, constants, or outputs of nodes that were added before.
 
         Raises
         ------
         GraphError
-            They are not, or a tensor has a maker already.
+            An input is not available, or an output has a producer already.
         """
         if node.name in self.nodes:
-            raise GraphError(f"node {node.name!r} is there twice")
+            raise GraphError(f"node {node.name!r} is defined twice")
         for name in node.inputs:
             tensor = self._known(name, node)
             if not (tensor.constant or name in self._producer or name in self.inputs):
-                raise GraphError(f"node {node.name!r}: nothing makes its input {name!r} before it runs")
+                raise GraphError(f"node {node.name!r}: its input {name!r} is not computed before it runs")
         for name in node.outputs:
             tensor = self._known(name, node)
             if tensor.constant or name in self._producer or name in self.inputs:
-                raise GraphError(f"node {node.name!r}: its output {name!r} is made already")
+                raise GraphError(f"node {node.name!r}: its output {name!r} already has a producer")
         if node.bodies:
             outputs = [self.tensors[name] for name in node.outputs]
             bodies = [each.ends for each in node.bodies]
@@ -155,27 +159,27 @@ class Graph:
         return node
 
     def finish(self, outputs: list[str]) -> "Graph":
-        """Name the outputs; returns the graph itself.
+        """Set the outputs and return the graph.
 
         Raises
         ------
         GraphError
-            Nothing makes one of them.
+            An output is not computed by any node.
         """
         for name in outputs:
             if name not in self.tensors or not self._available(name):
-                raise GraphError(f"nothing makes the output {name!r}")
+                raise GraphError(f"no node computes the output {name!r}")
         self.outputs = list(outputs)
         return self
 
     @property
     def ends(self) -> Ends:
-        """Tensors that come in and go out."""
+        """Input and output tensors."""
         ins, outs = ([self.tensors[name] for name in names] for names in (self.inputs, self.outputs))
         return ins, outs
 
     def producer(self, tensor: str) -> Node | None:
-        """The node that makes a tensor; None for inputs and constants."""
+        """The node that computes a tensor; None for inputs and constants."""
         return self._producer.get(tensor)
 
     def consumers(self, tensor: str) -> list[Node]:
@@ -187,7 +191,7 @@ class Graph:
         return [self.tensors[name] for name in node.inputs]
 
     def out(self, node: Node) -> Tensor:
-        """The output tensor of a node that has one."""
+        """The output tensor of a node with exactly one output."""
         (name,) = node.outputs
         return self.tensors[name]
 
@@ -195,7 +199,7 @@ class Graph:
         return iter(self.nodes.values())
 
     def walk(self) -> "Iterator[tuple[Graph, Node]]":
-        """All nodes, those of subgraphs behind the node that has them, each with the graph it is in."""
+        """Iterate over all nodes with their graphs, in preorder: a node precedes the nodes of its subgraphs."""
         for node in self:
             yield self, node
             for body in node.bodies:
@@ -208,9 +212,9 @@ class Graph:
             view.add_node(node.name, node=node)
         for node in self:
             for name in node.inputs:
-                maker = self._producer.get(name)
-                if maker is not None:
-                    view.add_edge(maker.name, node.name, key=name, bytes=self.tensors[name].bytes)
+                producer = self._producer.get(name)
+                if producer is not None:
+                    view.add_edge(producer.name, node.name, key=name, bytes=self.tensors[name].bytes)
         return view
 
     def _known(self, name: str, node: Node) -> Tensor:
@@ -221,14 +225,96 @@ class Graph:
     def _available(self, name: str) -> bool:
         return name in self._producer or name in self.inputs or self.tensors[name].constant
 
+    def __repr__(self) -> str:
+        return f"<Graph {shown(self.name)}: {len(self.nodes)} nodes; {signature(*self.ends)}>"
+
     def __str__(self) -> str:
         return "\n".join(self._lines(f"graph {self.name}"))
 
     def _lines(self, title: str) -> list[str]:
         lines = [f"{title}(", *(f"    {self.tensors[name]}" for name in self.inputs), ") {"]
         for node in self:
-            made = ", ".join(str(self.tensors[name]) for name in node.outputs)
-            lines.append(f"    {made} = {node}  ; {node.name}")
-            for called, body in zip(OPS[node.op].bodies, node.bodies, strict=True):
-                lines += [f"        {line}" for line in body._lines(called)]
+            outputs = ", ".join(str(self.tensors[name]) for name in node.outputs)
+            lines.append(f"    {outputs} = {node}  ; {node.name}")
+            for title, body in zip(OPS[node.op].bodies, node.bodies, strict=True):
+                lines += [f"        {line}" for line in body._lines(title)]
         return [*lines, f"    return {', '.join('%' + name for name in self.outputs)}", "}"]
+
+
+def rebuild(
+    graph: Graph,
+    nodes: Iterable[Node],
+    *,
+    inputs: Iterable[str] | None = None,
+    outputs: Iterable[str] | None = None,
+    changed: Mapping[str, Tensor] | None = None,
+) -> Graph:
+    """Build a graph of the given nodes and the tensors that they use.
+
+    Parameters
+    ----------
+    graph : Graph
+        Source of the tensors.
+    nodes : iterable of Node
+        Nodes of the new graph in topological order.
+    inputs, outputs : iterables of str, optional
+        Inputs and outputs of the new graph; default: those of `graph`.
+    changed : mapping, optional
+        Replacement tensors by name.
+    """
+    new = Graph(graph.name)
+    chosen = list(nodes)
+    ins = list(graph.inputs if inputs is None else inputs)
+    outs = list(graph.outputs if outputs is None else outputs)
+    tensors = graph.tensors | dict(changed or {})
+    for name in ins:
+        new.add_input(tensors[name])
+    for name in dict.fromkeys(name for node in chosen for name in (*node.inputs, *node.outputs)):
+        if name not in new.tensors:
+            new.add_tensor(tensors[name])
+    for name in outs:
+        if name not in new.tensors:
+            new.add_tensor(tensors[name])
+    for node in chosen:
+        new.add_node(node)
+    return new.finish(outs)
+
+
+_TIMES = ":times_over_"
+
+
+def times_over(graph: Graph, name: str) -> int:
+    """Number of copies of the model's data in a tensor, because its consumer's weights were split into parts."""
+    producer = graph.producer(name)
+    _, found, count = producer.name.rpartition(_TIMES) if producer else ("", "", "")
+    return int(count) if found else 1
+
+
+def random_input(rng: np.random.Generator, tensor: Tensor, bounds: Mapping[str, int]) -> NDArray:
+    """Generate a random value for an input.
+
+    Floats are standard normal. Integers that are indices are below their bound in `bounds`, by name of the input. Other
+    8-bit, 16-bit or quantized integers cover the range of their type, as images and audio do; wider ones are 0 or 1, as
+    masks and counts are.
+
+    Raises
+    ------
+    InputError
+        The input does not fit in memory.
+    """
+    dtype = np.dtype(tensor.dtype)
+    try:
+        if dtype.kind == "f":
+            return rng.standard_normal(tensor.shape).astype(dtype)
+        if dtype.kind == "b":
+            return rng.integers(0, 2, tensor.shape).astype(dtype)
+        limits = np.iinfo(dtype)
+        plain = dtype.itemsize > 2 and tensor.quantization in (None, IDENTITY)
+        end = bounds.get(tensor.name, 2 if plain else None)
+        if end is not None:
+            return rng.integers(0, min(end - 1, limits.max), tensor.shape, dtype, endpoint=True)
+        return rng.integers(limits.min, limits.max, tensor.shape, dtype, endpoint=True)
+    except MemoryError:
+        raise InputError(
+            f"input {tensor.name!r} of {tensor.elements:,} elements does not fit in memory"
+        ) from None

@@ -1,13 +1,16 @@
-"""The operators of the graph: a small set that every model is rewritten into.
+"""The operators of the graph, a small set to which every model is converted.
 
-Images lie as (batch, height, width, channels), weights of convolutions as (output channels, kernel height, kernel
-width, input channels of a group), those of depthwise convolutions as (kernel height, kernel width, channels), those of
-dense layers as (outputs, inputs). A front end transposes what its format has otherwise.
+Layouts: images are (batch, height, width, channels), weights of convolutions (output channels, kernel height, kernel
+width, input channels of a group), of depthwise convolutions (kernel height, kernel width, channels), of dense layers
+(outputs, inputs). Front ends transpose the tensors of formats with other layouts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
+
+from compiler.ir.tensor import Quantization
 
 Attributes = dict[str, Any]
 
@@ -60,7 +63,7 @@ def _edges(value: Any) -> bool:
     return isinstance(value, tuple) and all(_ints(v) and len(v) == 2 and min(v) >= 0 for v in value)
 
 
-#: Kinds of attributes: what they must be, and how that is called in a message.
+#: Kinds of attributes: the check of a value, and its description in messages.
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_int, "an integer"),
     "ints": (_ints, "a tuple of integers"),
@@ -77,26 +80,108 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+class QuantizedForm(StrEnum):
+    """Quantized form of an operator of a float model: what determines the scales of its operands and result."""
+
+    OWN = "own"  # operands and result have separate scales
+    SHARED = "shared"  # operands and result share one quantization
+    WEIGHTED = "weighted"  # constant weights are quantized symmetrically, optionally per output channel
+    NORM = "norm"  # constant factors stay float32
+
+
+class BatchRule(StrEnum):
+    """Condition under which an operator processes samples that are concatenated along the first axis independently."""
+
+    ALWAYS = "always"
+    WEIGHTS = "weights"  # weights are constant
+    ALIGNED = "aligned"  # operands are broadcast and have the same first axis
+    AXIS = "axis"  # `axis` is not the first
+    AXES = "axes"  # `axes` do not include the first
+    DENSE = "dense"
+    MATMUL = "matmul"
+    CONCAT = "concat"
+    TRANSPOSE = "transpose"
+    RESHAPE = "reshape"
+    SLICE = "slice"
+    PAD = "pad"
+    GATHER = "gather"
+
+
 @dataclass(frozen=True)
 class Spec:
-    """What a node of an operator must look like.
+    """Properties of an operator that passes, quantization and lowering use.
 
     Parameters
     ----------
     inputs : (int, int or None)
-        Least and greatest number of inputs; None: any.
-    attributes : dict
-        Kind of each attribute, all of them required.
+        Smallest and largest number of inputs; None: unlimited.
     text : str
-        What it computes.
+        Formula or description of the result, as in docs/operators.md.
+    attributes : dict
+        Kind of each attribute (a key of `KINDS`); all of them are required.
     bodies : tuple of str
-        What its subgraphs are called, if it is control flow.
+        Names of its subgraphs, for control flow.
+    table : bool
+        Elementwise function of one operand; on 8-bit integers the accelerator executes it as a table of 256 entries.
+    binary : bool
+        Function of two broadcast operands that FUSE computes.
+    elementwise : bool
+        Each element of the result depends on the elements at the same index of the operands only, so that a reshape of
+        the result equals the operator of reshaped operands.
+    moves : bool
+        The result consists of elements of the operands and padding only.
+    last_axis : bool
+        The accelerator executes it along the last axis only.
+    quantized : QuantizedForm or None
+        Quantized form in a float model that is quantized; None: it stays float, on the host.
+    weights_axis : int or None
+        Axis of the output channels of the weights, for `QuantizedForm.WEIGHTED`.
+    symmetric : bool
+        A constant operand is quantized without a zero point.
+    output : Quantization or None
+        Quantization of the result that TFLite requires.
+    batch : BatchRule or None
+        Rule for several samples at a time; None: such a graph is refused.
     """
 
     inputs: tuple[int, int | None]
     text: str
     attributes: dict[str, str] = field(default_factory=dict)
     bodies: tuple[str, ...] = ()
+    table: bool = False
+    binary: bool = False
+    elementwise: bool = False
+    moves: bool = False
+    last_axis: bool = False
+    quantized: QuantizedForm | None = None
+    weights_axis: int | None = None
+    symmetric: bool = False
+    output: Quantization | None = None
+    batch: BatchRule | None = None
+
+
+def unary(text: str, attributes: Mapping[str, str] | None = None, output: Quantization | None = None) -> Spec:
+    """Spec of an elementwise function of one operand, a lookup table on 8-bit integers.
+
+    Parameters
+    ----------
+    text : str
+        Formula of the function, for docs/operators.md.
+    attributes : dict or None
+        Kind of each attribute.
+    output : Quantization or None
+        Quantization of the result that TFLite requires.
+    """
+    return Spec(
+        (1, 1),
+        text,
+        dict(attributes or {}),
+        table=True,
+        elementwise=True,
+        quantized=QuantizedForm.OWN,
+        output=output,
+        batch=BatchRule.ALWAYS,
+    )
 
 
 _WINDOW = {"kernel": "pair", "strides": "pair", "pads": "pads"}
@@ -104,93 +189,262 @@ _CONV = {"strides": "pair", "pads": "pads", "dilations": "pair"}
 
 #: Operators by name. Optional inputs come last; a bias has the scale of input times weights and no zero point.
 OPS: dict[str, Spec] = {
-    "conv2d": Spec((2, 3), "convolution of x with weights, plus bias", _CONV | {"groups": "positive"}),
-    "depthwise_conv2d": Spec((2, 3), "convolution of each channel with weights of its own, plus bias", _CONV),
+    "conv2d": Spec(
+        (2, 3),
+        "convolution of x with weights, plus bias",
+        _CONV | {"groups": "positive"},
+        quantized=QuantizedForm.WEIGHTED,
+        weights_axis=0,
+        batch=BatchRule.WEIGHTS,
+    ),
+    "depthwise_conv2d": Spec(
+        (2, 3),
+        "convolution of each channel with its own weights, plus bias",
+        _CONV,
+        quantized=QuantizedForm.WEIGHTED,
+        weights_axis=2,
+        batch=BatchRule.WEIGHTS,
+    ),
     "conv_transpose2d": Spec(
-        (2, 3), "transposed convolution, plus bias", _CONV | {"groups": "positive", "output_pads": "ints"}
+        (2, 3),
+        "transposed convolution, plus bias",
+        _CONV | {"groups": "positive", "output_pads": "ints"},
+        quantized=QuantizedForm.WEIGHTED,
+        weights_axis=0,
+        batch=BatchRule.WEIGHTS,
     ),
-    "dense": Spec((2, 3), "x times transposed weights, plus bias, over the last dimension"),
-    "matmul": Spec((2, 2), "product of two stacks of matrices"),
-    "add": Spec((2, 2), "sum"),
-    "sub": Spec((2, 2), "difference"),
-    "mul": Spec((2, 2), "product"),
-    "clip": Spec((1, 1), "x within low..high, in real numbers", {"low": "real", "high": "real"}),
-    "leaky_relu": Spec((1, 1), "x, times alpha where negative", {"alpha": "real"}),
-    "prelu": Spec((2, 2), "x, times the slope of its channel, or of its element, where negative"),
-    "sigmoid": Spec((1, 1), "1 / (1 + exp(-x))"),
-    "tanh": Spec((1, 1), "hyperbolic tangent"),
-    "hard_swish": Spec((1, 1), "x * clip(x + 3, 0, 6) / 6"),
-    "gelu": Spec((1, 1), "x * Phi(x), or its tanh approximation", {"tanh": "bool"}),
-    "silu": Spec((1, 1), "x * sigmoid(x)"),
-    "exp": Spec((1, 1), "exponential"),
-    "log": Spec((1, 1), "natural logarithm"),
-    "abs": Spec((1, 1), "magnitude"),
-    "sqrt": Spec((1, 1), "square root"),
-    "rsqrt": Spec((1, 1), "1 / sqrt(x)"),
-    "elu": Spec((1, 1), "x, or alpha * (exp(x) - 1) where negative", {"alpha": "real"}),
-    "softplus": Spec((1, 1), "log(1 + exp(x))"),
-    "mish": Spec((1, 1), "x * tanh(log(1 + exp(x)))"),
-    "max_pool2d": Spec((1, 1), "greatest of each window; padding is never greatest", _WINDOW),
+    "dense": Spec(
+        (2, 3),
+        "x times transposed weights, plus bias, over the last dimension",
+        quantized=QuantizedForm.WEIGHTED,
+        weights_axis=0,
+        batch=BatchRule.DENSE,
+    ),
+    "matmul": Spec(
+        (2, 2),
+        "product of two stacks of matrices",
+        quantized=QuantizedForm.OWN,
+        symmetric=True,
+        batch=BatchRule.MATMUL,
+    ),
+    "add": Spec(
+        (2, 2), "sum", binary=True, elementwise=True, quantized=QuantizedForm.OWN, batch=BatchRule.ALIGNED
+    ),
+    "sub": Spec(
+        (2, 2),
+        "difference",
+        binary=True,
+        elementwise=True,
+        quantized=QuantizedForm.OWN,
+        batch=BatchRule.ALIGNED,
+    ),
+    "mul": Spec(
+        (2, 2),
+        "product",
+        binary=True,
+        elementwise=True,
+        quantized=QuantizedForm.OWN,
+        symmetric=True,
+        batch=BatchRule.ALIGNED,
+    ),
+    "clip": unary("x within low..high, in real numbers", {"low": "real", "high": "real"}),
+    "leaky_relu": unary("x, times alpha where negative", {"alpha": "real"}),
+    "prelu": Spec(
+        (2, 2),
+        "x, times the slope of its channel, or of its element, where negative",
+        quantized=QuantizedForm.OWN,
+        symmetric=True,
+        batch=BatchRule.ALIGNED,
+    ),
+    "sigmoid": unary("1 / (1 + exp(-x))", output=Quantization.of(1 / 256, -128)),
+    "tanh": unary("hyperbolic tangent", output=Quantization.of(1 / 128, 0)),
+    "hard_swish": unary("x * clip(x + 3, 0, 6) / 6"),
+    "gelu": unary("x * Phi(x), or its tanh approximation", {"tanh": "bool"}),
+    "silu": unary("x * sigmoid(x)"),
+    "exp": unary("exponential"),
+    "log": unary("natural logarithm"),
+    "abs": unary("magnitude"),
+    "sqrt": unary("square root"),
+    "rsqrt": unary("1 / sqrt(x)"),
+    "elu": unary("x, or alpha * (exp(x) - 1) where negative", {"alpha": "real"}),
+    "softplus": unary("log(1 + exp(x))"),
+    "mish": unary("x * tanh(log(1 + exp(x)))"),
+    "max_pool2d": Spec(
+        (1, 1),
+        "maximum of each window, ignoring padding",
+        _WINDOW,
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.ALWAYS,
+    ),
     "avg_pool2d": Spec(
-        (1, 1), "mean of each window, padding left out unless counted", _WINDOW | {"count_pads": "bool"}
+        (1, 1),
+        "mean of each window, ignoring padding unless `count_pads`",
+        _WINDOW | {"count_pads": "bool"},
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.ALWAYS,
     ),
-    "reduce_sum": Spec((1, 1), "sum over axes", {"axes": "ints", "keep": "bool"}),
-    "reduce_mean": Spec((1, 1), "mean over axes", {"axes": "ints", "keep": "bool"}),
-    "reduce_max": Spec((1, 1), "maximum over axes", {"axes": "ints", "keep": "bool"}),
-    "reduce_min": Spec((1, 1), "minimum over axes", {"axes": "ints", "keep": "bool"}),
+    "reduce_sum": Spec(
+        (1, 1),
+        "sum over axes",
+        {"axes": "ints", "keep": "bool"},
+        quantized=QuantizedForm.OWN,
+        batch=BatchRule.AXES,
+    ),
+    "reduce_mean": Spec(
+        (1, 1),
+        "mean over axes",
+        {"axes": "ints", "keep": "bool"},
+        quantized=QuantizedForm.OWN,
+        batch=BatchRule.AXES,
+    ),
+    "reduce_max": Spec(
+        (1, 1),
+        "maximum over axes",
+        {"axes": "ints", "keep": "bool"},
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.AXES,
+    ),
+    "reduce_min": Spec(
+        (1, 1),
+        "minimum over axes",
+        {"axes": "ints", "keep": "bool"},
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.AXES,
+    ),
     "cumsum": Spec(
         (1, 1),
-        "sum of each element and those before it along an axis, or after it if reverse; without itself if exclusive",
+        "cumulative sum along an axis, from the end if `reverse`, without the element itself if `exclusive`",
         {"axis": "int", "exclusive": "bool", "reverse": "bool"},
+        last_axis=True,
+        quantized=QuantizedForm.OWN,
     ),
-    "softmax": Spec((1, 1), "softmax of beta * x along an axis", {"axis": "int", "beta": "real"}),
+    "softmax": Spec(
+        (1, 1),
+        "softmax of beta * x along an axis",
+        {"axis": "int", "beta": "real"},
+        last_axis=True,
+        quantized=QuantizedForm.OWN,
+        output=Quantization.of(1 / 256, -128),
+        batch=BatchRule.AXIS,
+    ),
     "layer_norm": Spec(
-        (1, 3), "(x - mean) / sqrt(variance + epsilon) * gamma + beta", {"axis": "int", "epsilon": "real"}
+        (1, 3),
+        "(x - mean) / sqrt(variance + epsilon) * gamma + beta",
+        {"axis": "int", "epsilon": "real"},
+        quantized=QuantizedForm.NORM,
+        batch=BatchRule.AXIS,
     ),
-    "rms_norm": Spec((1, 2), "x / sqrt(mean square + epsilon) * gamma", {"axis": "int", "epsilon": "real"}),
-    "transpose": Spec((1, 1), "dimensions in another order", {"perm": "ints"}),
-    "reshape": Spec((1, 1), "the same elements in another shape", {"shape": "ints"}),
-    "concat": Spec((1, None), "one after the other along an axis", {"axis": "int"}),
-    "slice": Spec((1, 1), "part of each dimension", {"starts": "ints", "sizes": "ints", "steps": "ints"}),
-    "pad": Spec((1, 1), "a value around x", {"pads": "edges", "value": "real"}),
-    "gather": Spec((2, 2), "rows of x along an axis, by index", {"axis": "int"}),
-    "resize_nearest": Spec((1, 1), "nearest neighbour", {"size": "pair", "centers": "bool"}),
-    "quantize": Spec((1, 1), "integers of the output's quantization that come nearest to x"),
-    "dequantize": Spec((1, 1), "the real numbers x stands for"),
-    "dynamic_quantize": Spec((1, 1), "bytes of x: steps of 1/255 of its range, zero among them"),
-    "dynamic_scale": Spec((1, 1), "the step of dynamic_quantize"),
-    "dynamic_zero": Spec((1, 1), "the byte that stands for zero in dynamic_quantize"),
-    "requantize": Spec((1, 1), "the same numbers in the output's quantization"),
+    "rms_norm": Spec(
+        (1, 2),
+        "x / sqrt(mean square + epsilon) * gamma",
+        {"axis": "int", "epsilon": "real"},
+        quantized=QuantizedForm.NORM,
+        batch=BatchRule.AXIS,
+    ),
+    "transpose": Spec(
+        (1, 1),
+        "permuted dimensions",
+        {"perm": "ints"},
+        moves=True,
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.TRANSPOSE,
+    ),
+    "reshape": Spec(
+        (1, 1),
+        "the same elements in another shape",
+        {"shape": "ints"},
+        moves=True,
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.RESHAPE,
+    ),
+    "concat": Spec(
+        (1, None),
+        "concatenation along an axis",
+        {"axis": "int"},
+        moves=True,
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.CONCAT,
+    ),
+    "slice": Spec(
+        (1, 1),
+        "strided slice of each dimension",
+        {"starts": "ints", "sizes": "ints", "steps": "ints"},
+        moves=True,
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.SLICE,
+    ),
+    "pad": Spec(
+        (1, 1),
+        "x padded with a value",
+        {"pads": "edges", "value": "real"},
+        moves=True,
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.PAD,
+    ),
+    "gather": Spec(
+        (2, 2),
+        "rows of x along an axis, by index",
+        {"axis": "int"},
+        moves=True,
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.GATHER,
+    ),
+    "resize_nearest": Spec(
+        (1, 1),
+        "nearest-neighbour resizing",
+        {"size": "pair", "centers": "bool"},
+        moves=True,
+        quantized=QuantizedForm.SHARED,
+        batch=BatchRule.ALWAYS,
+    ),
+    "quantize": Spec((1, 1), "x rounded to integers of the output's quantization", batch=BatchRule.ALWAYS),
+    "dequantize": Spec((1, 1), "the real numbers that x represents", batch=BatchRule.ALWAYS),
+    "dynamic_quantize": Spec((1, 1), "x quantized to uint8 by its range, extended to include zero"),
+    "dynamic_scale": Spec((1, 1), "the scale of dynamic_quantize"),
+    "dynamic_zero": Spec((1, 1), "the zero point of dynamic_quantize"),
+    "requantize": Spec(
+        (1, 1), "x converted to the output's quantization", table=True, batch=BatchRule.ALWAYS
+    ),
     "table": Spec(
         (1, 1),
-        "entry q & 255 of 256, for each integer q of 8 bits: what a chain of `operator`s makes of it",
+        "entry q & 255 of a table for each 8-bit integer q; the table is the chain of functions `operator`",
         {"table": "bytes", "operator": "text"},
+        table=True,
+        batch=BatchRule.ALWAYS,
     ),
     "function": Spec(
         (1, 1),
-        "a function of each number, by ONNX's reference; `model`, in base 64, is of that node",
+        "an elementwise ONNX function; `model` is the single-node model in base 64",
         {"operator": "text", "model": "text"},
+        table=True,
+        quantized=QuantizedForm.OWN,
+        batch=BatchRule.ALWAYS,
     ),
     "onnx": Spec(
         (0, None),
-        "an output of an operator of ONNX that only the host has; `model`, in base 64, is of that node",
+        "an output of an ONNX operator that only the host supports; `model` is the single-node model in base 64",
         {"operator": "text", "model": "text", "number": "int", "why": "text"},
     ),
-    "equal": Spec((2, 2), "whether numbers are the same"),
-    "less": Spec((2, 2), "whether those of the first are less"),
-    "less_equal": Spec((2, 2), "whether those of the first are less or the same"),
-    "logical_and": Spec((2, 2), "whether both are true"),
-    "logical_or": Spec((2, 2), "whether one is true"),
-    "logical_not": Spec((1, 1), "whether it is false"),
-    # Control flow; compiler/ir/control.py says what operands, subgraphs and outputs are to one another.
-    "if": Spec((1, None), "one subgraph or the other, by a condition", {}, ("then", "else")),
+    "floor_div": Spec((2, 2), "quotient of the stored numbers, rounded down", batch=BatchRule.ALIGNED),
+    "equal": Spec((2, 2), "a == b", batch=BatchRule.ALIGNED),
+    "less": Spec((2, 2), "a < b", batch=BatchRule.ALIGNED),
+    "less_equal": Spec((2, 2), "a <= b", batch=BatchRule.ALIGNED),
+    "logical_and": Spec((2, 2), "a and b", batch=BatchRule.ALIGNED),
+    "logical_or": Spec((2, 2), "a or b", batch=BatchRule.ALIGNED),
+    "logical_not": Spec((1, 1), "not x", batch=BatchRule.ALWAYS),
+    # Control flow; compiler/ir/control.py describes the operands, subgraphs and outputs.
+    "if": Spec((1, None), "one of two subgraphs, selected by a condition", {}, ("then", "else")),
     "loop": Spec(
         (2, None),
-        "a subgraph again and again, while a condition holds",
+        "a subgraph repeated while a condition holds",
         {"states": "count", "scanned": "signs", "stacked": "signs"},
         ("body",),
     ),
 }
 
-#: Operators that move elements and compute nothing; of `gather` the second operand says where they are.
-MOVING = frozenset(("reshape", "transpose", "slice", "pad", "concat", "gather", "resize_nearest"))
+#: Elementwise functions of one operand, which are lookup tables on 8-bit integers.
+TABLE_OPS = frozenset(name for name, spec in OPS.items() if spec.table)
+#: Functions of two broadcast operands that FUSE computes.
+BINARY_OPS = frozenset(name for name, spec in OPS.items() if spec.binary)
+#: Operators that only move elements; the second operand of `gather` has their indices.
+MOVING = frozenset(name for name, spec in OPS.items() if spec.moves)

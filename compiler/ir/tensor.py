@@ -1,33 +1,40 @@
-"""Tensors of the graph, and what their integers mean."""
+"""Tensors of the graph and their quantization."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: A tensor must fit the machine's 32-bit addresses.
+from compiler.ir.identity import identity
+from hw.errors import shown
+
+#: Maximum number of elements, so that a tensor fits 32-bit addresses.
 MOST_ELEMENTS = 1 << 31
+#: Maximum number of tensors listed per side of a signature.
+_MAX_SHOWN = 2
 
 
 def same_numbers(a: "Quantization | None", b: "Quantization | None") -> bool:
-    """Whether integers mean the same before and after a move of whole dimensions."""
+    """Return True if two quantizations are equal except for the position of the axis."""
     return a == b or (a is not None and b is not None and (a.scale, a.zero_point) == (b.scale, b.zero_point))
 
 
+@identity("Quantization", "scale", "zero_point", "axis")
 @dataclass(frozen=True)
 class Quantization:
-    """Affine meaning of integers: real = scale * (q - zero_point).
+    """Affine quantization of integers: real = scale * (q - zero_point).
 
     Parameters
     ----------
     scale : tuple of float
-        One for the tensor, or one for each index of `axis`; float32 values.
+        One scale for the tensor, or one for each index of `axis`; float32 values.
     zero_point : tuple of int
-        As many as there are scales.
+        One zero point for each scale.
     axis : int or None
-        Dimension whose indices have scales of their own.
+        Dimension with one scale per index; None: one scale for the tensor.
     """
 
     scale: tuple[float, ...]
@@ -50,11 +57,11 @@ class Quantization:
 
     @property
     def whole(self) -> bool:
-        """There is one scale for the whole tensor."""
+        """True if there is one scale for the whole tensor."""
         return self.axis is None
 
     def dequantized(self, values: NDArray) -> NDArray[np.float32]:
-        """The real numbers that integers of a tensor stand for."""
+        """Convert integers to the real numbers that they represent."""
         shape = [1] * values.ndim
         if self.axis is not None:
             shape[self.axis] = -1
@@ -63,6 +70,11 @@ class Quantization:
         return ((values.astype(np.int64) - zero) * scale).astype(np.float32)
 
 
+#: Identity quantization, of integers that represent their own value.
+IDENTITY = Quantization((1.0,), (0,))
+
+
+@identity("Tensor", "name", "shape", "dtype", "quantization", "data")
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """One value of the graph.
@@ -70,13 +82,13 @@ class Tensor:
     Parameters
     ----------
     name : str
-        Unique in its graph.
+        Name that is unique in the graph.
     shape : tuple of int
         Every dimension is known and positive; () is a scalar.
     dtype : str
         numpy's name: int8, uint8, int16, int32, int64, float32, bool.
     quantization : Quantization or None
-        What the integers mean; None if they are what they are.
+        Quantization of the integers; None: plain values.
     data : array or None
         Contents of a constant.
     """
@@ -112,8 +124,16 @@ class Tensor:
 
     @property
     def constant(self) -> bool:
-        """Its contents are part of the model."""
+        """True if the contents are part of the model."""
         return self.data is not None
+
+    @property
+    def meaning(self) -> str:
+        """Scale and zero point as a suffix of messages; empty without a quantization or with the identity."""
+        q = self.quantization
+        if q is None or not q.whole or q == IDENTITY:
+            return ""
+        return f"; its scale is {q.scale[0]:.6g}, its zero point {q.zero_point[0]}"
 
     @cached_property
     def elements(self) -> int:
@@ -133,3 +153,14 @@ class Tensor:
         if q.whole:
             return f"{text} * {q.scale[0]:.6g}" + (f" @ {q.zero_point[0]}" if q.zero_point[0] else "")
         return f"{text} * {len(q.scale)} scales along {q.axis}"
+
+
+def signature(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+    """Names, types and shapes of inputs and outputs on one line; only the first of many tensors."""
+    return " -> ".join(
+        ", ".join(
+            [f"{shown(each.name)} {each.dtype}{list(each.shape)}" for each in tensors[:_MAX_SHOWN]]
+            + (["..."] if len(tensors) > _MAX_SHOWN else [])
+        )
+        for tensors in (inputs, outputs)
+    )

@@ -1,21 +1,15 @@
-"""Rewrites of the graph, each one small and named; `simplify` runs them all."""
+"""Graph passes; `simplify` runs them all."""
 
 from dataclasses import replace
 
-from compiler.ir.graph import Graph
-from compiler.passes.axes import turn_axes
-from compiler.passes.dead import remove_dead
-from compiler.passes.fold import fold_constants
-from compiler.passes.operands import trim_control
-from compiler.passes.pads import fold_pads
-from compiler.passes.rebuild import rebuild
-from compiler.passes.resolve import resolve_control
-from compiler.passes.spread import spread_operands
-from compiler.passes.zeros import split_zeros
+from compiler.ir.graph import Graph, rebuild
+from compiler.passes.canonicalize import fold_pads, split_zeros, spread_operands, turn_axes
+from compiler.passes.constant_folding import fold_constants, remove_dead
+from compiler.passes.unroll_control_flow import resolve_control, trim_control
 
 
 def simplify_bodies(graph: Graph) -> Graph:
-    """All passes on the subgraphs of control flow."""
+    """Run all passes on the subgraphs of control flow."""
     if not any(node.bodies for node in graph):
         return graph
     return rebuild(
@@ -23,22 +17,31 @@ def simplify_bodies(graph: Graph) -> Graph:
     )
 
 
-#: In the order in which they run. What nobody needs is left out first: a subgraph loses operands by it.
+#: Passes in order. Dead nodes are removed before control flow is trimmed, because subgraphs lose operands by it.
 PASSES = (
-    fold_constants, resolve_control, remove_dead, trim_control, simplify_bodies, trim_control, fold_pads, turn_axes,
-    split_zeros, spread_operands, remove_dead,
-)  # fmt: skip
+    fold_constants,
+    resolve_control,
+    remove_dead,
+    trim_control,
+    simplify_bodies,
+    trim_control,
+    fold_pads,
+    turn_axes,
+    split_zeros,
+    spread_operands,
+    remove_dead,
+)
 
 
 def pass_names() -> list[str]:
-    """Names of the passes in their order; what runs again has a number."""
+    """Names of the passes in order; the second run of a pass has the suffix `_2`."""
     names = [each.__name__ for each in PASSES]
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [name if count == 1 else f"{name}_{count}" for name, count in zip(names, counts, strict=True)]
 
 
 def simplify(graph: Graph, seen: dict[str, Graph] | None = None) -> Graph:
-    """The graph after all passes; `seen` takes the one after each, by `pass_names`."""
+    """Run all passes; the graph after each pass is stored in `seen`, by `pass_names`."""
     for each, name in zip(PASSES, pass_names(), strict=True):
         graph = each(graph)
         if seen is not None:

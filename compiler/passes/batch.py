@@ -1,7 +1,8 @@
-"""A graph for several samples at a time: every tensor holds those of all samples, one behind the other.
+"""Batching pass: every tensor holds the data of all samples, stacked along the first axis.
 
-A tensor of shape (d, ...) becomes one of shape (batch * d, ...). That is right for an operator if what it makes of all
-samples is what it makes of each, one behind the other; one that mixes its first dimension into others is refused.
+A tensor of shape (d, ...) becomes one of shape (batch * d, ...). This is correct for an operator whose result for the
+stacked samples equals the stacked results of the samples; operators that mix the first dimension with others are
+refused.
 """
 
 from collections.abc import Callable
@@ -10,30 +11,22 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.ops import Attributes
+from compiler.ir.ops import OPS, Attributes, BatchRule
 from compiler.ir.tensor import Tensor
-from compiler.lower.unary import TABLES
 from hw.errors import InputError
-
-#: Operators that treat every index of the first dimension alike, whatever their attributes.
-_ALIKE = frozenset(
-    ("conv2d", "depthwise_conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d", "resize_nearest", "quantize",
-     "dequantize", "logical_not", *TABLES)
-)  # fmt: skip
-_WEIGHTED = ("conv2d", "depthwise_conv2d", "conv_transpose2d")
 
 
 class _MixedError(Exception):
-    """An operator mixes samples; the text says how."""
+    """An operator mixes samples; the message describes how."""
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:
-    """The graph for `batch` samples at a time.
+    """Transform a graph to process `batch` samples at a time.
 
     Raises
     ------
     InputError
-        A node cannot take several; it is named.
+        A node cannot process a batch; the message names it.
     """
     if batch == 1:
         return graph
@@ -43,23 +36,23 @@ def with_batch(graph: Graph, batch: int) -> Graph:
 class _Batcher:
     def __init__(self, graph: Graph, batch: int):
         self.graph, self.batch = graph, batch
-        self.made = Graph(graph.name)
+        self.batched = Graph(graph.name)
 
     def run(self) -> Graph:
         """The new graph."""
         for name in self.graph.inputs:
-            self.made.add_input(self._grown(self.graph.tensors[name]))
+            self.batched.add_input(self._grown(self.graph.tensors[name]))
         for node in self.graph:
             self._node(node)
         for name in self.graph.outputs:
             if self.graph.tensors[name].constant:
                 raise InputError(f"a batch of {self.batch}: output {name!r} is a constant")
-        return self.made.finish(self.graph.outputs)
+        return self.batched.finish(self.graph.outputs)
 
     def _grown(self, tensor: Tensor) -> Tensor:
         if not tensor.shape:
             raise InputError(
-                f"a batch of {self.batch}: {tensor.name!r} is one number, not one for each sample"
+                f"a batch of {self.batch}: {tensor.name!r} has no first axis along which to stack samples"
             )
         shape = (self.batch * tensor.shape[0], *tensor.shape[1:])
         try:
@@ -73,39 +66,45 @@ class _Batcher:
         except _MixedError as error:
             raise InputError(f"a batch of {self.batch}: node {node.name!r} ({node.op}) {error}") from None
         for name in node.outputs:
-            self.made.add_tensor(self._grown(self.graph.tensors[name]))
+            self.batched.add_tensor(self._grown(self.graph.tensors[name]))
         inputs = tuple(self._constant(name, name in repeated) for name in node.inputs)
-        self.made.add_node(replace(node, inputs=inputs, attributes=attributes))
+        self.batched.add_node(replace(node, inputs=inputs, attributes=attributes))
 
     def _constant(self, name: str, repeat: bool) -> str:
-        """Name of an input; a constant is there once for each sample if `repeat`."""
+        """Name of an input in the new graph; a constant is repeated for each sample if `repeat`."""
         tensor = self.graph.tensors[name]
         if tensor.data is None:
             return name
         new = f"{name} x {self.batch}" if repeat else name
-        if new not in self.made.tensors:
+        if new not in self.batched.tensors:
             data = np.concatenate([tensor.data] * self.batch) if repeat else tensor.data
-            self.made.add_tensor(replace(tensor, name=new, data=data, shape=data.shape))
+            self.batched.add_tensor(replace(tensor, name=new, data=data, shape=data.shape))
         return new
 
     def _attributes(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Attributes for all samples, and the constants that are needed once for each."""
-        if node.op in _WEIGHTED and not all(tensor.constant for tensor in self.graph.ins(node)[1:]):
-            raise _MixedError("has weights that differ from sample to sample")
-        if node.op in _ALIKE:
-            return node.attributes, set()
-        rule = _RULES.get(node.op)
+        """Attributes for all samples, and the constants that must be repeated for each sample."""
+        rule = OPS[node.op].batch
         if rule is None:
-            raise _MixedError("has no form for several samples")
-        return rule(self, node)
+            raise _MixedError("does not support batches")
+        return _RULES[rule](self, node)
 
     def first(self, node: Node) -> int:
-        """Size of the first dimension of what a node makes, for one sample."""
+        """Size of the first dimension of a node's output, for one sample."""
         shape = self.graph.out(node).shape
         return shape[0] if shape else 0
 
+    def always(self, node: Node) -> tuple[Attributes, set[str]]:
+        """Rule of operators that treat all indices of the first dimension independently."""
+        return node.attributes, set()
+
+    def weighted(self, node: Node) -> tuple[Attributes, set[str]]:
+        """Rule of operators that need constant weights."""
+        if not all(tensor.constant for tensor in self.graph.ins(node)[1:]):
+            raise _MixedError("has weights that differ from sample to sample")
+        return node.attributes, set()
+
     def aligned(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Operands laid over one another: their first dimensions must be the same one."""
+        """Rule of operators with broadcast operands, whose first dimensions must correspond."""
         rank, first, repeated = len(self.graph.out(node).shape), self.first(node), set()
         for tensor in self.graph.ins(node):
             leading = len(tensor.shape) == rank and tensor.shape[0] == first
@@ -119,14 +118,14 @@ class _Batcher:
         return node.attributes, repeated
 
     def dense(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rows times constant weights."""
+        """Rule of products of rows and constant weights."""
         x, *weights = self.graph.ins(node)
         if len(x.shape) < 2 or not all(tensor.constant for tensor in weights):
             raise _MixedError("takes a vector, or weights that are not constant")
         return node.attributes, set()
 
     def matmul(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Stacks of matrices: one for each sample, or rows of the first factor."""
+        """Rule of matrix products: stacks of matrices, or rows of a first factor and a constant second one."""
         a, b = self.graph.ins(node)
         if len(self.graph.out(node).shape) > 2:
             return self.aligned(node)
@@ -135,49 +134,49 @@ class _Batcher:
         return node.attributes, set()
 
     def axis(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Along an axis that is not the first."""
+        """Rule of operators along an axis other than the first."""
         if not node.attributes["axis"] % len(self.graph.out(node).shape):
             raise _MixedError("works along the first axis")
         return node.attributes, set()
 
     def concat(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Along an axis that is not the first; constants are there for each sample."""
+        """Rule of concatenations along an axis other than the first; constants are repeated for each sample."""
         attributes, _ = self.axis(node)
         return attributes, {tensor.name for tensor in self.graph.ins(node) if tensor.constant}
 
     def reduce(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Over axes of which the first is none."""
+        """Rule of reductions over axes other than the first."""
         (x,) = self.graph.ins(node)
         if 0 in {axis % max(len(x.shape), 1) for axis in node.attributes["axes"]} or len(x.shape) < 2:
             raise _MixedError("works along the first axis")
         return node.attributes, set()
 
     def transpose(self, node: Node) -> tuple[Attributes, set[str]]:
-        """The first dimension stays the first."""
+        """Rule of transpositions that leave the first dimension first."""
         if node.attributes["perm"][:1] != (0,):
             raise _MixedError("moves the first axis")
         return node.attributes, set()
 
     def reshape(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Any shape."""
+        """Rule of reshapes, which are always possible."""
         _, *rest = shape = self.graph.out(node).shape or (0,)
         return {"shape": (self.batch * shape[0], *rest)}, set()
 
     def slice(self, node: Node) -> tuple[Attributes, set[str]]:
-        """All of the first dimension."""
+        """Rule of slices that contain the whole first dimension."""
         a, (x,) = node.attributes, self.graph.ins(node)
         if (a["starts"][0], a["sizes"][0], a["steps"][0]) != (0, x.shape[0], 1):
             raise _MixedError("takes a part of the first axis")
         return {**a, "sizes": (self.batch * a["sizes"][0], *a["sizes"][1:])}, set()
 
     def pad(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Nothing along the first dimension."""
+        """Rule of paddings that do not pad the first dimension."""
         if any(node.attributes["pads"][0]):
             raise _MixedError("pads the first axis")
         return node.attributes, set()
 
     def gather(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rows of a constant table, or constant indices along another axis than the first."""
+        """Rule of gathers: rows of a constant table, or constant indices along an axis other than the first."""
         x, indices = self.graph.ins(node)
         axis = node.attributes["axis"] % len(x.shape)
         if not (x.constant and not indices.constant and axis == 0 and indices.shape) and not (
@@ -188,19 +187,18 @@ class _Batcher:
 
 
 _Rule = Callable[[_Batcher, Node], tuple[Attributes, set[str]]]
-_RULES: dict[str, _Rule] = {
-    **dict.fromkeys(
-        ("add", "sub", "mul", "prelu", "equal", "less", "less_equal", "logical_and", "logical_or"),
-        _Batcher.aligned,
-    ),
-    **dict.fromkeys(("softmax", "layer_norm", "rms_norm"), _Batcher.axis),
-    **dict.fromkeys(("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"), _Batcher.reduce),
-    "dense": _Batcher.dense,
-    "matmul": _Batcher.matmul,
-    "concat": _Batcher.concat,
-    "transpose": _Batcher.transpose,
-    "reshape": _Batcher.reshape,
-    "slice": _Batcher.slice,
-    "pad": _Batcher.pad,
-    "gather": _Batcher.gather,
+_RULES: dict[BatchRule, _Rule] = {
+    BatchRule.ALWAYS: _Batcher.always,
+    BatchRule.WEIGHTS: _Batcher.weighted,
+    BatchRule.ALIGNED: _Batcher.aligned,
+    BatchRule.AXIS: _Batcher.axis,
+    BatchRule.AXES: _Batcher.reduce,
+    BatchRule.DENSE: _Batcher.dense,
+    BatchRule.MATMUL: _Batcher.matmul,
+    BatchRule.CONCAT: _Batcher.concat,
+    BatchRule.TRANSPOSE: _Batcher.transpose,
+    BatchRule.RESHAPE: _Batcher.reshape,
+    BatchRule.SLICE: _Batcher.slice,
+    BatchRule.PAD: _Batcher.pad,
+    BatchRule.GATHER: _Batcher.gather,
 }

@@ -1,1 +1,1 @@
-"""What the counters say: energy, floors, where the cycles of each layer went."""
+"""Hardware counters: cycles by cause and layer, measurements and traces."""

@@ -1,50 +1,138 @@
-"""What of a float graph is quantized, and which of its tensors share a quantization."""
+"""Quantization plan of a float graph: selection of the nodes to quantize and grouping of tensors by quantization."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from compiler.ir.graph import Graph, Node
-from compiler.ir.ops import MOVING
-from compiler.ir.tensor import Quantization, Tensor
-from compiler.quantize.floating import touches_floats
+from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.ops import MOVING, OPS, QuantizedForm
+from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.report import ENDLESS
 from hw.errors import InputError, shown
 
-EDGE = "float at the model's edge"
-#: Why a node stays that has nothing to quantize.
-INTEGERS = "integers stay what they are"
+#: Operators that mark a model as quantized even if their integers have the identity quantization.
+_PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul"))
+#: Operators that convert between real numbers and integers.
+_CONVERTING = frozenset(("dequantize", "dynamic_quantize", "dynamic_scale", "dynamic_zero"))
+#: Operators that only change the layout of a tensor.
+_LAYOUT = ("reshape", "transpose")
+
+
+def is_float(graph: Graph) -> bool:
+    """Return True if a graph computes on float32 numbers and not on quantized ones; plain integers are allowed."""
+    return obstacle(graph) is None
+
+
+def obstacle(graph: Graph) -> str | None:
+    """Reason why a graph is not a float model, phrased to follow the model's name; None if it is one."""
+    found = _first_quantized(graph)
+    if found is not None:
+        node, numbers = found
+        return f"is quantized already: node {node.name!r} ({node.operator}) computes on {numbers}"
+    nodes = [(each, node) for each, node in graph.walk() if _on_floats(each, node)]
+    edge = any(node.op in _CONVERTING for _, node in graph.walk())
+    if all(edge and node.op in _LAYOUT for _, node in nodes):
+        return "has nothing to quantize: no node computes on float32 numbers"
+    return None
+
+
+def left_float(graph: Graph, host: Mapping[str, str]) -> dict[str, str]:
+    """Reasons of nodes that run on the host; a quantized model's float nodes get a note that they stay float."""
+    found = _first_quantized(graph)
+    if found is None:
+        return dict(host)
+    because = f"; not quantized, as the model is already (node {found[0].name!r})"
+    floats = {node.name for each, node in graph.walk() if _on_floats(each, node)}
+    computing = {node.name for _, node in graph.walk() if node.op not in MOVING | {"onnx", "quantize"}}
+    return {name: why + because if name in floats & computing else why for name, why in host.items()}
+
+
+def _first_quantized(graph: Graph) -> tuple[Node, str] | None:
+    """The first node that computes on quantized numbers, with a description of these; None if there is none."""
+    for each, node in graph.walk():
+        numbers = _quantized(each, node)
+        if numbers is not None:
+            return node, numbers
+    return None
+
+
+def touches_floats(graph: Graph, node: Node) -> bool:
+    """Return True if a node has a float32 input or output that is not constant."""
+    tensors = (graph.tensors[name] for name in (*node.inputs, *node.outputs))
+    return any(tensor.dtype == "float32" and not tensor.constant for tensor in tensors)
+
+
+def _on_floats(graph: Graph, node: Node) -> bool:
+    return node.op not in _CONVERTING and touches_floats(graph, node)
+
+
+def _quantized(graph: Graph, node: Node) -> str | None:
+    """Description of the quantized numbers that a node computes on; None if it does not.
+
+    Moving or dequantizing integers does not count, nor does arithmetic on integers that represent their own value, such
+    as masks and indices.
+    """
+    if node.op in MOVING or node.op in ("dequantize", "onnx") or node.bodies:
+        return None
+    quantizes = node.op in ("quantize", "requantize")
+    for name in (*node.inputs, *node.outputs):
+        tensor = graph.tensors[name]
+        if tensor.quantization is None or tensor.constant:
+            continue
+        if quantizes or tensor.quantization != IDENTITY or node.op in _PRODUCTS:
+            return f"{tensor.dtype} numbers {name!r}"
+    return None
+
+
+def without_hybrids(graph: Graph) -> Graph:
+    """A float model with the quantized constants that float nodes read dequantized.
+
+    TFLite's dynamic-range quantized models have such weights. Quantizing the model restores the same integers.
+    """
+    changed: dict[str, Tensor] = {}
+
+    def dequantized(name: str) -> str:
+        tensor = graph.tensors[name]
+        if tensor.data is None or tensor.quantization is None:
+            return name
+        real_name = f"{name}:real"
+        while real_name in graph.tensors:
+            real_name += "'"
+        real = tensor.quantization.dequantized(tensor.data)
+        changed[real_name] = Tensor(real_name, tensor.shape, "float32", data=real)
+        return real_name
+
+    nodes = []
+    for node in graph:
+        mixed = node.op not in ("dequantize", "onnx") and not node.bodies and touches_floats(graph, node)
+        ins = tuple(dequantized(name) for name in node.inputs) if mixed else node.inputs
+        nodes.append(replace(node, inputs=ins))
+    return rebuild(graph, nodes, changed=changed) if changed else graph
+
+
+EDGE = "conversion between float and integers at the model boundary"
+#: Reason for a node that has no float32 numbers.
+INTEGERS = "integers are not quantized"
 EDGE_INSIDE = "float at the edge of a subgraph"
 
-#: Operators with constant weights, and the axis of the weights along which output channels lie.
-WEIGHTED = {"conv2d": 0, "depthwise_conv2d": 2, "conv_transpose2d": 0, "dense": 0}
-#: Operators that move elements or choose among them: their inputs and outputs have one quantization.
-_MOVING = MOVING | {"max_pool2d", "avg_pool2d", "reduce_max", "reduce_min"}
-#: Normalizations keep their factors in float32.
-NORMS = frozenset(("layer_norm", "rms_norm"))
-_COMPUTING = frozenset(
-    ("matmul", "add", "sub", "mul", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "hard_swish", "gelu", "silu",
-     "exp", "log", "abs", "sqrt", "rsqrt", "function", "elu", "softplus", "mish", "cumsum",
-     "reduce_sum", "reduce_mean", "softmax")
-)  # fmt: skip
-_QUANTIZED = _MOVING | _COMPUTING | NORMS | WEIGHTED.keys()
-#: Outputs of these have the quantization that TFLite demands.
-FIXED = {
-    "softmax": Quantization.of(1 / 256, -128),
-    "sigmoid": Quantization.of(1 / 256, -128),
-    "tanh": Quantization.of(1 / 128, 0),
-}
-#: Operators that do nothing but lay out a float input, or output, of the model.
-_LAYOUT = ("transpose", "reshape")
+#: Operators with constant weights, with the axis of the output channels.
+WEIGHTED = {name: spec.weights_axis for name, spec in OPS.items() if spec.weights_axis is not None}
+#: Operators that move or select elements, whose inputs and outputs share one quantization.
+_SHARED = frozenset(name for name, spec in OPS.items() if spec.quantized == QuantizedForm.SHARED)
+#: Normalizations, whose scales and biases remain float32.
+NORMS = frozenset(name for name, spec in OPS.items() if spec.quantized == QuantizedForm.NORM)
+#: Operators whose output quantization is prescribed by TFLite.
+FIXED = {name: spec.output for name, spec in OPS.items() if spec.output is not None}
 
 
 def quantizable(op: str) -> bool:
-    """Whether an operator of a float model has a quantized form."""
-    return op in _QUANTIZED
+    """Return True if an operator has a quantized form."""
+    return OPS[op].quantized is not None
 
 
 def as_int8(x: Tensor) -> Quantization | None:
-    """What bytes of one scale mean once they are int8: the same numbers; None for other tensors."""
+    """Quantization of an int8 or uint8 tensor after conversion to int8; None for other types and several scales."""
     q = x.quantization
     if q is None or not q.whole or x.dtype not in ("int8", "uint8"):
         return None
@@ -52,17 +140,26 @@ def as_int8(x: Tensor) -> Quantization | None:
 
 
 def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = ()) -> dict[str, str]:
-    """Nodes that stay as they are, and why; `endless` tensors had values on the samples that were no finite numbers.
+    """Nodes that are not quantized, with reasons.
+
+    Parameters
+    ----------
+    graph : Graph
+        The float model to quantize.
+    skip : collection of str
+        Names of nodes or operators that the user wants to remain float.
+    endless : collection of str
+        Tensors with non-finite values on the calibration samples.
 
     Raises
     ------
     InputError
-        `skip` names neither a node nor an operator of the graph.
+        A name in `skip` is neither a node nor an operator of the graph.
     """
-    known = {*graph.nodes, *(node.op for node in graph)}
+    known = names_in(graph)
     for name in skip:
         if name not in known:
-            raise InputError(f"skip: {graph.name!r} has no node and no operator {shown(name)}")
+            raise InputError(f"{graph.name!r} has no node and no operator {shown(name)} to keep float")
     edge = _edges(graph)
     reasons = {}
     for node in graph:
@@ -74,13 +171,18 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
     return reasons
 
 
+def names_in(graph: Graph) -> set[str]:
+    """Names of all nodes and operators of a graph and its subgraphs."""
+    return {name for _, node in graph.walk() for name in (node.name, node.op)}
+
+
 def _edges(graph: Graph) -> set[str]:
-    """Nodes that lay out float inputs before anything is computed of them, or outputs after that."""
-    fresh, first = {name for name in graph.inputs if graph.tensors[name].dtype == "float32"}, set()
+    """Layout changes of float inputs before the first computation and of outputs after the last one."""
+    relaid, first = {name for name in graph.inputs if graph.tensors[name].dtype == "float32"}, set()
     for node in graph:
-        if node.op in _LAYOUT and node.inputs[0] in fresh:
+        if node.op in _LAYOUT and node.inputs[0] in relaid:
             first.add(node.name)
-            fresh |= set(node.outputs)
+            relaid |= set(node.outputs)
     last: set[str] = set()
     for node in reversed(list(graph)):
         consumers = graph.consumers(node.outputs[0])
@@ -91,16 +193,18 @@ def _edges(graph: Graph) -> set[str]:
 
 
 def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
-    """Why a node has no quantized form."""
+    """Reason why a node cannot be quantized; None if it can."""
     if node.bodies:
-        return "control flow, whose subgraphs are quantized by themselves"
+        return "control flow, whose subgraphs are quantized separately"
     if node.op == "onnx":
         return node.attributes["why"]
     if not touches_floats(graph, node):
         return INTEGERS
     if node.op == "dequantize":
         x = graph.ins(node)[0]
-        return None if as_int8(x) else f"{x.dtype} numbers become real ones"
+        if "float16" in (x.dtype, graph.out(node).dtype):
+            return "converts float16 at the model boundary"
+        return None if as_int8(x) else f"converts {x.dtype} to float32"
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"
     ins, out = graph.ins(node), graph.out(node)
@@ -109,28 +213,28 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
         if tensor.dtype != "float32":
             return f"{tensor.name!r} is {tensor.dtype}, not float32"
         if tensor.name in endless or (tensor.data is not None and not np.isfinite(tensor.data).all()):
-            return f"{tensor.name!r} {ENDLESS}, which 8 bits do not hold"
+            return f"{tensor.name!r} {ENDLESS}, which int8 cannot represent"
     if (node.op in WEIGHTED or node.op in NORMS) and not all(tensor.constant for tensor in ins[1:]):
         return "its weights are not constant"
     return None
 
 
 class Sharing:
-    """Which tensors of a graph have one quantization.
+    """Groups of tensors that share a quantization.
 
     Parameters
     ----------
     graph : Graph
-        A float model.
+        The float model to quantize.
     kept : collection of str
         Nodes that are not quantized.
 
     Attributes
     ----------
     fixed : dict
-        Quantizations that operators demand, by the tensor that stands for its group.
+        Quantizations prescribed by operators, by the representative tensor of a group.
     covered : set of str
-        Tensors whose own range does not count: the clip behind them cuts it.
+        Tensors whose own range is ignored because a clip follows.
     """
 
     def __init__(self, graph: Graph, kept: Collection[str]):
@@ -140,15 +244,15 @@ class Sharing:
         self.covered: set[str] = set()
         for node in graph:
             if node.name not in kept:
-                self._enter(node, kept)
+                self._add(node, kept)
 
     def root(self, name: str) -> str:
-        """The tensor that stands for a tensor's group."""
+        """Representative tensor of a tensor's group."""
         while name in self.parent:
             name = self.parent[name]
         return name
 
-    def _join(self, a: str, b: str) -> None:
+    def _union(self, a: str, b: str) -> None:
         a, b = self.root(a), self.root(b)
         if a == b:
             return
@@ -156,34 +260,34 @@ class Sharing:
         if b in self.fixed:
             self.fixed[a] = self.fixed.pop(b)
 
-    def _enter(self, node: Node, kept: Collection[str]) -> None:
+    def _add(self, node: Node, kept: Collection[str]) -> None:
         (out,) = node.outputs
         if node.op in FIXED:
             self.fixed[out] = FIXED[node.op]
         elif node.op == "dequantize":
-            given = as_int8(self.graph.tensors[node.inputs[0]])
-            assert given is not None
-            self.fixed[out] = given
+            converted = as_int8(self.graph.tensors[node.inputs[0]])
+            assert converted is not None
+            self.fixed[out] = converted
         elif node.op == "clip":
             self._clip(node, kept)
-        elif node.op in _MOVING:
+        elif node.op in _SHARED:
             names = node.inputs[:1] if node.op == "gather" else node.inputs
-            demanded = {self.fixed.get(self.root(name)) for name in names}
+            prescribed = {self.fixed.get(self.root(name)) for name in names}
             if node.op == "pad" and node.attributes["value"] != 0:
-                demanded.add(None)
+                prescribed.add(None)
             for name in names:
-                # An input of a quantization of its own is converted before.
-                if len(demanded) == 1 or self.root(name) not in self.fixed:
-                    self._join(name, out)
+                # An input with another prescribed quantization is requantized instead.
+                if len(prescribed) == 1 or self.root(name) not in self.fixed:
+                    self._union(name, out)
 
     def _clip(self, node: Node, kept: Collection[str]) -> None:
-        """What is computed only to be clipped needs no more range than the result."""
+        """Give the input of a clip the range of its output if nothing else reads it."""
         (x,), (out,) = node.inputs, node.outputs
-        maker = self.graph.producer(x)
-        alone = len(self.graph.consumers(x)) == 1 and x not in self.graph.outputs
-        if maker is None or maker.name in kept or not alone:
+        producer = self.graph.producer(x)
+        single_use = len(self.graph.consumers(x)) == 1 and x not in self.graph.outputs
+        if producer is None or producer.name in kept or not single_use:
             return
-        if maker.op in _MOVING or maker.op in FIXED or maker.op in ("clip", "dequantize"):
+        if producer.op in _SHARED or producer.op in FIXED or producer.op in ("clip", "dequantize"):
             return
         self.covered.add(x)
-        self._join(out, x)
+        self._union(out, x)

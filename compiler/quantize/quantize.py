@@ -1,32 +1,141 @@
-"""A float32 graph becomes one of int8 operators."""
+"""Post-training quantization of a float32 graph and its subgraphs to int8 operators."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from compiler.host import Kernels, evaluate
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph, rebuild
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
-from compiler.quantize.alone import measured_alone
-from compiler.quantize.bodies import Watched, quantize_bodies
-from compiler.quantize.floating import is_float, obstacle, without_hybrids
-from compiler.quantize.plan import EDGE, EDGE_INSIDE, Sharing, kept_float
-from compiler.quantize.prepare import means_as_pools
-from compiler.quantize.ranges import Choice, Seen, choose
-from compiler.quantize.report import Errors, QuantizationReport, TensorReport, output_reports
-from compiler.quantize.rewrite import Rewriter
-from compiler.quantize.samples import Calibration, Sample, samples_of
-from compiler.quantize.weightless import Floors
+from compiler.quantize.plan import (
+    EDGE,
+    EDGE_INSIDE,
+    Sharing,
+    is_float,
+    kept_float,
+    names_in,
+    obstacle,
+    without_hybrids,
+)
+from compiler.quantize.ranges import (
+    Calibration,
+    RangeChoice,
+    RangeRecorder,
+    Sample,
+    SoftmaxRange,
+    choose,
+    samples_of,
+)
+from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
+from compiler.quantize.rewrite import Rewriter, means_as_pools
+from compiler.quantize.sensitivity import node_sensitivity
+from compiler.reference import Kernels, evaluate
 from hw.errors import InputError
 
-#: Errors are measured on so many samples at most: each is evaluated in numpy, twice.
-_MEASURED = 8
-#: And on no more than run subgraphs so often, but for the first.
-_ITERATIONS = 1 << 12
-#: Bytes of float values that are kept from calibration for the errors, rather than computed again.
-_KEPT_BYTES = 1 << 30
+#: Maximum number of recorded runs of a subgraph, evenly distributed over all runs.
+_MAX_RUNS = 64
+
+#: Quantizes a subgraph with samples.
+Quantize = Callable[[Graph, list[Sample]], tuple[Graph, QuantizationReport]]
+
+
+@dataclass
+class Runs:
+    """Recorded inputs of a subgraph over its runs.
+
+    Parameters
+    ----------
+    samples : list of Sample
+        Inputs of the recorded runs.
+    count : int
+        Number of runs so far, recorded or not.
+    step : int
+        Every `step`-th run is recorded.
+    """
+
+    samples: list[Sample] = field(default_factory=list)
+    count: int = 0
+    step: int = 1
+
+    def add(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Add a run; one with non-finite inputs is counted but not recorded."""
+        finite = all(np.isfinite(array).all() for array in inputs.values() if array.dtype.kind == "f")
+        if finite and self.count % self.step == 0:
+            self.samples.append({name: np.array(array) for name, array in inputs.items()})
+        self.count += 1
+        if len(self.samples) > _MAX_RUNS:
+            self.samples, self.step = self.samples[::2], self.step * 2
+
+
+class SubgraphRecorder:
+    """Recorder of the inputs of all subgraphs, passed to `evaluate` as `watch`."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, Runs] = {}
+
+    def __call__(self, graph: Graph, inputs: Mapping[str, np.ndarray]) -> None:
+        """Record a run of a subgraph."""
+        self._runs.setdefault(id(graph), Runs()).add(inputs)
+
+    @property
+    def runs(self) -> int:
+        """Total number of runs of all subgraphs."""
+        return sum(each.count for each in self._runs.values())
+
+    def samples(self, graph: Graph) -> list[Sample]:
+        """Recorded inputs of a subgraph."""
+        return self._runs.get(id(graph), Runs()).samples
+
+
+def quantize_bodies(
+    graph: Graph, watched: SubgraphRecorder, quantize: Quantize, wanted: Callable[[Graph], bool]
+) -> tuple[Graph, list[QuantizationReport], dict[str, str]]:
+    """Quantize the subgraphs of a graph.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph whose nodes may have subgraphs.
+    watched : SubgraphRecorder
+        Recorded inputs of the subgraphs.
+    quantize : function
+        Quantizes one subgraph with its samples.
+    wanted : function
+        Returns True for a subgraph that is to be quantized.
+
+    Returns
+    -------
+    graph, reports, reasons
+        The new graph, reports of the quantized subgraphs, and reasons of nodes in subgraphs that were never executed.
+    """
+    reports: list[QuantizationReport] = []
+    reasons: dict[str, str] = {}
+
+    def quantized(body: Graph) -> Graph:
+        if not wanted(body):
+            return body
+        samples = watched.samples(body)
+        if not samples:
+            reasons.update({node.name: "not executed by any calibration sample" for _, node in body.walk()})
+            return body
+        result, report = quantize(body, samples)
+        reports.append(report)
+        return result
+
+    if not any(node.bodies for node in graph):
+        return graph, reports, reasons
+    nodes = [replace(node, bodies=tuple(quantized(body) for body in node.bodies)) for node in graph]
+    return rebuild(graph, nodes), reports, reasons
+
+
+#: Maximum number of samples on which errors are measured; each is evaluated twice in numpy.
+_MAX_MEASURED = 8
+#: Limit on the runs of subgraphs while errors are measured; one sample is always measured.
+_MAX_SUBGRAPH_RUNS = 1 << 12
+#: Limit in bytes on the float values cached during calibration for measuring errors.
+_MAX_CACHED_BYTES = 1 << 30
 
 
 def quantize(
@@ -38,32 +147,32 @@ def quantize(
     rounding: Kernels = "reference",
     random: bool = False,
 ) -> tuple[Graph, QuantizationReport]:
-    """Quantize a float32 graph after its training.
+    """Quantize a trained float32 graph to int8.
 
-    Integers that it has beside (places, masks, images of bytes) stay what they are.
-    Inputs and outputs stay float32, those of subgraphs of control flow as well; quantize and dequantize nodes stand at
-    the edges. Activations become int8, weights
-    symmetric int8, biases int32. Ranges come from the values that the float graph has on the samples.
+    Activations become int8, weights symmetric int8, biases int32. Ranges are determined from the values of the float
+    graph on the samples. Inputs and outputs of the graph and of its subgraphs remain float32, with quantize and
+    dequantize nodes at the boundary. Plain integers (indices, masks, images) are unchanged.
 
     Parameters
     ----------
     graph : Graph
         A float model.
     samples : Calibration
-        A dict of arrays whose first axis counts samples, or a list of samples.
+        Calibration data: a dict of arrays whose first axis counts samples, or a list of samples.
     per_channel : bool
-        Weights get a scale for each output channel.
+        True for a weight scale per output channel.
     skip : collection of str
-        Nodes or operators, by name, that stay float.
+        Names of nodes or operators, also of subgraphs, that remain float.
     rounding : Kernels
-        Whose rounding the errors are measured with.
+        Rounding with which the errors are measured.
     random : bool
-        The samples were made up; the report says so.
+        The samples are random; recorded in the report.
 
     Raises
     ------
     InputError
-        The graph is quantized already or has no float32 numbers, the samples do not fit, or `skip` names nothing.
+        The graph is quantized already or has no float32 numbers, the samples do not match the inputs, or a name in
+        `skip` does not exist.
     """
     graph = simplify(graph)
     why = obstacle(graph)
@@ -71,8 +180,8 @@ def quantize(
         raise InputError(f"{graph.name!r} {why}")
     graph = means_as_pools(without_hybrids(graph))
     given = samples_of(graph, samples)
-    watched = Watched()
-    floors = Floors(graph)
+    watched = SubgraphRecorder()
+    floors = SoftmaxRange(graph)
     seen, values = _calibrated(graph, given, watched, floors)
     _check_inputs(graph, seen)
     within = floors.graph_within()
@@ -81,79 +190,93 @@ def quantize(
     counting = {name: each for name, each in seen.items() if name not in sharing.covered}
     choices = _choices(sharing, counting, floors)
     inside, reports, unseen = quantize_bodies(
-        within, watched,
-        lambda body, runs: quantize(body, runs, per_channel=per_channel, rounding=rounding, random=random), is_float,
-    )  # fmt: skip
+        within,
+        watched,
+        lambda body, runs: quantize(
+            body,
+            runs,
+            per_channel=per_channel,
+            skip=names_in(body) & set(skip),
+            rounding=rounding,
+            random=random,
+        ),
+        is_float,
+    )
     rewriter = Rewriter(inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
-    made = rewriter.run()
-    measured = given[: _few(watched, len(given), random=random)]
+    result = rewriter.run()
+    measured = given[: _measured_count(watched, len(given), random=random)]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
-    errors = _measured(floors, made, names, measured, values, rounding)
+    errors = _measured(floors, result, names, measured, values, rounding)
     tensors = tuple(
-        TensorReport(name, *_meaning(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
+        TensorReport(name, *_scale_and_zero(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
         for name, tensor in names.items()
     )
-    outputs = output_reports([n for n in graph.outputs if n in errors], errors, _from_integers(made))
+    outputs = output_reports([n for n in graph.outputs if n in errors], errors, _from_integers(result))
     tensors += tuple(each for report in reports for each in report.tensors)
     reasons = dict(rewriter.reasons) | unseen
     for report in reports:
         reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
     report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
-    return made, measured_alone(report, floors, made, rewriter.integers, measured, rounding)
+    return result, node_sensitivity(report, floors, result, rewriter.integers, measured, rounding)
 
 
-def _few(watched: Watched, samples: int, *, random: bool) -> int:
-    """On how many samples errors are measured: one that is made up tells no more than two."""
+def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) -> int:
+    """Number of samples on which errors are measured; 1 for random samples, whose errors are meaningless."""
     each = watched.runs // samples
-    return 1 if random else max(1, min(_MEASURED, _ITERATIONS // max(each, 1)))
+    return 1 if random else max(1, min(_MAX_MEASURED, _MAX_SUBGRAPH_RUNS // max(each, 1)))
 
 
 def _calibrated(
-    graph: Graph, samples: list[Sample], watched: Watched, floors: Floors
-) -> tuple[dict[str, Seen], list[Sample]]:
-    """What the samples showed of each float tensor, and all values of the first samples.
+    graph: Graph, samples: list[Sample], watched: SubgraphRecorder, floors: SoftmaxRange
+) -> tuple[dict[str, RangeRecorder], list[Sample]]:
+    """Evaluate the float graph on the samples.
 
-    Constants are part of what reads them.
+    Returns
+    -------
+    seen, cached
+        Recorded elements of each float tensor that is not constant, and all values of the first samples.
     """
-    seen: dict[str, Seen] = defaultdict(Seen)
-    kept: list[Sample] = []
-    room = _KEPT_BYTES
+    seen: dict[str, RangeRecorder] = defaultdict(RangeRecorder)
+    cached: list[Sample] = []
+    bytes_left = _MAX_CACHED_BYTES
     for sample in samples:
         values = evaluate(graph, sample, keep=True, watch=watched)
-        room -= sum(each.nbytes for each in values.values())
-        if room >= 0 and len(kept) < _MEASURED:
-            kept.append(values)
+        bytes_left -= sum(each.nbytes for each in values.values())
+        if bytes_left >= 0 and len(cached) < _MAX_MEASURED:
+            cached.append(values)
         least = floors.add(values)
         for name, each in values.items():
             if each.dtype == "float32":
                 seen[name].add(each, least.get(name))
     for name, lowest in floors.least.items():
-        if name in seen and seen[name].cut:  # on another sample as much may be masked
+        if name in seen and seen[name].cut:  # other samples may have values down to the floor
             seen[name].low = min(seen[name].low, lowest)
-    return seen, kept
+    return seen, cached
 
 
-def _check_inputs(graph: Graph, seen: Mapping[str, Seen]) -> None:
-    """Refuse samples with infinite numbers, but for those of masks."""
+def _check_inputs(graph: Graph, seen: Mapping[str, RangeRecorder]) -> None:
+    """Raise InputError if an input has infinite values, except in attention masks, which the floors make finite."""
     for name in graph.inputs:
         if name in seen and not seen[name].finite:
-            raise InputError(f"calibration: input {name!r} must be finite numbers, but some are infinite")
+            raise InputError(f"calibration: input {name!r} must be finite, but has infinite values")
 
 
-def _choices(sharing: Sharing, seen: dict[str, Seen], floors: Floors) -> dict[str, Choice]:
-    """A quantization for each group of tensors; of what softmax reads all above the floor counts."""
+def _choices(
+    sharing: Sharing, seen: dict[str, RangeRecorder], floors: SoftmaxRange
+) -> dict[str, RangeChoice]:
+    """Quantization of each group of tensors; inputs of softmax get their full range above the floor."""
     whole = {sharing.root(name) for name in floors.least}
-    groups: dict[str, list[Seen]] = defaultdict(list)
+    groups: dict[str, list[RangeRecorder]] = defaultdict(list)
     for node in sharing.graph:
         data = sharing.graph.tensors[node.inputs[0]].data if node.op == "gather" else None
         if data is not None and data.dtype == np.float32:
-            table = Seen()
+            table = RangeRecorder()
             table.add(data)
             groups[sharing.root(node.inputs[0])].append(table)
     for name, each in seen.items():
         groups[sharing.root(name)].append(each)
     return {
-        root: Choice(sharing.fixed[root], "fixed")
+        root: RangeChoice(sharing.fixed[root], "fixed")
         if root in sharing.fixed
         else choose(group, whole=root in whole)
         for root, group in groups.items()
@@ -161,19 +284,35 @@ def _choices(sharing: Sharing, seen: dict[str, Seen], floors: Floors) -> dict[st
 
 
 def _measured(
-    floors: Floors,
-    made: Graph,
+    floors: SoftmaxRange,
+    quantized: Graph,
     names: Mapping[str, Tensor],
     samples: list[Sample],
     values: list[Sample],
     rounding: Kernels,
-) -> dict[str, Errors]:
-    """Errors of quantized tensors above their floors, and of outputs; `values` are the float graph's on some."""
-    errors: dict[str, Errors] = defaultdict(Errors)
+) -> dict[str, OutputErrors]:
+    """Errors of quantized tensors and of outputs over the samples.
+
+    Parameters
+    ----------
+    floors : SoftmaxRange
+        Floors of the float graph's tensors; smaller values are compared as equal to the floor.
+    quantized : Graph
+        The quantized graph.
+    names : dict
+        Quantized tensors by the name of the float tensor.
+    samples : list of Sample
+        Samples to evaluate.
+    values : list of Sample
+        Cached values of the float graph on the first samples.
+    rounding : Kernels
+        Rounding mode of the quantized graph.
+    """
+    errors: dict[str, OutputErrors] = defaultdict(OutputErrors)
     graph = floors.graph
     for number, sample in enumerate(samples):
         wanted = values[number] if number < len(values) else evaluate(graph, sample, keep=True)
-        found = evaluate(made, sample, rounding=rounding, keep=True)
+        found = evaluate(quantized, sample, rounding=rounding, keep=True)
         for name, tensor in names.items():
             if name not in graph.outputs and tensor.quantization is not None:
                 real = tensor.quantization.dequantized(found[tensor.name])
@@ -185,7 +324,7 @@ def _measured(
 
 
 def _from_integers(graph: Graph) -> set[str]:
-    """Tensors that are quantized, or computed from such."""
+    """Tensors that are quantized or depend on quantized ones."""
     found: set[str] = set()
     for node in graph:
         inside = any(_from_integers(body) for body in node.bodies)
@@ -194,7 +333,7 @@ def _from_integers(graph: Graph) -> set[str]:
     return found
 
 
-def _meaning(tensor: Tensor) -> tuple[float, int]:
+def _scale_and_zero(tensor: Tensor) -> tuple[float, int]:
     q = tensor.quantization
     assert q is not None and q.whole
     return q.scale[0], q.zero_point[0]

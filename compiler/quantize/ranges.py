@@ -1,40 +1,186 @@
-"""Ranges of tensors: what calibration saw of each, and the int8 quantization that loses least of it."""
+"""Calibration: samples, ranges of tensors with floors for softmax inputs, and int8 quantizations of minimal error."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.tensor import Quantization
+from compiler.ir.graph import Graph, Node, random_input, rebuild
+from compiler.ir.ops import MOVING
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.passes.index_bounds import index_bounds
+from hw.errors import InputError
 
-#: Of each tensor so many elements of a sample are kept, beside its extremes.
+#: Upper bound on the sum of softmax outputs below the floor, 1/16 of the output's quantization step.
+_MAX_LOST_WEIGHT = 2.0**-12
+#: Rows whose maximum is this far below that of another row count as fully masked and are ignored.
+_MASKED_DISTANCE = 1000.0
+
+_Values = Mapping[str, NDArray]
+
+
+class SoftmaxRange:
+    """Floors of the tensors that are only read by softmax, over all samples.
+
+    Values below a tensor's floor have no visible effect on the softmax outputs, as in attention masks.
+
+    Parameters
+    ----------
+    graph : Graph
+        The float graph.
+
+    Attributes
+    ----------
+    least : dict
+        Floor by tensor, constants included; clipping to it does not matter on any of the samples.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.least: dict[str, float] = {}
+        self._unbounded: set[str] = set()  # tensors without a floor on some sample
+
+    def add(self, values: _Values) -> dict[str, float]:
+        """Add a sample, given the values of all tensors, and return its floors."""
+        found = _floors(self.graph, values)
+        self._unbounded |= self.graph.tensors.keys() - found.keys()
+        self.least |= {name: min(floor, self.least.get(name, floor)) for name, floor in found.items()}
+        for name in self._unbounded & self.least.keys():
+            del self.least[name]
+        return found
+
+    def cut(self, name: str, values: NDArray) -> NDArray:
+        """Values of a tensor, clipped to its floor."""
+        least = self.least.get(name)
+        return values if least is None else np.asarray(np.maximum(values, np.float32(least)))
+
+    def graph_within(self) -> Graph:
+        """The graph with constants clipped to their floors."""
+        changed = {}
+        for name in self.least:
+            tensor = self.graph.tensors[name]
+            if tensor.data is not None and tensor.data.min() < self.least[name]:
+                changed[name] = Tensor(name, tensor.shape, tensor.dtype, data=self.cut(name, tensor.data))
+        return rebuild(self.graph, self.graph, changed=changed) if changed else self.graph
+
+
+def _floors(graph: Graph, values: _Values) -> dict[str, float]:
+    """Floors of the tensors of a graph on one sample, propagated backwards from softmax inputs."""
+    found: dict[str, float] = {}
+    unbounded = set(graph.outputs)  # tensors with a reader for which small values matter
+
+    def value(name: str) -> NDArray:
+        data = graph.tensors[name].data
+        return values[name] if data is None else data
+
+    for node in reversed(list(graph)):
+        out = node.outputs[0]
+        floor = found.get(out) if out not in unbounded and len(node.outputs) == 1 else None
+        floors = dict.fromkeys(range(len(node.inputs)), None) | dict(_operand_floors(node, floor, value))
+        for index, least in floors.items():
+            name = node.inputs[index]
+            if least is None or graph.tensors[name].dtype != "float32":
+                unbounded.add(name)
+            else:
+                found[name] = min(least, found.get(name, least))
+    return {name: floor for name, floor in found.items() if name not in unbounded}
+
+
+def _operand_floors(
+    node: Node, floor: float | None, value: Callable[[str], NDArray]
+) -> Iterator[tuple[int, float | None]]:
+    """Operand indices and floors of a node, derived from the floor of its output."""
+    if node.op == "softmax":
+        yield 0, _softmax_floor(value(node.inputs[0]), node.attributes["axis"], node.attributes["beta"])
+    if floor is None:
+        return
+    if node.op in MOVING or node.op == "clip":
+        yield from ((index, floor) for index in range(1 if node.op == "gather" else len(node.inputs)))
+    elif node.attributes.get("operator") == "Where" and len(node.inputs) == 3:
+        yield from ((1, floor), (2, floor))
+    elif node.op in ("add", "sub", "mul"):
+        a, b = (value(name) for name in node.inputs)
+        yield from enumerate(_ARITHMETIC[node.op](floor, a, b))
+
+
+def _softmax_floor(x: NDArray, axis: int, beta: float) -> float | None:
+    """Floor of softmax inputs: values whose exp(beta * (x - row maximum)), summed over a whole row, is negligible."""
+    rows = x.max(axis).astype(np.float64)
+    rows = rows[np.isfinite(rows)]
+    if not rows.size or not beta > 0:
+        return None
+    least = float(rows[rows >= rows.max() - _MASKED_DISTANCE].min())
+    return least - math.log(x.shape[axis] / _MAX_LOST_WEIGHT) / beta
+
+
+def _sum(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
+    return [None if (largest := _finite_max(other)) is None else floor - largest for other in (b, a)]
+
+
+def _difference(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
+    least = _finite_max(-b)
+    return [None if least is None else floor - least, None]
+
+
+def _product(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
+    """Floors of the factors; a factor has one if the other factor is nowhere negative and the floor is negative."""
+    floors: list[float | None] = []
+    for other in (b, a):
+        positive = other[other > 0]
+        fits = floor < 0 and positive.size and not (other < 0).any()
+        floors.append(floor / float(positive.min()) if fits else None)
+    return floors
+
+
+def _finite_max(values: NDArray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if finite.size else None
+
+
+_ARITHMETIC: dict[str, Callable[[float, NDArray, NDArray], Sequence[float | None]]] = {
+    "add": _sum,
+    "sub": _difference,
+    "mul": _product,
+}
+
+#: Maximum number of elements recorded per tensor and sample, in addition to the extremes.
 KEPT = 1 << 14
-#: Smallest scale: products of two stay above the smallest float32.
+#: Smallest scale, so that the product of two scales is a normal float32 number.
 LEAST_SCALE = 1e-18
-#: Parts of the values that a percentile leaves out at either end.
+#: Fraction of the values that a percentile range excludes at either end.
 _PERCENTILES = {"percentile 99.99": 1e-4, "percentile 99.9": 1e-3}
-#: Fractions of the whole range among which the least mean squared error is looked for.
+#: Fractions of the full range that are tried for a minimal mean squared error.
 _FRACTIONS = np.linspace(0.3, 0.98, 35)
-#: A narrower range must lower the error by so much before values are cut off for it.
-_WORTH = 0.95
+#: A narrower range is used only if its error is at most this fraction of the full range's.
+_REQUIRED_ERROR_RATIO = 0.95
 
 
 @dataclass
-class Seen:
-    """Elements of one tensor over all samples: extremes, and a regular choice of the others."""
+class RangeRecorder:
+    """Elements of one tensor over all samples: extremes and a subsample.
+
+    Parameters
+    ----------
+    low, high : float
+        Smallest and largest finite element.
+    parts : list of float32 array
+        Subsampled elements of each sample.
+    finite : bool
+        True if all elements were finite.
+    cut : bool
+        True if some elements were below the floor.
+    """
 
     low: float = 0.0
     high: float = 0.0
     parts: list[NDArray[np.float32]] = field(default_factory=list)
-    #: All elements were numbers.
     finite: bool = True
-
-    #: Some were below the floor.
     cut: bool = False
 
     def add(self, values: NDArray, floor: float | None = None) -> None:
-        """Another sample, of which nothing below the floor counts; what is not finite says nothing of a range."""
+        """Record a sample; non-finite values are ignored, smaller ones are raised to the floor."""
         flat = values.reshape(-1)
         if floor is not None:
             self.cut = self.cut or bool((flat < floor).any())
@@ -47,21 +193,21 @@ class Seen:
         low, high = float(flat.min()), float(flat.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
         step = -(-flat.size // KEPT)
-        # Extremes that the choice leaves out would make a range look better than it is.
-        chosen = flat if step == 1 else np.append(flat[::step], [low, high])
-        self.parts.append(chosen.astype(np.float32))
+        # Without the extremes, a narrower range would appear to have a smaller error than it has.
+        recorded = flat if step == 1 else np.append(flat[::step], [low, high])
+        self.parts.append(recorded.astype(np.float32))
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A quantization, and how its range was found."""
+class RangeChoice:
+    """A quantization and the method that chose its range."""
 
     quantization: Quantization
     method: str
 
 
 def affine_of(low: float, high: float) -> Quantization:
-    """The finest int8 quantization of a range in which zero is exact, because padding is."""
+    """The finest int8 quantization of a range that represents zero exactly, as padding needs."""
     low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
         return Quantization.of(1.0)
@@ -75,30 +221,105 @@ def stored(values: NDArray, q: Quantization) -> NDArray[np.int8]:
     return np.clip(steps, -128, 127).astype(np.int8)
 
 
-def choose(seen: Iterable[Seen], *, whole: bool = False) -> Choice:
-    """The quantization of tensors that share one: of several ranges the one with the least mean squared error.
+def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice:
+    """Quantization of tensors that share one, with the range of minimal mean squared error among several.
 
-    If `whole`, the range from the least to the greatest, which what goes into an exponential needs.
+    Parameters
+    ----------
+    seen : iterable of RangeRecorder
+        Recorded elements of the tensors.
+    whole : bool
+        True to use the full range from minimum to maximum, which inputs of an exponential need.
     """
     group = list(seen)
     low, high = min(s.low for s in group), max(s.high for s in group)
     if whole:
-        return Choice(affine_of(low, high), "min/max")
+        return RangeChoice(affine_of(low, high), "min/max")
     parts = [part for s in group for part in s.parts]
     values = np.concatenate(parts) if parts else np.zeros(1, np.float32)
     ranges = [("min/max", low, high)]
-    for name, part in _PERCENTILES.items():
-        below, above = np.quantile(values, [part, 1 - part])
+    for name, excluded in _PERCENTILES.items():
+        below, above = np.quantile(values, [excluded, 1 - excluded])
         ranges.append((name, float(below), float(above)))
-    ranges += [("least squares", low * part, high * part) for part in _FRACTIONS]
+    ranges += [("least squares", low * fraction, high * fraction) for fraction in _FRACTIONS]
     errors = [_error(values, affine_of(below, above)) for _, below, above in ranges]
     best = int(np.argmin(errors))
-    if errors[best] > _WORTH * errors[0]:
+    if errors[best] > _REQUIRED_ERROR_RATIO * errors[0]:
         best = 0
     name, below, above = ranges[best]
-    return Choice(affine_of(below, above), name)
+    return RangeChoice(affine_of(below, above), name)
 
 
 def _error(values: NDArray[np.float32], q: Quantization) -> float:
-    off = q.dequantized(stored(values, q)) - values
-    return float(np.square(off, dtype=np.float64).mean())
+    difference = q.dequantized(stored(values, q)) - values
+    return float(np.square(difference, dtype=np.float64).mean())
+
+
+Sample = dict[str, NDArray]
+#: Arrays by input name whose first axis counts samples; or a list of samples, each with arrays by input name, or a
+#: single array for a model with one input.
+Calibration = Mapping[str, NDArray] | Sequence[Mapping[str, NDArray] | NDArray]
+#: Default number of random samples.
+RANDOM_SAMPLES = 2
+
+
+def samples_of(graph: Graph, given: Calibration) -> list[Sample]:
+    """Convert calibration data to a list of samples.
+
+    Raises
+    ------
+    InputError
+        There are no samples, or they do not fit the inputs of the graph.
+    """
+    samples = _split(graph, given) if isinstance(given, Mapping) else [_named(graph, each) for each in given]
+    if not samples:
+        raise InputError("calibration needs at least one sample")
+    return [_checked(graph, sample) for sample in samples]
+
+
+def random_samples(graph: Graph, seed: int, count: int = RANDOM_SAMPLES) -> list[Sample]:
+    """Generate random samples: standard normal floats, and integers within the graph's bounds."""
+    rng, bounds = np.random.default_rng(seed), index_bounds(graph)
+    return [
+        {name: random_input(rng, graph.tensors[name], bounds) for name in graph.inputs} for _ in range(count)
+    ]
+
+
+def _split(graph: Graph, given: Mapping[str, NDArray]) -> list[Sample]:
+    """Split arrays along their first axis into samples."""
+    arrays = {name: np.asarray(array) for name, array in given.items()}
+    counts = {len(array) if array.ndim else 0 for array in arrays.values()}
+    if len(counts) != 1:
+        raise InputError(
+            f"calibration: all inputs of {graph.name!r} must have the same number of samples, not {sorted(counts)}"
+        )
+    return [{name: array[i] for name, array in arrays.items()} for i in range(counts.pop())]
+
+
+def _named(graph: Graph, sample: Mapping[str, NDArray] | NDArray) -> Sample:
+    if isinstance(sample, Mapping):
+        return dict(sample)
+    if len(graph.inputs) != 1:
+        raise InputError(f"calibration: a sample must name the inputs {', '.join(graph.inputs)}")
+    return {graph.inputs[0]: np.asarray(sample)}
+
+
+def _checked(graph: Graph, sample: Sample) -> Sample:
+    """A sample reshaped to the inputs, which may lack their leading dimension of 1; raises InputError on a mismatch."""
+    if sample.keys() != set(graph.inputs):
+        raise InputError(
+            f"calibration: inputs must be {', '.join(graph.inputs)}, not {', '.join(sample) or 'none'}"
+        )
+    out = {}
+    for name in graph.inputs:
+        tensor, array = graph.tensors[name], np.asarray(sample[name])
+        shapes = (tensor.shape, tensor.shape[1:] if tensor.shape[:1] == (1,) else tensor.shape)
+        if array.shape not in shapes or array.dtype != tensor.dtype:
+            raise InputError(
+                f"calibration: input {name!r} must be {tensor.dtype}{list(tensor.shape)}, not "
+                f"{array.dtype}{list(array.shape)}"
+            )
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise InputError(f"calibration: input {name!r} must be numbers, not NaN")
+        out[name] = array.reshape(tensor.shape)
+    return out

@@ -1,20 +1,23 @@
-"""How well a quantized graph does what the float one did."""
+"""Report of the errors of a quantized graph against the float graph."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: What the reason of a node says that stays float for its numbers.
+from compiler.ir.identity import identity, restored, stored
+
+#: Phrase in the reasons of nodes that stay float because of infinite values.
 ENDLESS = "has infinite numbers"
-#: An output with less signal over noise is warned of.
-_LEAST_DB = 20
-#: So many nodes are named in a summary.
-_NOISIEST = 3
+#: Signal-to-noise ratio in dB below which an output causes a warning.
+_WARNING_DB = 20
+#: Number of nodes listed in a summary.
+_LISTED_NODES = 3
 
 
+@identity("TensorReport", "name", "scale", "zero_point", "method", "sqnr_db", "node", "alone_db")
 @dataclass(frozen=True)
 class TensorReport:
     """A tensor of the float graph that is quantized.
@@ -22,13 +25,19 @@ class TensorReport:
     Parameters
     ----------
     name : str
-        In the float graph.
+        Name of the tensor in the float graph.
     scale : float
+        Scale of its quantization.
     zero_point : int
+        Zero point of its quantization.
     method : str
-        How its range was found: min/max, a percentile, least squares, or fixed by its operator.
+        Method that chose the range: min/max, a percentile, least squares, or fixed by the operator.
     sqnr_db : float or None
-        Power of its values over that of their error, with the errors of all operators before; None: no error.
+        Signal-to-noise ratio including the errors of all preceding operators; None: no error.
+    node : str
+        Node of the float graph that computes the tensor; empty for an input.
+    alone_db : float or None
+        Signal-to-noise ratio of that node alone, on exact inputs; None: no error or not measured.
     """
 
     name: str
@@ -40,23 +49,25 @@ class TensorReport:
     alone_db: float | None = None
 
 
+@identity("OutputReport", "name", "max_abs", "sqnr_db", "top1", "quantized", "values", "left_out")
 @dataclass(frozen=True)
 class OutputReport:
-    """An output of the model.
+    """Errors of an output of the model.
 
     Parameters
     ----------
     name : str
+        Name of the output.
     max_abs : float
-        Largest error.
+        Maximum absolute error.
     sqnr_db : float or None
-        As that of a tensor.
+        Signal-to-noise ratio, as for a tensor.
     top1 : float or None
-        In what part of the rows along the last dimension the greatest element is the same; None where a row has one.
+        Share of rows along the last dimension whose largest element agrees; None if rows have one element.
     quantized : bool
-        Something that it is computed from is quantized; else it is the float graph's own.
+        The output depends on quantized tensors; otherwise it is exactly the float graph's.
     values, left_out : int
-        How many there were, and how many of them were infinite or no numbers, which no error counts.
+        Number of values, and the number of infinite or NaN values, which are excluded from errors.
     """
 
     name: str
@@ -68,22 +79,23 @@ class OutputReport:
     left_out: int = 0
 
 
+@identity("QuantizationReport", "samples", "measured", "random", "outputs", "tensors", "kept")
 @dataclass(frozen=True)
 class QuantizationReport:
-    """What quantization did to a model.
+    """Errors of a quantized model and the nodes that stay float.
 
     Parameters
     ----------
     samples : int
-        How many it was calibrated with.
+        Number of calibration samples.
     measured : int
-        On how many of them errors were measured.
+        Number of samples on which errors were measured.
     random : bool
-        The samples were made up: errors are not to be trusted.
+        True if the samples were random, so that the errors are meaningless.
     outputs, tensors : tuples
         Errors against the float graph.
     kept : dict
-        Nodes that stay float or convert, and why.
+        Reason by node for nodes that stay float or convert.
     """
 
     samples: int
@@ -94,28 +106,28 @@ class QuantizationReport:
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """Return the report as a JSON-serializable dict."""
+        return stored(self)
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> "QuantizationReport":
-        """The report of a document that somebody else may have written.
+        """Restore a report from an untrusted document.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is none.
+            The document is not a valid report.
         """
         fields = {
-            "outputs": tuple(OutputReport(**each) for each in document["outputs"]),
-            "tensors": tuple(TensorReport(**each) for each in document["tensors"]),
+            "outputs": tuple(restored(OutputReport, each) for each in document["outputs"]),
+            "tensors": tuple(restored(TensorReport, each) for each in document["tensors"]),
             "kept": {str(name): str(why) for name, why in document["kept"].items()},
         }
         counts = {name: int(document[name]) for name in ("samples", "measured")}
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
     def __str__(self) -> str:
-        lines = summary(self.document())
+        lines = [*summary(self.document()), *quality_warnings(self.document())]
         lines.append(f"{'tensor':<44}{'scale':>12}{'zero':>6}{'SQNR':>10}{'alone':>10}  range")
         for each in self.tensors:
             name = _short(each.node or each.name)
@@ -125,59 +137,61 @@ class QuantizationReport:
 
 
 def summary(document: Mapping[str, Any]) -> list[str]:
-    """What a report's document says in a few lines: the outputs, and the nodes that add most noise."""
-    made_up = ", made up: not to be trusted" if document["random"] else ""
+    """Summary of a report's document in a few lines: errors of the outputs, and the nodes that add most noise."""
+    random = " random" if document["random"] else ""
+    advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
     if not document["tensors"]:
         return [_nothing(document["kept"].values())]
     lines = [
-        f"quantized with {document['samples']} samples{made_up}; against float on {document['measured']} of them:"
+        f"quantized with {document['samples']}{random} samples{advice}; compared with float on {document['measured']}:"
     ]
     for each in document["outputs"]:
         lines.append(f"  output {each['name']}: {_output(each)}")
-    if not document["random"]:
-        lines += _warnings(document["outputs"])
     noisy = sorted(
         (each["alone_db"], each["node"]) for each in document["tensors"] if each.get("alone_db") is not None
     )
     if noisy:
-        worst = ", ".join(f"{_short(name)} {_db(db)}" for db, name in noisy[:_NOISIEST])
-        lines.append(f"  least signal over noise of a node alone: {worst}")
+        worst = ", ".join(f"{_short(name)} {_db(db)}" for db, name in noisy[:_LISTED_NODES])
+        lines.append(f"  lowest signal-to-noise ratios of single nodes: {worst}")
     return lines
 
 
 def _nothing(reasons: Collection[str]) -> str:
-    """Why nothing is quantized."""
+    """Message for a model of which no node is quantized."""
     endless = sum(ENDLESS in why for why in reasons)
     if endless:
         return (
             f"nothing is quantized: {endless} of {len(reasons)} nodes have infinite numbers on the samples, or as "
-            "constants, which 8 bits do not hold"
+            "constants, which int8 cannot represent"
         )
-    return f"nothing is quantized: no node has a form in 8 bits, {len(reasons)} stay float"
+    return f"nothing is quantized: no node can be quantized, {len(reasons)} stay float"
 
 
-def _warnings(outputs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each output that has little to do with the float graph's."""
-    bad = [each for each in outputs if each["sqnr_db"] is not None and each["sqnr_db"] < _LEAST_DB]
+def quality_warnings(document: Mapping[str, Any]) -> list[str]:
+    """A message for each output with a low signal-to-noise ratio; none if the samples were random."""
+    if document["random"]:
+        return []
+    outputs = document["outputs"]
+    bad = [each for each in outputs if each["sqnr_db"] is not None and each["sqnr_db"] < _WARNING_DB]
     return [
-        f"  warning: output {each['name']} has less than {_LEAST_DB} dB, which is hardly the float model's: calibrate "
-        "with more samples of the model's own, or keep the nodes that add most noise float (`skip` in Python)"
+        f"warning: output {each['name']} has a signal-to-noise ratio below {_WARNING_DB} dB: calibrate with more "
+        "representative samples, or keep the nodes that add most noise in float (--keep-float, `keep_float` in Python)"
         for each in bad
         if each.get("quantized", True) and each.get("left_out", 0) < max(each.get("values", 0), 1)
     ]
 
 
 def _output(output: Mapping[str, Any]) -> str:
-    """How near an output is to float, and what that was measured on."""
+    """Errors of an output as text, with the number of values that were not compared."""
     left_out, values = output.get("left_out", 0), output.get("values", 0)
-    none = f"{left_out:,} of its {values:,} values are infinite or no numbers" if left_out else ""
+    excluded = f"{left_out:,} of its {values:,} values are infinite or NaN" if left_out else ""
     if not output.get("quantized", True):
-        return f"not quantized, nothing of it ran in 8 bits{none and f'; {none}'}"
+        return f"not quantized, computed in float only{excluded and f'; {excluded}'}"
     if left_out and left_out == values:
-        return f"not measured: {none}"
+        return f"not measured: {excluded}"
     top = "" if output["top1"] is None else f", same top 1 in {output['top1']:.1%}"
-    rest = f"; {none}, the rest is compared" if none else ""
-    return f"{_db(output['sqnr_db'])}, at most {output['max_abs']:.4g} off{top}{rest}"
+    rest = f"; {excluded}, the others were compared" if excluded else ""
+    return f"{_db(output['sqnr_db'])}, maximum error {output['max_abs']:.4g}{top}{rest}"
 
 
 def _short(name: str) -> str:
@@ -189,8 +203,8 @@ def _db(value: float | None) -> str:
 
 
 @dataclass
-class Errors:
-    """Errors of one tensor, summed over samples; of values that are finite in both graphs."""
+class OutputErrors:
+    """Errors of one tensor, accumulated over samples; values that are not finite in both graphs are excluded."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -201,39 +215,41 @@ class Errors:
     left_out: int = 0
 
     def add(self, wanted: NDArray, found: NDArray) -> None:
-        """Another sample, as real numbers."""
+        """Add a sample, as real numbers of the float graph and of the quantized graph."""
         numbers = np.isfinite(wanted) & np.isfinite(found)
         self.values += numbers.size
         self.left_out += numbers.size - int(numbers.sum())
         wide = np.where(numbers, wanted, 0).astype(np.float64)
-        off = np.where(numbers, found, 0).astype(np.float64) - wide
+        difference = np.where(numbers, found, 0).astype(np.float64) - wide
         self.signal += float(np.square(wide).sum())
-        self.noise += float(np.square(off).sum())
-        self.max_abs = max(self.max_abs, float(np.abs(off).max(initial=0.0)))
+        self.noise += float(np.square(difference).sum())
+        self.max_abs = max(self.max_abs, float(np.abs(difference).max(initial=0.0)))
         if wanted.ndim and wanted.shape[-1] > 1:
-            whole = numbers.all(-1)
-            self.rows += int(whole.sum())
-            self.same += int((wanted.argmax(-1) == found.argmax(-1))[whole].sum())
+            finite_rows = numbers.all(-1)
+            self.rows += int(finite_rows.sum())
+            self.same += int((wanted.argmax(-1) == found.argmax(-1))[finite_rows].sum())
 
     @property
     def sqnr_db(self) -> float | None:
-        """Signal over noise; None where there is no noise. Noise without a signal is 0 dB."""
+        """Signal-to-noise ratio in dB; None without noise, 0 for noise without a signal."""
         if self.noise == 0:
             return None
         return 10 * float(np.log10(self.signal / self.noise)) if self.signal else 0.0
 
     @property
     def top1(self) -> float | None:
-        """Part of the rows with the same greatest element."""
+        """Share of the rows whose largest element has the same index."""
         return self.same / self.rows if self.rows else None
 
 
 def output_reports(
-    names: Sequence[str], errors: Mapping[str, Errors], quantized: Collection[str]
+    names: Sequence[str], errors: Mapping[str, OutputErrors], quantized: Collection[str]
 ) -> tuple[OutputReport, ...]:
-    """Reports of the outputs, of which some are `quantized`."""
+    """Reports of the outputs; those in `quantized` depend on quantized tensors."""
     return tuple(_report(name, errors[name], name in quantized) for name in names)
 
 
-def _report(name: str, of: Errors, quantized: bool) -> OutputReport:
-    return OutputReport(name, of.max_abs, of.sqnr_db, of.top1, quantized, of.values, of.left_out)
+def _report(name: str, errors: OutputErrors, quantized: bool) -> OutputReport:
+    return OutputReport(
+        name, errors.max_abs, errors.sqnr_db, errors.top1, quantized, errors.values, errors.left_out
+    )

@@ -1,35 +1,151 @@
-"""The quantized graph, node by node."""
+"""Rewriting of a float graph into a quantized one, node by node, and quantization of its constants."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from compiler.frontends.build import GraphBuilder
-from compiler.ir.graph import Graph, Node
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.frontends.builder import GraphBuilder
+from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.quantize.constants import Fixed, quantized_operand, quantized_weights
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
+from compiler.quantize.ranges import LEAST_SCALE, affine_of, stored
 
-#: Factors have no zero point.
-_SYMMETRIC = frozenset(("mul", "prelu", "matmul"))
+#: Largest magnitude of an int32 bias, which leaves half of the range to the sum of products.
+_MAX_BIAS = 1 << 30
+#: Smallest scale of a channel relative to the largest one; smaller weights have no visible effect.
+_MIN_RELATIVE_SCALE = 2.0**-20
+
+
+@dataclass(frozen=True)
+class QuantizedConstant:
+    """Integers with their quantization."""
+
+    data: NDArray
+    quantization: Quantization
+
+
+def quantized_weights(
+    weights: NDArray, axis: int, *, per_channel: bool, bias: NDArray | None, x_scale: float
+) -> tuple[QuantizedConstant, QuantizedConstant | None]:
+    """Symmetric int8 weights, and the int32 bias in the scale of the products.
+
+    Parameters
+    ----------
+    weights : float32 array
+        Weights with any number of dimensions.
+    axis : int
+        Axis of the output channels.
+    per_channel : bool
+        Use one scale per output channel; otherwise one scale for all.
+    bias : (channels,) float32 array or None
+        Bias of each output channel.
+    x_scale : float
+        Scale of the activation that is multiplied.
+    """
+    others = tuple(i for i in range(weights.ndim) if i != axis)
+    largest = np.abs(weights.astype(np.float64)).max(others)
+    largest = largest if per_channel else np.full_like(largest, largest.max())
+    if bias is not None:
+        # Increase scales with which the bias would overflow.
+        required = np.abs(bias.astype(np.float64)) * 127 / (x_scale * _MAX_BIAS)
+        largest = np.maximum(largest, required if per_channel else required.max())
+    floor = max(float(largest.max()) * _MIN_RELATIVE_SCALE, LEAST_SCALE)
+    scale = np.maximum(largest / 127, floor).astype(np.float32)
+    shape = [1] * weights.ndim
+    shape[axis] = -1
+    steps = np.rint(weights.astype(np.float64) / scale.astype(np.float64).reshape(shape))
+    q = _per_axis(scale, axis) if per_channel else Quantization.of(float(scale[0]))
+    fixed = QuantizedConstant(np.clip(steps, -127, 127).astype(np.int8), q)
+    if bias is None:
+        return fixed, None
+    product = (np.float32(x_scale) * scale).astype(np.float32)
+    steps = np.rint(bias.astype(np.float64) / product.astype(np.float64))
+    q = _per_axis(product, 0) if per_channel else Quantization.of(float(product[0]))
+    return fixed, QuantizedConstant(np.clip(steps, -_MAX_BIAS, _MAX_BIAS).astype(np.int32), q)
+
+
+def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
+    return Quantization(tuple(float(each) for each in scale), (0,) * len(scale), axis)
+
+
+def quantized_operand(
+    values: NDArray, *, symmetric: bool, like: Quantization | None = None
+) -> QuantizedConstant:
+    """A constant operand of an elementwise operator, product or concat, as int8 with one scale.
+
+    Parameters
+    ----------
+    values : array
+        Real numbers of the constant.
+    symmetric : bool
+        True for zero point 0.
+    like : Quantization or None
+        Quantization to use; None: one that fits the finite values.
+    """
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    if like is None and symmetric:
+        largest = max(-low, high)
+        like = Quantization.of(max(largest / 127, LEAST_SCALE) if largest else 1.0)
+    q = like or affine_of(low, high)
+    return QuantizedConstant(stored(np.nan_to_num(values), q), q)
+
+
+#: Maximum window size of average pooling on the accelerator.
+_MAX_POOL_SIZE = 255
+
+
+def means_as_pools(graph: Graph) -> Graph:
+    """Replace means over whole images by equivalent average pooling."""
+    changed: dict[str, Tensor] = {}
+    nodes: list[Node] = []
+    for node in graph:
+        if not _is_global_mean(graph, node):
+            nodes.append(node)
+            continue
+        x, y = graph.ins(node)[0], graph.out(node)
+        pooled = (x.shape[0], 1, 1, x.shape[3])
+        output = y.name if y.shape == pooled else f"{y.name}:pooled"
+        window = {"kernel": x.shape[1:3], "strides": (1, 1), "pads": (0, 0, 0, 0), "count_pads": False}
+        nodes.append(Node(node.name, "avg_pool2d", node.inputs, (output,), window))
+        if output != y.name:
+            changed[output] = Tensor(output, pooled, y.dtype)
+            nodes.append(Node(f"{node.name}:flat", "reshape", (output,), node.outputs, {"shape": y.shape}))
+    return rebuild(graph, nodes, changed=changed)
+
+
+def _is_global_mean(graph: Graph, node: Node) -> bool:
+    if node.op != "reduce_mean":
+        return False
+    x = graph.ins(node)[0]
+    if x.dtype != "float32" or len(x.shape) != 4 or {axis % 4 for axis in node.attributes["axes"]} != {1, 2}:
+        return False
+    return x.shape[1] * x.shape[2] <= _MAX_POOL_SIZE
 
 
 class Rewriter:
-    """A float graph on its way to a quantized one.
+    """Rewriter of one float graph.
 
     Parameters
     ----------
     graph : Graph
-        A float model.
+        The float model to rewrite.
     kept : dict
-        Nodes that stay float, and why.
+        Reason by node for nodes that stay float.
     quantization : function
         Quantization of a tensor, by name.
     per_channel : bool
-        Weights have a scale for each output channel.
+        True for a weight scale per output channel.
 
     Attributes
     ----------
     reasons : dict
-        Nodes of the new graph that run on the host, and why.
+        Reason by node for nodes of the new graph that run on the host.
+    floats, integers : dict
+        Tensors of the new graph in the original type and as int8, by the name of the float graph's tensor.
     """
 
     def __init__(
@@ -42,28 +158,28 @@ class Rewriter:
         self.graph, self.kept, self.quantization, self.per_channel = graph, kept, quantization, per_channel
         self.build = GraphBuilder(graph.name)
         self.reasons: dict[str, str] = {}
-        #: Forms that tensors of the old graph have in the new one.
         self.floats: dict[str, Tensor] = {}
         self.integers: dict[str, Tensor] = {}
         self._constants: dict[tuple[str, Quantization], Tensor] = {}
 
     def run(self) -> Graph:
-        """Rewrite everything."""
+        """Rewrite the whole graph."""
         new, old = self.build.graph, self.graph
         for name in old.inputs:
             self.floats[name] = new.add_input(old.tensors[name])
         for node in old:
             if node.name in self.kept:
-                self._keep(node)
+                self._copy(node)
             else:
                 self._quantize(node)
         for name in old.outputs:
             self._as_float(name, EDGE)
         return new.finish(list(old.outputs))
 
-    def _keep(self, node: Node) -> None:
+    def _copy(self, node: Node) -> None:
+        """Copy a node that stays float."""
         why = self.kept[node.name]
-        around = EDGE if why == EDGE else f"in front of {node.name!r}, which stays float"
+        around = EDGE if why == EDGE else f"input of {node.name!r}, which stays float"
         inputs = [self._as_float(name, around) for name in node.inputs]
         outputs = [self.graph.tensors[name] for name in node.outputs]
         self.build.nodes(node.name, node.op, inputs, outputs, node.bodies, **node.attributes)
@@ -75,15 +191,15 @@ class Rewriter:
         (name,) = node.outputs
         old, q = self.graph.tensors[name], self.quantization(name)
         if node.op == "dequantize":
-            self._reread(node, name, q)
+            self._convert_input(node, name, q)
             return
         inputs = self._operands(node, q)
-        made = self._unused(f"{name}:int8") if name in self.graph.outputs else name
-        out = Tensor(made, old.shape, "int8", q)
+        output = self._unused(f"{name}:int8") if name in self.graph.outputs else name
+        out = Tensor(output, old.shape, "int8", q)
         self.integers[name] = self.build.node(node.name, node.op, inputs, out, **node.attributes)
 
-    def _reread(self, node: Node, name: str, q: Quantization) -> None:
-        """Bytes that become real numbers: as int8, if they are not that already."""
+    def _convert_input(self, node: Node, name: str, q: Quantization) -> None:
+        """Replace a dequantize node: its integers are used directly, converted to int8 if necessary."""
         x = self.floats[node.inputs[0]]
         if x.dtype != "int8":
             x = self.build.node(
@@ -104,80 +220,85 @@ class Rewriter:
         return [self._operand(node, name, q) for name in node.inputs]
 
     def _operand(self, node: Node, name: str, q: Quantization) -> Tensor:
-        """An activation, or a constant in a quantization of its own."""
+        """An operand as int8: an activation, or a constant with its own quantization."""
         data = self.graph.tensors[name].data
         if data is None:
             return self._as_integers(name)
         like = q if node.op in ("concat", "gather") else None
-        return self._constant(name, quantized_operand(data, symmetric=node.op in _SYMMETRIC, like=like))
+        return self._constant(name, quantized_operand(data, symmetric=OPS[node.op].symmetric, like=like))
 
     def _converted(self, node: Node, name: str, q: Quantization) -> Tensor:
-        """An operand in the quantization of the result."""
-        given = self._operand(node, name, q)
-        if given.quantization == q:
-            return given
-        out = Tensor(self._unused(f"{name}:converted"), given.shape, given.dtype, q)
-        return self.build.node(f"{node.name}:{name}", "requantize", [given], out)
+        """An operand requantized to the quantization of the result."""
+        operand = self._operand(node, name, q)
+        if operand.quantization == q:
+            return operand
+        out = Tensor(self._unused(f"{name}:converted"), operand.shape, operand.dtype, q)
+        return self.build.node(f"{node.name}:{name}", "requantize", [operand], out)
 
     def _weighted(self, node: Node) -> list[Tensor]:
         x = self._as_integers(node.inputs[0])
         data = [self.graph.tensors[name].data for name in node.inputs[1:]]
         assert data[0] is not None and x.quantization is not None
         weights, bias = quantized_weights(
-            data[0], WEIGHTED[node.op], per_channel=self.per_channel,
-            bias=data[1] if len(data) > 1 else None, x_scale=x.quantization.scale[0],
-        )  # fmt: skip
+            data[0],
+            WEIGHTED[node.op],
+            per_channel=self.per_channel,
+            bias=data[1] if len(data) > 1 else None,
+            x_scale=x.quantization.scale[0],
+        )
         parts = [weights] if bias is None else [weights, bias]
         return [x, *(self._constant(n, part) for n, part in zip(node.inputs[1:], parts, strict=True))]
 
-    def _constant(self, name: str, fixed: Fixed) -> Tensor:
+    def _constant(self, name: str, fixed: QuantizedConstant) -> Tensor:
         key = (name, fixed.quantization)
         if key not in self._constants:
-            wish = self._unused(f"{name}:int")
-            self._constants[key] = self.build.constant(wish, fixed.data, fixed.quantization)
+            unused = self._unused(f"{name}:int")
+            self._constants[key] = self.build.constant(unused, fixed.data, fixed.quantization)
         return self._constants[key]
 
     def _as_integers(self, name: str) -> Tensor:
-        """The int8 form of an activation, quantized here if there is none yet."""
+        """An activation as int8; a quantize node is added if there is no such tensor yet."""
         if name not in self.integers:
-            given = self.floats[name]
+            real = self.floats[name]
             node = self._fresh_node(f"{name}:quantize")
-            why = EDGE if self._fed(name) else f"behind a node that stays float, which makes {name!r}"
-            out = Tensor(self._unused(f"{name}:int8"), given.shape, "int8", self.quantization(name))
-            self.integers[name] = self.build.node(node, "quantize", [given], out)
+            why = (
+                EDGE if self._is_input(name) else f"converts {name!r}, the output of a node that stays float"
+            )
+            out = Tensor(self._unused(f"{name}:int8"), real.shape, "int8", self.quantization(name))
+            self.integers[name] = self.build.node(node, "quantize", [real], out)
             self.reasons[node] = why
         return self.integers[name]
 
     def _as_float(self, name: str, why: str) -> Tensor:
-        """A tensor as it was: float32, or integers that are none of real numbers."""
+        """A tensor in its original type; a dequantize node is added if it exists as int8 only."""
         if name not in self.floats:
             old = self.graph.tensors[name]
             if old.constant:
                 self.floats[name] = self.build.graph.add_tensor(old)
             else:
                 node = self._fresh_node(f"{name}:dequantize")
-                wish = name if name in self.graph.outputs else self._unused(f"{name}:float")
-                out = Tensor(wish, old.shape, old.dtype)
+                output = name if name in self.graph.outputs else self._unused(f"{name}:float")
+                out = Tensor(output, old.shape, old.dtype)
                 self.floats[name] = self.build.node(node, "dequantize", [self.integers[name]], out)
                 self.reasons[node] = why
         return self.floats[name]
 
-    def _fed(self, name: str) -> bool:
-        """Whether a float tensor is an input of the model, or that laid out in another way."""
-        maker = self.graph.producer(name)
-        return maker is None or self.kept.get(maker.name) == EDGE
+    def _is_input(self, name: str) -> bool:
+        """Return True if a float tensor is an input of the model, possibly in another layout."""
+        producer = self.graph.producer(name)
+        return producer is None or self.kept.get(producer.name) == EDGE
 
-    def _unused(self, wish: str) -> str:
-        """A name that no tensor of either graph has, but that the old graph's own tensor may keep."""
-        name, number = wish, 1
-        taken = self.build.graph.tensors
-        while name in taken or (name != wish and name in self.graph.tensors):
+    def _unused(self, base: str) -> str:
+        """An unused tensor name: `base`, with a number appended if it is in use."""
+        name, number = base, 1
+        used = self.build.graph.tensors
+        while name in used or (name != base and name in self.graph.tensors):
             number += 1
-            name = f"{wish}.{number}"
+            name = f"{base}.{number}"
         return name
 
-    def _fresh_node(self, wish: str) -> str:
-        name = wish
+    def _fresh_node(self, base: str) -> str:
+        name = base
         while name in self.graph.nodes or name in self.build.graph.nodes:
             name += "'"
         return name

@@ -1,1 +1,1 @@
-"""How a layer is carried out, as data, and the first guess at it."""
+"""Schedules of layers and networks, as data."""

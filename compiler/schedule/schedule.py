@@ -1,99 +1,157 @@
-"""How a network is carried out on a machine: everything that may be chosen, and nothing that may not."""
+"""Schedules: all choices in executing a network on a machine."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from compiler.schedule.texts import ProgramText, text_of
+from compiler.ir.identity import identity, identity_of, stored
+from compiler.schedule.program_override import ProgramText, text_of
 from hw.errors import InputError, shown
 
-VERSION = 1
-#: Tiles of results at once, each of which has a place of its own: a machine's queues are far shorter.
-_MOST_RESULTS = 256
+#: Version of written documents. Documents of version 1, whose fields have the stable names, can be read as well.
+VERSION = 2
+#: Maximum number of result buffers; the hardware's queues are much shorter.
+_MAX_RESULT_BUFFERS = 256
 #: Larger sizes mean no more than this one, which is past the end of every layer.
 _MOST = 1 << 24
 #: Numbers that may be 0.
-_MAY_BE_NONE = ("prefetch", "planes")
+_MAY_BE_NONE = ("prefetch", "stream_channel_blocks")
+
+#: Names of the fields in documents of version 2, in order.
+_NAMES = (
+    "rows",
+    "rows_per_load",
+    "width",
+    "columns",
+    "depth",
+    "param_blocks",
+    "param_buffers",
+    "order",
+    "x_buffers",
+    "w_buffers",
+    "y_buffers",
+    "acc_buffers",
+    "fold_kernel_width",
+    "im2col",
+    "pixels_per_pass",
+    "prefetch",
+    "on_chip",
+    "interleave",
+    "common_scale",
+    "split_first_tile",
+    "split_last_tile",
+    "stream_channel_blocks",
+    "same_program_as_previous",
+    "own_counter_tag",
+)
 
 
+@identity(
+    "LayerSchedule",
+    "rows",
+    "band",
+    "width",
+    "columns",
+    "depth",
+    "slots",
+    "slot_buffers",
+    "order",
+    "x_buffers",
+    "w_buffers",
+    "y_buffers",
+    "acc_buffers",
+    "fold",
+    "strips",
+    "together",
+    "prefetch",
+    "on_chip",
+    "overlap",
+    "common_scale",
+    "ramp",
+    "taper",
+    "planes",
+    "joined",
+    "counted",
+)
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
-    """How one layer is carried out. Sizes are in the machine's blocks; a size past the layer's end means all of it.
+    """Schedule of one layer. Sizes that exceed the layer mean all of it.
 
     Parameters
     ----------
     rows : int
-        Output rows (of a matrix: its rows) of a tile.
-    band : int
-        Output rows whose image rows are brought in together: one or more tiles.
+        Output rows of a tile (for a matrix, its rows).
+    rows_per_load : int
+        Output rows whose input rows are loaded at once: one or more tiles.
     width : int
-        Output columns of a tile of a depthwise convolution: of fewer the line buffers hold more rows.
+        Output columns of a tile of a depthwise convolution; with fewer columns, the line buffers hold more rows.
     columns : int
         Blocks of N output channels of a tile.
     depth : int
         Blocks of N input channels that a MATRIX command sums over.
-    slots : int
-        Blocks of output channels whose parameters are brought in together: `columns` or a multiple of it.
-    slot_buffers : int
-        Such groups of parameters there is room for at once.
+    param_blocks : int
+        Blocks of output channels whose parameters are loaded at once: `columns` or a multiple of it.
+    param_buffers : int
+        Number of buffers for such groups of parameters.
     order : str
-        Outer loop: "rows" keeps the image of a tile while the weights go by, "channels" keeps the weights.
+        Outer loop: "rows" reuses the input of a tile for all weights, "channels" reuses the weights for all tiles.
     x_buffers, w_buffers, y_buffers, acc_buffers : int
-        Tiles there is room for at once, of results at most 256. Only what comes from or goes to DRAM has buffers.
-    fold : bool
-        Kernel columns are part of the reduction dimension: fills the array when there are few channels.
-    strips : bool
-        All of the kernel is part of it: for each output column what its kernel comes to is brought in by itself.
-    together : int
-        Output pixels side by side that are computed together, as one of that many times the channels.
+        Number of buffers for tiles of the input, weights, results (at most 256) and sums. Only data that is loaded from
+        or stored to DRAM has buffers.
+    fold_kernel_width : bool
+        Kernel columns are part of the reduction dimension, which fills the array if there are few channels.
+    im2col : bool
+        The whole kernel is part of the reduction dimension: the inputs of each output column are loaded separately.
+    pixels_per_pass : int
+        Adjacent output pixels that are computed as one pixel with that many times the channels.
     prefetch : int
-        Steps of earlier layers during which the first weights of this one may be brought in.
+        Number of steps of earlier layers during which the first weights of this layer may be loaded.
     on_chip : bool
         The output stays in the scratchpad.
-    overlap : bool
-        Its steps may take turns with those of the layers beside it that may too, as they need each other's results.
+    interleave : bool
+        Steps of the layer may be interleaved with those of adjacent layers that permit it as well.
     common_scale : bool
-        The multiplier, which all channels must share, goes with the command, and only biases are brought in: 4 bytes a
-        channel and not 9, but FUSE takes four times as long for each pixel.
-    ramp : bool
-        The first tile is summed up in parts, the first of them small: MATRIX begins when that part of the image is
-        there.
-    taper : bool
-        The last tile is drained in parts, the last of them small: what follows waits only for that one.
-    planes : int
-        Of a convolution whose result a depthwise one behind it alone reads: so many blocks of channels of it are in the
-        scratchpad at a time, and both take turns, some blocks at a time. 0: it has all of its place at once.
-    joined : bool
-        It is part of the program of the layer before: saves the dispatch, costs the freedom to replace it alone.
-    counted : bool
-        Its cycles have a tag of their own. If not they count with those of the layer before: a change of tag holds a
-        unit up while the counters of the one before it are not put away yet, some hundred cycles after it.
+        The multiplier, which must be the same for all channels, is part of the command, and only biases are loaded: 4
+        instead of 9 bytes per channel, but FUSE needs four times as long for each pixel.
+    split_first_tile : bool
+        The first tile is computed in parts, the first of which is small, so that MATRIX can start when its input is
+        loaded.
+    split_last_tile : bool
+        The last tile is drained in parts, the last of which is small, so that following layers wait only for that one.
+    stream_channel_blocks : int
+        For a convolution whose result is only read by a depthwise convolution: number of channel blocks of the result
+        in the scratchpad at a time, with both layers interleaved by blocks. 0: the whole result has a buffer.
+    same_program_as_previous : bool
+        The layer is part of the previous layer's program, which saves a dispatch but prevents replacing either alone.
+    own_counter_tag : bool
+        The layer's cycles are counted with a separate tag, otherwise with the previous layer. After a tag change a unit
+        may stall for about a hundred cycles until the previous counters are saved.
     """
 
     rows: int = 1 << 16
-    band: int = 1 << 16
+    rows_per_load: int = 1 << 16
     width: int = 1 << 16
     columns: int = 1 << 16
     depth: int = 1 << 16
-    slots: int = 1 << 16
-    slot_buffers: int = 2
+    param_blocks: int = 1 << 16
+    param_buffers: int = 2
     order: str = "rows"
     x_buffers: int = 2
     w_buffers: int = 2
     y_buffers: int = 2
     acc_buffers: int = 2
-    fold: bool = False
-    strips: bool = False
-    together: int = 1
+    fold_kernel_width: bool = False
+    im2col: bool = False
+    pixels_per_pass: int = 1
     prefetch: int = 4
     on_chip: bool = True
-    overlap: bool = False
+    interleave: bool = False
     common_scale: bool = False
-    ramp: bool = False
-    taper: bool = False
-    planes: int = 0
-    joined: bool = False
-    counted: bool = True
+    split_first_tile: bool = False
+    split_last_tile: bool = False
+    stream_channel_blocks: int = 0
+    same_program_as_previous: bool = False
+    own_counter_tag: bool = True
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -108,60 +166,74 @@ class LayerSchedule:
             least = 0 if item.name in _MAY_BE_NONE else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise InputError(f"schedule: {item.name} must be at least {least}, not {shown(value)}")
-            most = _MOST_RESULTS if item.name in ("y_buffers", "acc_buffers") else _MOST
+            most = _MAX_RESULT_BUFFERS if item.name in ("y_buffers", "acc_buffers") else _MOST
             if isinstance(value, int) and value > most:
                 raise InputError(f"schedule: {item.name} must be at most {most}, not {shown(value)}")
         if self.order not in ("rows", "channels"):
             raise InputError(f'schedule: order must be "rows" or "channels", not {shown(self.order)}')
 
 
+@identity("Schedule", "fusions", "layers", "programs")
 @dataclass(frozen=True)
 class Schedule:
-    """How all layers are carried out.
+    """Everything that may be chosen about how a network runs: fusion, tiling and order of its layers. It is plain data.
 
     Parameters
     ----------
     fusions : tuple of tuples of str
         Names of the nodes of each layer of more than one node.
-    layers : dict
-        By the name of the layer.
-    programs : dict
-        Texts that stand in place of programs made from the above, by the name of the program.
+    layers : dict of str to LayerSchedule
+        The schedule of each layer, by the name of the layer.
+    programs : dict of str to ProgramText
+        Assembly text that replaces a generated program, by the name of the program.
+
+    Examples
+    --------
+    >>> network = compiler.compile("network.tflite", "n4")
+    >>> text = network.schedule.to_json()  # as `mla compile --save-schedule` writes it
+    >>> network = compiler.compile("network.tflite", "n4", schedule=compiler.Schedule.from_json(text))
     """
 
     fusions: tuple[tuple[str, ...], ...] = ()
     layers: dict[str, LayerSchedule] = field(default_factory=dict)
     programs: dict[str, ProgramText] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Schedule: {len(self.layers)} layers, {len(self.fusions)} fusions, {len(self.programs)} program texts>"
+
     def to_json(self) -> str:
         """As text."""
-        return json.dumps({"schema_version": VERSION} | asdict(self), indent=1)
+        layers = {
+            name: {key: getattr(layer, item) for key, item in _FIELDS[VERSION].items()}
+            for name, layer in self.layers.items()
+        }
+        return json.dumps({"schema_version": VERSION} | stored(self) | {"layers": layers}, indent=1)
 
     @staticmethod
     def from_json(text: str) -> "Schedule":
-        """From text that somebody else may have written.
+        """Restore a schedule from untrusted text.
 
         Raises
         ------
         InputError
-            It is not what `to_json` writes; says where.
+            The text is not a valid schedule; the message names the position.
         """
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"schedule: not JSON: {error}") from None
-        if not isinstance(data, dict) or data.get("schema_version") != VERSION:
+        if not isinstance(data, dict) or data.get("schema_version") not in _FIELDS:
             raise InputError(f'schedule: must be an object whose "schema_version" is {VERSION}')
-        return Schedule.of(data)
+        return Schedule.of(data, data["schema_version"])
 
     @staticmethod
-    def of(data: dict[str, Any]) -> "Schedule":
-        """From the fields of such a text.
+    def of(data: dict[str, Any], version: int = 1) -> "Schedule":
+        """Restore a schedule from the fields of a document; databases have documents of version 1.
 
         Raises
         ------
         InputError
-            They are not those of a schedule; says where.
+            The fields are not a valid schedule; the message names the position.
         """
         fusions, layers, programs = data.get("fusions", []), data.get("layers", {}), data.get("programs", {})
         if not isinstance(fusions, list) or not all(_names(group) for group in fusions):
@@ -171,29 +243,36 @@ class Schedule:
                 raise InputError(f'schedule: "{name}" must be an object')
         return Schedule(
             tuple(tuple(group) for group in fusions),
-            {name: layer_schedule(name, values) for name, values in layers.items()},
+            {name: layer_schedule(name, values, version) for name, values in layers.items()},
             {name: text_of(name, values) for name, values in programs.items()},
         )
+
+
+#: From the names of a layer's fields in documents of each version to those they have in Python.
+_FIELDS: dict[int, dict[str, str]] = {
+    1: {stable: item for item, stable in identity_of(LayerSchedule).parts.items()},
+    2: dict(zip(_NAMES, identity_of(LayerSchedule).parts, strict=True)),
+}
 
 
 def _names(group: Any) -> bool:
     return isinstance(group, list) and all(isinstance(name, str) for name in group)
 
 
-def layer_schedule(name: str, values: Any) -> LayerSchedule:
-    """One layer's, from the fields that somebody else may have written.
+def layer_schedule(name: str, values: Any, version: int = 1) -> LayerSchedule:
+    """Restore the schedule of one layer from untrusted fields.
 
     Raises
     ------
     InputError
         They are not those of a layer's schedule; the message has the layer's name.
     """
-    known = {item.name for item in fields(LayerSchedule)}
-    if not isinstance(values, dict) or not values.keys() <= known:
+    known = _FIELDS[version]
+    if not isinstance(values, dict) or not values.keys() <= known.keys():
         raise InputError(
             f"schedule: layer {name!r} must have fields among {', '.join(sorted(known))}, not {shown(values)}"
         )
     try:
-        return LayerSchedule(**values)
+        return LayerSchedule(**{known[key]: each for key, each in values.items()})
     except InputError as error:
         raise InputError(f"layer {name!r}: {error}") from None

@@ -1,1 +1,1 @@
-"""Inference as a stream on a live machine, whose programs are replaced meanwhile."""
+"""Streaming inference on a live machine, with programs replaced while it serves."""

@@ -1,8 +1,7 @@
-"""The static validator: what every program must pass before it may be loaded, whoever wrote it."""
+"""Static validator that every program must pass before it is loaded."""
 
-from compiler.validate.call import Call
-from compiler.validate.check import validate
-from compiler.validate.errors import KINDS, Place, ValidationError
-from compiler.validate.report import Report
+from compiler.validate.errors import KINDS, InstructionLocation, ProofReport, ValidationError
+from compiler.validate.explore import validate
+from compiler.validate.macro_call import MacroCall
 
-__all__ = ["KINDS", "Call", "Place", "Report", "ValidationError", "validate"]
+__all__ = ["KINDS", "InstructionLocation", "MacroCall", "ProofReport", "ValidationError", "validate"]

@@ -1,32 +1,34 @@
-"""Why a stream of macro-instructions is refused."""
+"""Refusals and reports of the validator."""
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from compiler.validate.footprint import StridedRegion
 from hw.errors import InputError
-from hw.isa.enums import Trap
+from hw.isa.enums import Trap, Unit
 
-#: What a refusal is about: stable names, for tools that learn from them.
+#: Kinds of validation errors by stable name; tools classify errors by them.
 KINDS = {
     "size": "a program is empty or does not fit the instruction store",
-    "operand": "an operand, statistic or tag that is not there",
-    "illegal": "an instruction that is none",
+    "operand": "an operand, statistic or tag that does not exist",
+    "illegal": "a word that is not a valid instruction",
     "pc": "execution leaves the program",
-    "segment": "a call of code that is not pinned",
+    "segment": "a call into a segment without pinned code",
     "loop": "loops nested too deep, an empty body, a break without a loop",
     "call": "calls nested too deep, a return without a call",
     "trap": "a software trap",
-    "endless": "more instructions, or more work, than a macro-instruction may take",
-    "statistics": "an address, count or mode depends on the data, or too many ways through the program do",
-    "command": "a unit command whose fields contradict each other or the machine",
+    "endless": "more instructions or cycles than the limit of one macro-instruction",
+    "statistics": "an address, count or mode depends on the data, or the data can select too many paths",
+    "command": "a unit command whose fields contradict each other or the hardware configuration",
     "bounds": "an access outside scratchpad, accumulator, parameter slots or tables",
     "window": "an access outside the DRAM windows",
-    "deadlock": "nobody can move any more",
-    "semaphore": "tokens are left over at the end",
-    "race": "two accesses that nothing orders, or a statistic read while it may change",
-    "uninitialized": "something is read that was never written",
+    "deadlock": "the sequencer and all units wait for each other",
+    "semaphore": "a semaphore is not 0 at the end",
+    "race": "two conflicting accesses are unordered, or a statistic is read while it may change",
+    "uninitialized": "on-chip memory is read before it is written",
 }
 
-#: Kind of the refusal that stands for a trap.
+#: Error kind that corresponds to each hardware trap.
 KIND_OF_TRAP = {
     Trap.ILLEGAL_INSTRUCTION: "illegal",
     Trap.PC_RANGE: "pc",
@@ -45,7 +47,7 @@ KIND_OF_TRAP = {
 }
 
 
-class Place(NamedTuple):
+class InstructionLocation(NamedTuple):
     """An instruction of a call.
 
     Parameters
@@ -53,11 +55,11 @@ class Place(NamedTuple):
     call : int
         Index of the call.
     program : str
-        Name of the program the instruction is in; for pinned code not that of the call.
+        Name of the program that contains the instruction; for pinned code, the pinned program's name.
     instruction : int
-        Its index in that program; -1 for the program as a whole.
+        Index of the instruction in that program; -1 for the program as a whole.
     line : int
-        Its line in the source text, 0 if unknown.
+        Line number in the source text; 0 if unknown.
     """
 
     call: int
@@ -72,51 +74,51 @@ class Place(NamedTuple):
 
 
 class ValidationError(InputError):
-    """A stream of macro-instructions is not safe.
+    """A stream of macro-instructions that is not proved safe.
 
     Parameters
     ----------
     kind : str
         One of `KINDS`.
-    place : Place
-        The instruction that would do harm.
+    location : InstructionLocation
+        The offending instruction.
     reason : str
-        What is wrong and what would be right, one sentence.
+        One sentence: what is wrong and what would be right.
     """
 
-    def __init__(self, kind: str, place: Place, reason: str):
-        super().__init__(f"{place}: {kind}: {reason}")
+    def __init__(self, kind: str, location: InstructionLocation, reason: str):
+        super().__init__(f"{location}: {kind}: {reason}")
         self.kind = kind
-        self.place = place
+        self.location = location
         self.reason = reason
-        #: Stage of the compiled network that the stream is of, if it is of one.
+        #: Index of the compiled network's stage that contains the stream, if any.
         self.stage: int | None = None
 
     def __reduce__(self) -> tuple:
-        return ValidationError, (self.kind, self.place, self.reason)
+        return ValidationError, (self.kind, self.location, self.reason)
 
     @property
     def call(self) -> int:
         """Index of the call."""
-        return self.place.call
+        return self.location.call
 
     @property
     def program(self) -> str:
         """Name of the program the instruction is in."""
-        return self.place.program
+        return self.location.program
 
     @property
     def instruction(self) -> int:
         """Index of the instruction in its program; -1 for the program as a whole."""
-        return self.place.instruction
+        return self.location.instruction
 
     @property
     def line(self) -> int | None:
         """Line in the source text, if known."""
-        return self.place.line or None
+        return self.location.line or None
 
     def to_json(self) -> dict[str, str | int | None]:
-        """The refusal as a document."""
+        """Return the error as a JSON-serializable dict."""
         return {
             "kind": self.kind,
             "stage": self.stage,
@@ -126,3 +128,105 @@ class ValidationError(InputError):
             "line": self.line,
             "reason": self.reason,
         }
+
+
+@dataclass(frozen=True)
+class ProofReport:
+    """Figures of a stream that is proved safe; the maximum over all paths where the data select one.
+
+    Parameters
+    ----------
+    calls : int
+        Number of macro-instructions.
+    ways : int
+        Number of execution paths that the data can select.
+    instructions : int
+        Number of micro-instructions executed.
+    commands : dict
+        Number of unit commands by unit name.
+    peak_in_flight : int
+        Maximum number of issued commands that the sequencer did not know to have retired.
+    regions : dict
+        For each memory the first and last address read and written, [low, high] or None.
+    """
+
+    calls: int
+    ways: int
+    instructions: int
+    commands: dict[str, int]
+    peak_in_flight: int
+    regions: dict[str, dict[str, list[int] | None]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON-serializable dict."""
+        return dict(vars(self))
+
+    def __str__(self) -> str:
+        commands = ", ".join(f"{count} {unit}" for unit, count in self.commands.items())
+        lines = [
+            f"safe: {_counted(self.calls, 'call')}, {_counted(self.instructions, 'instruction')}, "
+            f"{_counted(self.ways, 'path')}",
+            f"commands: {commands}; at most {self.peak_in_flight} in flight",
+        ]
+        for space, spans in self.regions.items():
+            touched = [f"{how} {span[0]:#x}..{span[1]:#x}" for how, span in spans.items() if span]
+            lines.append(f"{space}: {', '.join(touched)}")
+        return "\n".join(lines)
+
+
+def _counted(count: int, noun: str) -> str:
+    """Format a count with its noun, in the plural unless the count is one."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+@dataclass
+class ProofFigures:
+    """Figures of one path during exploration."""
+
+    instructions: int = 0
+    peak: int = 0
+    commands: list[int] = field(default_factory=lambda: [0] * len(Unit))
+    reach: dict[tuple[str, bool], tuple[int, int]] = field(default_factory=dict)
+
+    def copy(self) -> "ProofFigures":
+        """Copy the figures so that another path can continue from here."""
+        return ProofFigures(self.instructions, self.peak, list(self.commands), dict(self.reach))
+
+    def command(self, unit: Unit, regions: list[StridedRegion], in_flight: int) -> None:
+        """Count a command."""
+        self.commands[unit] += 1
+        self.peak = max(self.peak, in_flight)
+        for item in regions:
+            key = (item.space, item.write)
+            low, high = self.reach.get(key, (item.low, item.high))
+            self.reach[key] = min(low, item.low), max(high, item.high)
+
+    def add(self, more: "ProofFigures") -> None:
+        """Add the figures of subsequent calls."""
+        instructions, commands = self.instructions, self.commands
+        self.join(more)
+        self.instructions = instructions + more.instructions
+        self.commands = [a + b for a, b in zip(commands, more.commands, strict=True)]
+
+    def join(self, other: "ProofFigures") -> None:
+        """Take the maximum of each figure over two paths."""
+        self.instructions = max(self.instructions, other.instructions)
+        self.peak = max(self.peak, other.peak)
+        self.commands = [max(pair) for pair in zip(self.commands, other.commands, strict=True)]
+        for key, (low, high) in other.reach.items():
+            mine = self.reach.get(key, (low, high))
+            self.reach[key] = min(mine[0], low), max(mine[1], high)
+
+    def report(self, calls: int, ways: int) -> ProofReport:
+        """Make the report of `calls` calls and `ways` paths."""
+        regions: dict[str, dict[str, list[int] | None]] = {}
+        for (space, write), span in sorted(self.reach.items()):
+            regions.setdefault(space, {"read": None, "write": None})["write" if write else "read"] = list(
+                span
+            )
+        commands = {unit.name.lower(): self.commands[unit] for unit in Unit}
+        return ProofReport(calls, ways, self.instructions, commands, self.peak, regions)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

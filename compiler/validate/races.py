@@ -1,4 +1,4 @@
-"""Conflicting accesses that nothing orders."""
+"""Data race detection: conflicting accesses that are unordered."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -6,71 +6,117 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from compiler.validate.errors import Place
-from compiler.validate.regions import Region, overlap
+from compiler.validate.errors import InstructionLocation
+from compiler.validate.footprint import StridedRegion, overlap, runs
 from hw.isa.enums import Unit
 
-#: How many commands of each unit are known to have retired.
+#: Vector clock: number of commands of each unit that are known to have retired.
 Clock = tuple[int, int, int, int]
 START: Clock = (0, 0, 0, 0)
 _UNITS = tuple(Unit)
-#: Accesses up to which one comparison after the other is faster than numpy.
+#: Number of accesses up to which a Python loop is faster than numpy.
 _FEW = 24
+#: Maximum number of unordered accesses at a time.
+MAX_ACCESSES = 1 << 18
+#: Maximum weight of the comparisons in a call; a comparison is weighted by the runs that it examines.
+MAX_COMPARED = 1 << 31
+#: Fixed weight of an exact comparison of two regions, in addition to their runs.
+_EXACT = 1 << 11
+#: Number of accesses above which retired ones are dropped.
+_CROWDED = 1 << 14
+
+
+class ComparisonLimitError(Exception):
+    """The comparisons of a call exceed `MAX_COMPARED`."""
 
 
 class Clash(NamedTuple):
-    """A conflicting access that nothing orders."""
+    """An earlier conflicting access that is unordered."""
 
     unit: Unit
-    place: Place
-    region: Region
+    location: InstructionLocation
+    region: StridedRegion
 
 
 class Races(Protocol):
-    """Who is told of commands as they start."""
+    """Interface for recording commands as they start."""
 
-    def clash(self, unit: Unit, known: Clock, regions: Sequence[Region]) -> tuple[Region, Clash] | None:
-        """An access of a command that clashes with an earlier one, and that; `known` has retired for certain."""
+    #: Weight of the comparisons made during this call.
+    compared: int
+
+    @property
+    def total(self) -> int:
+        """Number of accesses held."""
         ...
 
-    def enter(self, unit: Unit, number: int, regions: Sequence[Region], place: Place) -> None:
-        """Enter the accesses of a command, which is so many of its unit's."""
+    @property
+    def crowded(self) -> bool:
+        """True if `forget` should be called."""
+        ...
+
+    def clash(
+        self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
+    ) -> tuple[StridedRegion, Clash] | None:
+        """Return a racing access of a command and the earlier access; `known` has retired under any timing."""
+        ...
+
+    def enter(
+        self, unit: Unit, number: int, regions: Sequence[StridedRegion], location: InstructionLocation
+    ) -> None:
+        """Record the accesses of command `number` of a unit."""
         ...
 
     def forget(self, known: Clock) -> "Races":
-        """A copy without what every later command knows to have retired."""
+        """Copy without the commands that have retired according to `known`."""
         ...
 
 
 class _Log:
-    """Accesses of one kind by one unit, in the order in which its commands start."""
+    """Accesses of one kind by one unit, in start order."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
-        self.regions: list[Region] = []
-        self.places: list[Place] = []
+        self.regions: list[StridedRegion] = []
+        self.locations: list[InstructionLocation] = []
         self._boxes = np.zeros((2, 0), np.int64)
         self._boxed = 0
 
-    def add(self, number: int, region: Region, place: Place) -> None:
+    def add(self, number: int, region: StridedRegion, location: InstructionLocation) -> None:
         self.numbers.append(number)
         self.regions.append(region)
-        self.places.append(place)
+        self.locations.append(location)
 
-    def clash(self, known: int, region: Region) -> int:
-        """Index of an access by command `known` or a later one that shares an address with `region`; -1 if none."""
+    def clash(self, known: int, region: StridedRegion, allowed: int) -> tuple[int, int]:
+        """Index of an access by command `known` or a later one that shares an address with `region`; -1 if none.
+
+        Returns the index and the weight of the comparisons made.
+
+        Raises
+        ------
+        ComparisonLimitError
+            The weight would exceed `allowed`.
+        """
         first = bisect_left(self.numbers, known)
         if first == len(self.numbers):
-            return -1
+            return -1, 0
         candidates = range(first, len(self.numbers))
+        weight = len(candidates)
+        if weight > allowed:
+            raise ComparisonLimitError
         if len(candidates) > _FEW:
             self._extend()
             low, high = self._boxes[:, first : len(self.numbers)]
             candidates = (first + np.flatnonzero((low <= region.high) & (high >= region.low))).tolist()
-        return next((index for index in candidates if overlap(self.regions[index], region)), -1)
+        for index in candidates:
+            weight += _EXACT + runs(self.regions[index]) + runs(region)
+            if weight > allowed:
+                raise ComparisonLimitError
+            if overlap(self.regions[index], region):
+                return index, weight
+        return -1, weight
 
     def _extend(self) -> None:
-        """Bring the array of boxes up to date."""
+        """Append the bounding boxes of new regions to the array."""
         total = len(self.regions)
         if total > self._boxes.shape[1]:
             boxes = np.zeros((2, 2 * total), np.int64)
@@ -82,47 +128,76 @@ class _Log:
         self._boxed = total
 
     def forget(self, known: int) -> "_Log":
-        """A copy without the commands before `known`."""
+        """Copy without the commands before `known`."""
         first = bisect_left(self.numbers, known)
         log = _Log()
-        log.numbers, log.regions, log.places = self.numbers[first:], self.regions[first:], self.places[first:]
+        log.numbers, log.regions, log.locations = (
+            self.numbers[first:],
+            self.regions[first:],
+            self.locations[first:],
+        )
         return log
 
 
 class Accesses:
-    """All accesses that some later command might still race with."""
+    """All accesses that a later command may still race with."""
 
-    def __init__(self) -> None:
+    def __init__(self, compared: int = 0) -> None:
         self._logs: dict[tuple[Unit, str, bool], _Log] = {}
+        self._limit = _CROWDED
+        #: Weight of the comparisons made during this call.
+        self.compared = compared
+        #: Number of accesses held.
+        self.total = 0
 
-    def clash(self, unit: Unit, known: Clock, regions: Sequence[Region]) -> tuple[Region, Clash] | None:
-        """An access of a command that clashes with an earlier one, and that.
+    @property
+    def crowded(self) -> bool:
+        """True if `forget` should be called."""
+        return self.total > self._limit
+
+    def clash(
+        self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
+    ) -> tuple[StridedRegion, Clash] | None:
+        """Return a racing access of a command and the earlier access that it races with, or None.
 
         Parameters
         ----------
         known : Clock
-            What has certainly retired when the command starts.
+            Commands that have retired when the command starts, under any timing.
+
+        Raises
+        ------
+        ComparisonLimitError
+            The comparisons of this call exceed `MAX_COMPARED`.
         """
         for region in regions:
             for other in _UNITS:
-                # Within a unit writes keep their order, and their place behind earlier reads; only a read may come too
-                # soon for an earlier write.
+                # Within a unit, writes stay in order and after earlier reads; only a read may run before an
+                # earlier write has finished.
                 if unit == other and region.write:
                     continue
                 for write in (True, False) if region.write else (True,):
                     log = self._logs.get((other, region.space, write))
-                    index = -1 if log is None else log.clash(known[other], region)
-                    if log and index >= 0:
-                        return region, Clash(other, log.places[index], log.regions[index])
+                    if log is None:
+                        continue
+                    index, weight = log.clash(known[other], region, MAX_COMPARED - self.compared)
+                    self.compared += weight
+                    if index >= 0:
+                        return region, Clash(other, log.locations[index], log.regions[index])
         return None
 
-    def enter(self, unit: Unit, number: int, regions: Sequence[Region], place: Place) -> None:
-        """Enter the accesses of a command, which is so many of its unit's."""
+    def enter(
+        self, unit: Unit, number: int, regions: Sequence[StridedRegion], location: InstructionLocation
+    ) -> None:
+        """Record the accesses of command `number` of a unit."""
         for region in regions:
-            self._logs.setdefault((unit, region.space, region.write), _Log()).add(number, region, place)
+            self._logs.setdefault((unit, region.space, region.write), _Log()).add(number, region, location)
+        self.total += len(regions)
 
     def forget(self, known: Clock) -> "Accesses":
-        """A copy without what every later command knows to have retired."""
-        accesses = Accesses()
+        """Copy without the commands that have retired according to `known`."""
+        accesses = Accesses(self.compared)
         accesses._logs = {key: log.forget(known[key[0]]) for key, log in self._logs.items()}
+        accesses.total = sum(len(log.numbers) for log in accesses._logs.values())
+        accesses._limit = max(_CROWDED, 2 * accesses.total)
         return accesses

@@ -1,27 +1,26 @@
-"""The sequencer, executed without data: one way through a call until it halts or the data decide."""
+"""Symbolic execution of the sequencer: follows a call until it halts or a branch depends on the data."""
 
 from collections.abc import Callable, Sequence
 
-from compiler.dispatch.guard import Guard
-from compiler.validate.bits import UNKNOWN, Word, add, compute, parts, taken, word_of
-from compiler.validate.commands import BadCommandError, examine, follow_line, known_fields, work
-from compiler.validate.errors import Place, ValidationError
-from compiler.validate.flow import FLOW
-from compiler.validate.regions import Region
-from compiler.validate.way import OWN, Code, Way
+from compiler.codegen.dispatch_guard import Guard
+from compiler.validate.control_instructions import FLOW
+from compiler.validate.errors import InstructionLocation, ValidationError
+from compiler.validate.execution_path import OWN, DecodedProgram, ExecutionPath
+from compiler.validate.footprint import StridedRegion
+from compiler.validate.known_bits import UNKNOWN, Word, add, compute, parts, taken, word_of
+from compiler.validate.unit_commands import BadCommandError, examine, follow_line, known_fields, work
 from cosim.driver import WATCHDOG_CYCLES
-from cosim.golden.alu import ALU, BRANCH, MASK
-from cosim.golden.checks import Window
-from cosim.golden.command import Config
-from cosim.golden.interpreter import statistic_number
-from cosim.golden.program import default_fields
+from cosim.semantics.alu import ALU, BRANCH, MASK
+from cosim.semantics.command_checks import DramWindow
+from cosim.semantics.command_fields import CommandFields, default_fields
+from cosim.semantics.instruction import selected_statistic
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.fields import Field
-from hw.isa.micro import OPERAND_BASE, REGISTERS, MicroOp, Statistic
+from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, MicroOp, Statistic
 
-#: What gives the caller of `run` a look at the state.
+#: Instructions after which `run` returns.
 _PAUSES = frozenset({MicroOp.HALT, MicroOp.WAIT, MicroOp.FENCE})
 _UNIT_OF = {
     Statistic.FUSE_ROWS: Unit.FUSE,
@@ -32,31 +31,31 @@ _UNIT_OF = {
 }
 
 
-class Sequencer:
-    """Executes the program of one call.
+class SymbolicSequencer:
+    """Symbolically executes the program of one call.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Hardware configuration to validate for.
     windows : list of Window
-        Stretches of DRAM that programs may touch.
-    code : Code
+        DRAM ranges that programs may access.
+    code : DecodedProgram
         The call's program.
-    pinned : sequence of Code
-        Code that every program may call, by segment.
+    pinned : sequence of DecodedProgram
+        Programs that every program may call, by segment.
     operands : tuple of Word
-        Those of the call, 32-bit words.
+        Operands of the call, 32-bit words.
     limit : int
-        Instructions that the call may take.
+        Maximum number of instructions that the call may execute.
     """
 
     def __init__(
         self,
         config: MlaConfig,
-        windows: list[Window],
-        code: Code,
-        pinned: Sequence[Code],
+        windows: list[DramWindow],
+        code: DecodedProgram,
+        pinned: Sequence[DecodedProgram],
         operands: tuple[Word, ...],
         limit: int,
     ):
@@ -67,167 +66,169 @@ class Sequencer:
         self.operands = operands
         self.limit = limit
 
-    def place(self, way: Way) -> Place:
-        """Where a way is."""
-        program = (self.code if way.segment == OWN else self.pinned[way.segment]).program
-        line = program.lines[way.pc] if way.pc < len(program.lines) else 0
-        return Place(way.call, program.name, way.pc, line)
+    def location(self, path: ExecutionPath) -> InstructionLocation:
+        """Location of the current instruction of a path."""
+        program = (self.code if path.segment == OWN else self.pinned[path.segment]).program
+        line = program.lines[path.pc] if path.pc < len(program.lines) else 0
+        return InstructionLocation(path.call, program.name, path.pc, line)
 
-    def refuse(self, way: Way, kind: str, reason: str) -> ValidationError:
-        """The refusal of the instruction that a way is at."""
-        return ValidationError(kind, self.place(way), reason)
+    def refuse(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
+        """Validation error located at the current instruction of a path."""
+        return ValidationError(kind, self.location(path), reason)
 
-    def run(self, way: Way) -> MicroOp | None:
-        """Execute until a halt, a wait or a fence, and return it; None at a branch that the data decide.
+    def run(self, path: ExecutionPath) -> MicroOp | None:
+        """Execute through the next halt, wait or fence and return it; None at a branch that depends on the data.
 
         Raises
         ------
         ValidationError
-            An instruction would do harm.
+            An instruction is unsafe.
         """
         while True:
-            words = self._words(way)
-            if way.pc >= len(words):
+            words = self._words(path)
+            if path.pc >= len(words):
                 reason = f"the program has {len(words)} instructions and must end in halt or ret"
-                raise self.refuse(way, "pc", reason)
-            if way.steps >= self.limit:
-                raise self.refuse(way, "endless", f"a call must end within {self.limit} instructions")
-            op, d, a, b, imm = words[way.pc]
+                raise self.refuse(path, "pc", reason)
+            if path.steps >= self.limit:
+                raise self.refuse(path, "endless", f"a call must end within {self.limit} instructions")
+            op, d, a, b, imm = words[path.pc]
             if op in BRANCH:
-                decision = taken(op, self.value(way, a), self.value(way, b))
+                decision = taken(op, self.value(path, a), self.value(path, b))
                 if decision is None:
                     return None
-                self.branch(way, decision)
+                self.branch(path, decision)
             else:
-                self.execute(way, op, d, a, b, imm)
-            way.steps += 1
+                self.execute(path, op, d, a, b, imm)
+            path.steps += 1
             if op in _PAUSES:
                 return op
 
-    def execute(self, way: Way, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:
-        """Execute an instruction that is no branch; ValidationError if it would do harm."""
+    def execute(self, path: ExecutionPath, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:
+        """Execute an instruction other than a branch; ValidationError if it is unsafe."""
         if op is MicroOp.SET:
-            self._set(way, d, a, b, imm)
+            self._set(path, d, a, b, imm)
         elif op in ALU:
-            result = compute(op, self.value(way, a), add(self.value(way, b), imm & MASK))
+            result = compute(op, self.value(path, a), add(self.value(path, b), imm & MASK))
             if d & 31:
-                way.registers[d & 31] = result
-            way.fall_through(way.pc + 1)
+                path.registers[d & 31] = result
+            path.fall_through(path.pc + 1)
         else:
-            _OTHERS[op](self, way, d, a, b, imm)
+            _OTHERS[op](self, path, d, a, b, imm)
 
-    def _words(self, way: Way) -> tuple[tuple[MicroOp, int, int, int, int], ...]:
-        return (self.code if way.segment == OWN else self.pinned[way.segment]).words
+    def _words(self, path: ExecutionPath) -> tuple[tuple[MicroOp, int, int, int, int], ...]:
+        return (self.code if path.segment == OWN else self.pinned[path.segment]).words
 
-    def branch(self, way: Way, decision: bool) -> None:
-        """Take a branch or not."""
+    def branch(self, path: ExecutionPath, decision: bool) -> None:
+        """Continue after a branch that is taken or not."""
         if decision:
-            way.pc = self._words(way)[way.pc][4] & MASK
+            path.pc = self._words(path)[path.pc][4] & MASK
         else:
-            way.fall_through(way.pc + 1)
+            path.fall_through(path.pc + 1)
 
-    def decide(self, way: Way, guard: Guard) -> bool | None:
-        """Whether the guard of the call's program holds; None if the data, or an operand that may be any, decide."""
+    def decide(self, path: ExecutionPath, guard: Guard) -> bool | None:
+        """Return whether a guard holds; None if that depends on the data or on an unknown operand."""
         if guard.operand is not None and guard.operand >= len(self.operands):
             return False
-        word = self.value(way, guard.selector)
+        word = self.value(path, guard.selector)
         return guard.holds(word) if isinstance(word, int) else None
 
-    def value(self, way: Way, selector: int) -> Word:
-        """What a selector names; ValidationError if nothing."""
+    def value(self, path: ExecutionPath, selector: int) -> Word:
+        """Value of the register, operand or statistic that a selector names; ValidationError if there is none."""
         if selector < REGISTERS:
-            return way.registers[selector]
+            return path.registers[selector]
         if OPERAND_BASE <= selector < OPERAND_BASE + len(self.operands):
             return self.operands[selector - OPERAND_BASE]
-        which = statistic_number(selector)
+        which = selected_statistic(selector)
         if which is None:
             index = selector - OPERAND_BASE
             has = f"operand {index} is read, the call has {len(self.operands)}" if 0 <= index < 64 else None
             raise self.refuse(
-                way, "operand", has or f"there is no operand or statistic with selector {selector}"
+                path, "operand", has or f"there is no operand or statistic with selector {selector}"
             )
         if which == Statistic.OPERANDS:
             return len(self.operands)
         if which == Statistic.TAG:
-            return way.tag
+            return path.tag
         if which == Statistic.N:
             return self.config.n
         if which == Statistic.CYCLE:
-            raise self.refuse(way, "statistics", "%cycle differs from run to run: no result may depend on it")
+            raise self.refuse(
+                path, "statistics", "%cycle differs from run to run: no result may depend on it"
+            )
         unit = _UNIT_OF[which]
-        if way.timeline.known[unit] < way.timeline.issued[unit]:
+        if path.timeline.known[unit] < path.timeline.issued[unit]:
             name = unit.name.lower()
             reason = f"%{which.name.lower()} is read while {name} may still run: fence {name} first"
-            raise self.refuse(way, "race", reason)
+            raise self.refuse(path, "race", reason)
         return UNKNOWN
 
-    def _set(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _set(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
         if unit >= len(UNIT_FIELDS) or index >= len(UNIT_FIELDS[unit]):
-            raise self.refuse(way, "illegal", f"there is no field {index} of unit {unit}")
-        va, vb = self.value(way, a), self.value(way, b)
+            raise self.refuse(path, "illegal", f"unit {unit} has no field {index}")
+        va, vb = self.value(path, a), self.value(path, b)
         if isinstance(va, int) and isinstance(vb, int):
-            way.fields[unit][index] = UNIT_FIELDS[unit][index].truncate(va + vb + imm)
+            path.fields[unit][index] = UNIT_FIELDS[unit][index].truncate(va + vb + imm)
         else:
-            way.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], add(add(va, vb), imm & MASK))
-        way.fall_through(way.pc + 1)
+            path.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], add(add(va, vb), imm & MASK))
+        path.fall_through(path.pc + 1)
 
-    def command(self, way: Way, unit: Unit) -> tuple[Config, list[Region], int]:
-        """The command that a unit's fields make now, what it touches, and the work of its unit with it.
+    def command(self, path: ExecutionPath, unit: Unit) -> tuple[CommandFields, list[StridedRegion], int]:
+        """The command in a unit's fields, its regions, and the unit's minimum cycles including it.
 
         Raises
         ------
         ValidationError
-            It would do harm.
+            The command is unsafe.
         """
         try:
-            fields = known_fields(unit, way.fields[unit])
+            fields = known_fields(unit, path.fields[unit])
             c, regions = self._examined(unit, fields)
             if unit == Unit.MATRIX and c.dw:
-                follow_line(c, way.line)
+                follow_line(c, path.line)
         except BadCommandError as bad:
-            raise self.refuse(way, bad.kind, f"{unit.name.lower()}: {bad.reason}") from None
-        cycles = way.work[unit] + work(self.config, unit, c)
+            raise self.refuse(path, bad.kind, f"{unit.name.lower()}: {bad.reason}") from None
+        cycles = path.work[unit] + work(self.config, unit, c)
         if cycles > WATCHDOG_CYCLES:
             reason = f"{unit.name.lower()} takes {cycles} cycles; the watchdog allows {WATCHDOG_CYCLES}"
-            raise self.refuse(way, "endless", reason)
+            raise self.refuse(path, "endless", reason)
         return c, regions, cycles
 
-    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[Region]]:
+    def _examined(self, unit: Unit, fields: list[int]) -> tuple[CommandFields, list[StridedRegion]]:
         return examine(self.config, self.windows, unit, fields)
 
-    def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _issue(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         unit = Unit(d & 3)
-        c, regions, way.work[unit] = self.command(way, unit)
+        c, regions, path.work[unit] = self.command(path, unit)
         if unit == Unit.MATRIX and c.dw:
-            way.line = follow_line(c, way.line)
-        if way.written and (missing := way.written.enter(unit, c)):
-            reason = f"{unit.name.lower()} reads {missing[0]} {missing[1]:#x}, which nothing has written"
-            raise self.refuse(way, "uninitialized", reason)
-        timeline = way.timeline
+            path.line = follow_line(c, path.line)
+        if path.written and (missing := path.written.enter(unit, c)):
+            reason = f"{unit.name.lower()} reads {missing[0]} {missing[1]:#x} before anything has written it"
+            raise self.refuse(path, "uninitialized", reason)
+        timeline = path.timeline
         signal = imm >> 16 & 0xFFFF | (d >> 2 & 15) << SEQUENCER * SEMAPHORES_PER_PAIR
-        timeline.issue(unit, imm & 0xFFFF, signal, regions, self.place(way))
-        way.figures.command(unit, regions, sum(timeline.issued) - sum(timeline.known))
-        way.fall_through(way.pc + 1)
+        timeline.issue(unit, imm & 0xFFFF, signal, regions, self.location(path))
+        path.figures.command(unit, regions, sum(timeline.issued) - sum(timeline.known))
+        path.fall_through(path.pc + 1)
 
-    def _clear(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _clear(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         if d >= len(Unit):
-            raise self.refuse(way, "illegal", f"there is no unit {d}; units are 0..{len(Unit) - 1}")
-        way.fields[d] = list[Word](default_fields(d))
-        way.fall_through(way.pc + 1)
+            raise self.refuse(path, "illegal", f"there is no unit {d}; units are 0..{len(Unit) - 1}")
+        path.fields[d] = list[Word](default_fields(d))
+        path.fall_through(path.pc + 1)
 
-    def _tag(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
-        value, unknown = parts(add(add(self.value(way, a), self.value(way, b)), imm & MASK))
-        way.tag = word_of(value & 63, unknown & 63)
-        way.fall_through(way.pc + 1)
+    def _tag(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+        value, unknown = parts(add(add(self.value(path, a), self.value(path, b)), imm & MASK))
+        path.tag = word_of(value & 63, unknown & 63)
+        path.fall_through(path.pc + 1)
 
-    def _wait(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
-        way.timeline.wait(d & 15, self.place(way))
-        way.fall_through(way.pc + 1)
+    def _wait(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+        path.timeline.wait(d & 15, self.location(path))
+        path.fall_through(path.pc + 1)
 
-    def _fence(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
-        way.timeline.fence(d & 15, self.place(way))
-        way.fall_through(way.pc + 1)
+    def _fence(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+        path.timeline.fence(d & 15, self.location(path))
+        path.fall_through(path.pc + 1)
 
 
 def _truncated(field: Field, word: Word) -> Word:
@@ -238,11 +239,11 @@ def _truncated(field: Field, word: Word) -> Word:
     return field.truncate(narrow) if isinstance(narrow, int) else narrow
 
 
-_OTHERS: dict[MicroOp, Callable[[Sequencer, Way, int, int, int, int], None]] = {
+_OTHERS: dict[MicroOp, Callable[[SymbolicSequencer, ExecutionPath, int, int, int, int], None]] = {
     **FLOW,
-    MicroOp.CLEAR: Sequencer._clear,
-    MicroOp.ISSUE: Sequencer._issue,
-    MicroOp.WAIT: Sequencer._wait,
-    MicroOp.FENCE: Sequencer._fence,
-    MicroOp.TAG: Sequencer._tag,
+    MicroOp.CLEAR: SymbolicSequencer._clear,
+    MicroOp.ISSUE: SymbolicSequencer._issue,
+    MicroOp.WAIT: SymbolicSequencer._wait,
+    MicroOp.FENCE: SymbolicSequencer._fence,
+    MicroOp.TAG: SymbolicSequencer._tag,
 }

@@ -1,7 +1,7 @@
-"""What a program does whose way neither data nor timing decide, wherever the memory lies that its operands name.
+"""Address-independent traces of programs without data-dependent control flow.
 
-Such a program uses its operands for nothing but the addresses of LOAD and STORE, added to what it reckons itself. So
-one look at it is enough for all calls: what it touches in DRAM is known from each operand on.
+Such a program uses its operands only as base addresses of LOAD and STORE. One trace therefore holds for all calls: its
+DRAM accesses are recorded as offsets from each operand.
 """
 
 from collections.abc import Sequence
@@ -11,29 +11,35 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.validate.commands import Line, examine
-from compiler.validate.errors import Place, ValidationError
-from compiler.validate.regions import Region
-from compiler.validate.report import Figures
-from compiler.validate.sequencer import Sequencer
-from compiler.validate.timeline import Timeline
-from compiler.validate.way import Code, Way
-from cosim.golden.alu import ALU
-from cosim.golden.checks import Window
-from cosim.golden.command import Config
+from compiler.validate.errors import InstructionLocation, ProofFigures, ValidationError
+from compiler.validate.execution_path import DecodedProgram, ExecutionPath
+from compiler.validate.footprint import StridedRegion
+from compiler.validate.happens_before import HappensBefore
+from compiler.validate.sequencer import SymbolicSequencer
+from compiler.validate.unit_commands import CommandLine, examine
+from cosim.semantics.alu import ALU
+from cosim.semantics.command_checks import DramWindow
+from cosim.semantics.command_fields import CommandFields
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
 
-#: Commands of a trace at most: a program of more is followed each time.
+#: Maximum number of commands of a trace; a longer program is explored each time.
 MOST_COMMANDS = 1 << 14
-#: Instructions of such a program at most.
+#: Maximum number of instructions of a traced program.
 _LIMIT = 1 << 16
 _PLAIN = {
-    MicroOp.SET, MicroOp.ISSUE, MicroOp.WAIT, MicroOp.FENCE, MicroOp.TAG, MicroOp.LOOP, MicroOp.BREAK, MicroOp.HALT,
+    MicroOp.SET,
+    MicroOp.ISSUE,
+    MicroOp.WAIT,
+    MicroOp.FENCE,
+    MicroOp.TAG,
+    MicroOp.LOOP,
+    MicroOp.BREAK,
+    MicroOp.HALT,
     *ALU,
-}  # fmt: skip
+}
 _DRAM = {
     int(unit) << FIELD_INDEX_BITS | index
     for unit in Unit
@@ -41,63 +47,63 @@ _DRAM = {
     if item.name == "dram"
 }
 _ALL = (1 << len(Unit)) - 1
-#: Windows are looked at once it is known where the memory lies.
-_ANYWHERE: Window = (0, 1 << 40, 3)
+#: DramWindow for tracing; the real windows are checked once the addresses are known.
+_ANYWHERE: DramWindow = (0, 1 << 40, 3)
 
-#: Accesses of one kind by one unit: unit, memory (that behind operand i is `dram<i>`), written or not.
+#: Kind of access: unit, memory (`dram<i>` for addresses relative to operand i), True for writes.
 Kind = tuple[Unit, str, bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """Accesses of one kind, in the order of their commands.
+    """Accesses of one kind, in command order.
 
     Parameters
     ----------
     numbers : array of int
-        Their commands, counted by unit.
+        Command index of each access, counted per unit.
     low, high : array of int
-        First and last address of each.
-    regions : list of Region
-        All of each.
+        First and last address of each access.
+    regions : list of StridedRegion
+        Exact region of each access.
     """
 
     numbers: NDArray[np.int64]
     low: NDArray[np.int64]
     high: NDArray[np.int64]
-    regions: list[Region]
+    regions: list[StridedRegion]
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A call of such a program.
+    """Recorded call of a program.
 
     Parameters
     ----------
     events : list of (int, int, int)
-        Commands: unit, what they wait for, what they signal; else (`WAIT`, semaphore, 0) and (`FENCE`, units, 0).
+        Commands as (unit, wait mask, signal mask); else (`WAIT`, semaphore, 0) and (`FENCE`, unit mask, 0).
     logs : dict
-        What they touch.
-    figures : Figures
-        Without the commands in flight, which depend on what came before.
+        Accesses of all commands by kind.
+    figures : ProofFigures
+        Figures of the call; `peak` is 0 because it depends on earlier calls.
     steps : int
-        Instructions.
-    line : Line or None
-        What the line buffers hold behind it; None: what they held before.
+        Number of instructions executed.
+    line : CommandLine or None
+        Contents of the line buffers after the call; None: unchanged.
     """
 
     events: list[tuple[int, int, int]]
     logs: dict[Kind, Log]
-    figures: Figures
+    figures: ProofFigures
     steps: int
-    line: Line | None
+    line: CommandLine | None
 
 
 WAIT, FENCE = len(Unit), len(Unit) + 1
 
 
-def operands_of(code: Code) -> frozenset[int] | None:
-    """The operands that a program uses; None if it may do what a trace does not show."""
+def operands_of(code: DecodedProgram) -> frozenset[int] | None:
+    """Indices of the operands that a program uses; None if the program cannot be traced."""
     used: set[int] = set()
     for op, d, a, b, _ in code.words:
         if op not in _PLAIN:
@@ -112,41 +118,50 @@ def operands_of(code: Code) -> frozenset[int] | None:
     return frozenset(used)
 
 
-def begins_fenced(code: Code) -> bool:
-    """Whether it waits for all units before anything else."""
+def begins_fenced(code: DecodedProgram) -> bool:
+    """Return True if the first instruction waits for all units."""
     op, d, *_ = code.words[0]
     return op is MicroOp.FENCE and d & 15 == _ALL
 
 
-def follow(config: MlaConfig, code: Code, operands: frozenset[int], line: Line | None) -> Trace | None:
-    """The trace of a call, `line` being in the line buffers; None if it does harm or is too long."""
+def follow(
+    config: MlaConfig, code: DecodedProgram, operands: frozenset[int], line: CommandLine | None
+) -> Trace | None:
+    """Trace a call, given the contents `line` of the line buffers; None if it is unsafe or too long."""
     tape = _Tape(config)
     follower = _Follower(config, code, operands)
-    way = Way(tape, None, line=line)
-    way.begin(0)
+    path = ExecutionPath(tape, None, line=line)
+    path.begin(0)
     try:
-        while follower.run(way) is not MicroOp.HALT:
+        while follower.run(path) is not MicroOp.HALT:
             pass
     except (ValidationError, _TooLongError):
         return None
-    way.figures.peak = 0
-    return Trace(tape.events, tape.logs(), way.figures, way.steps, way.line)
+    path.figures.peak = 0
+    return Trace(tape.events, tape.logs(), path.figures, path.steps, path.line)
 
 
 class _TooLongError(Exception):
-    """More commands than a trace may have."""
+    """A trace exceeds `MOST_COMMANDS`."""
 
 
-class _Tape(Timeline):
-    """Writes down what the sequencer asks of the units; nothing is ordered yet."""
+class _Tape(HappensBefore):
+    """Records commands, waits and fences without ordering them."""
 
     def __init__(self, config: MlaConfig):
         super().__init__(config.queue_depth)
         self.events: list[tuple[int, int, int]] = []
-        self._touched: dict[Kind, tuple[list[int], list[Region]]] = {}
+        self._touched: dict[Kind, tuple[list[int], list[StridedRegion]]] = {}
 
-    def issue(self, unit: Unit, wait: int, signal: int, regions: Sequence[Region], place: Place) -> None:
-        """Write down a command."""
+    def issue(
+        self,
+        unit: Unit,
+        wait: int,
+        signal: int,
+        regions: Sequence[StridedRegion],
+        location: InstructionLocation,
+    ) -> None:
+        """Record a command."""
         if len(self.events) >= MOST_COMMANDS:
             raise _TooLongError
         self.events.append((unit, wait, signal))
@@ -156,16 +171,16 @@ class _Tape(Timeline):
             mine.append(item)
         self.issued[unit] += 1
 
-    def wait(self, number: int, place: Place) -> None:
-        """Write down that the sequencer takes a token."""
+    def wait(self, number: int, location: InstructionLocation) -> None:
+        """Record that the sequencer consumes a token."""
         self.events.append((WAIT, number, 0))
 
-    def fence(self, mask: int, place: Place) -> None:
-        """Write down that the sequencer waits for units."""
+    def fence(self, mask: int, location: InstructionLocation) -> None:
+        """Record that the sequencer waits for units."""
         self.events.append((FENCE, mask, 0))
 
     def logs(self) -> dict[Kind, Log]:
-        """What all commands touch."""
+        """Accesses of all commands by kind."""
         out = {}
         for kind, (numbers, regions) in self._touched.items():
             low = np.array([item.low for item in regions], np.int64)
@@ -174,27 +189,29 @@ class _Tape(Timeline):
         return out
 
 
-class _Follower(Sequencer):
-    """Executes a program whose operands are all 0, and keeps in mind which of them an address begins at."""
+class _Follower(SymbolicSequencer):
+    """Executes a program with all operands 0 and tracks the operand that each DRAM address is relative to."""
 
-    def __init__(self, config: MlaConfig, code: Code, operands: frozenset[int]):
+    def __init__(self, config: MlaConfig, code: DecodedProgram, operands: frozenset[int]):
         zeros = (0,) * (max(operands, default=-1) + 1)
         super().__init__(config, [_ANYWHERE], code, (), zeros, _LIMIT)
         self._spaces = dict.fromkeys(Unit, "dram")
 
-    def _set(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
-        super()._set(way, d, a, b, imm)
+    def _set(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+        super()._set(path, d, a, b, imm)
         if d in _DRAM:
             operand = max(a, b) - OPERAND_BASE
             self._spaces[Unit(d >> FIELD_INDEX_BITS)] = f"dram{operand}" if operand >= 0 else "dram"
 
-    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[Region]]:
+    def _examined(self, unit: Unit, fields: list[int]) -> tuple[CommandFields, list[StridedRegion]]:
         c, regions = _known(self.config, unit, tuple(fields))
         space = self._spaces[unit]
         return c, [item._replace(space=space) if item.space == "dram" else item for item in regions]
 
 
 @lru_cache(maxsize=1 << 12)
-def _known(config: MlaConfig, unit: Unit, fields: tuple[int, ...]) -> tuple[Config, list[Region]]:
-    """What a command touches, in a memory without end."""
+def _known(
+    config: MlaConfig, unit: Unit, fields: tuple[int, ...]
+) -> tuple[CommandFields, list[StridedRegion]]:
+    """Regions of a command, with unlimited DRAM."""
     return examine(config, [_ANYWHERE], unit, list(fields))

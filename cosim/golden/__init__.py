@@ -1,4 +1,4 @@
-"""The golden model: docs/machine.md in numpy, executing the same binaries through the same registers."""
+"""Golden model: docs/machine.md in numpy. It executes the same binaries through the same registers as the RTL."""
 
 from cosim.golden.device import GoldenDevice
 

@@ -1,12 +1,12 @@
-"""How MATRIX results enter the accumulator."""
+"""Accumulation of MATRIX results in accumulator rows."""
 
 import numpy as np
 
-from cosim.golden.command import Config
+from cosim.semantics.command_fields import CommandFields
 
 
-def update_distinct(acc: np.ndarray, c: Config, rows: np.ndarray, total: np.ndarray) -> None:
-    """Whole reductions (int64) into rows that all differ."""
+def update_distinct(acc: np.ndarray, c: CommandFields, rows: np.ndarray, total: np.ndarray) -> None:
+    """Add complete sums (int64, one per row) to distinct accumulator rows."""
     if c.shift8:
         total = total + (acc[rows].astype(np.int64) << 8)
     elif c.accumulate:
@@ -14,8 +14,13 @@ def update_distinct(acc: np.ndarray, c: Config, rows: np.ndarray, total: np.ndar
     acc[rows] = total.astype(np.int32)
 
 
-def update_in_order(acc: np.ndarray, c: Config, rows: np.ndarray, psums: np.ndarray, *, first: bool) -> None:
-    """Partial sums (int64) one after the other, for rows that may meet."""
+def update_in_order(
+    acc: np.ndarray, c: CommandFields, rows: np.ndarray, psums: np.ndarray, *, first: bool
+) -> None:
+    """Add partial sums (int64) one after the other to accumulator rows that may repeat.
+
+    `first` marks the first partial sums of the command, which overwrite the rows unless it accumulates.
+    """
     for row, psum in zip(rows, psums, strict=True):
         if first and c.shift8:
             psum = psum + (acc[row].astype(np.int64) << 8)

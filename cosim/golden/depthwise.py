@@ -3,12 +3,12 @@
 import numpy as np
 
 from cosim.golden.accumulate import update_distinct, update_in_order
-from cosim.golden.command import Config
+from cosim.golden.dma import Events
 from cosim.golden.memory import Memories, windows
-from cosim.golden.transfer import Events
+from cosim.semantics.command_fields import CommandFields
 
 
-def run_depthwise(memories: Memories, c: Config) -> Events:
+def run_depthwise(memories: Memories, c: CommandFields) -> Events:
     """Execute a depthwise command."""
     n = memories.config.n
     history = memories.line if c.keep else memories.line[:0]
@@ -41,8 +41,8 @@ def run_depthwise(memories: Memories, c: Config) -> Events:
     }
 
 
-def _stream(sp: np.ndarray, c: Config, n: int, oc: int) -> np.ndarray:
-    """Pixels S[0..dw_len-1] of one block of channels."""
+def _stream(sp: np.ndarray, c: CommandFields, n: int, oc: int) -> np.ndarray:
+    """Pixels S[0..dw_len-1] of one block of channels, zero where padded."""
     row, column = np.divmod(np.arange(c.dw_len), c.x_count)
     u, v = c.u0 + row * c.u_y, c.v0 + column * c.v_x
     valid = np.ones(c.dw_len, bool)
@@ -57,19 +57,19 @@ def _stream(sp: np.ndarray, c: Config, n: int, oc: int) -> np.ndarray:
     return pixels
 
 
-def _outputs(c: Config, oc: int) -> tuple[np.ndarray, np.ndarray]:
-    """Stream positions that give an output, and the accumulator row of each."""
+def _outputs(c: CommandFields, oc: int) -> tuple[np.ndarray, np.ndarray]:
+    """Stream positions that produce an output, and the accumulator row of each."""
     row, column = np.divmod(np.arange(c.dw_len - c.dw_lead), c.x_count)
-    taken = (row % c.dw_sy == 0) & (column % c.dw_sx == 0) & (column // c.dw_sx < c.dw_out_w)
-    row, column = row[taken], column[taken]
+    has_output = (row % c.dw_sy == 0) & (column % c.dw_sx == 0) & (column // c.dw_sx < c.dw_out_w)
+    row, column = row[has_output], column[has_output]
     rows = c.acc_base + oc * c.acc_oc + row // c.dw_sy * c.acc_y + column // c.dw_sx * c.acc_x
-    return np.flatnonzero(taken) + c.dw_lead, rows
+    return np.flatnonzero(has_output) + c.dw_lead, rows
 
 
 def _filter(
-    sp: np.ndarray, c: Config, n: int, oc: int, stream: np.ndarray, positions: np.ndarray
+    sp: np.ndarray, c: CommandFields, n: int, oc: int, stream: np.ndarray, positions: np.ndarray
 ) -> np.ndarray:
-    """Sum over groups and taps at each position of `stream` (history included)."""
+    """Filter output at each position of `stream`, which includes the history: the sum over groups and taps."""
     taps = c.taps * c.groups
     raw = windows(sp, n)[c.w_base + oc * c.w_oc + np.arange(taps) * c.w_row]
     weights = (raw if c.w_unsigned else raw.view(np.int8)).astype(np.int32) - c.w_zp
@@ -83,7 +83,7 @@ def _filter(
     return out
 
 
-def _accumulate(acc: np.ndarray, c: Config, rows: np.ndarray, out: np.ndarray) -> None:
+def _accumulate(acc: np.ndarray, c: CommandFields, rows: np.ndarray, out: np.ndarray) -> None:
     if np.unique(rows).size == rows.size:
         update_distinct(acc, c, rows, out.astype(np.int64))
     else:

@@ -1,60 +1,62 @@
-"""The golden model behind the device interface."""
+"""Device interface of the golden model."""
 
 from fractions import Fraction
 
 import numpy as np
 
-from cosim import arguments
+from cosim import checks
 from cosim.device import Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
-from cosim.golden.host import Host
+from cosim.golden.csr import ControlRegisters
 from cosim.golden.machine import Machine
+from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
-from hw.regs import ADDRESS
 
 _ADDRESSES = frozenset(ADDRESS.values())
 
 
 class GoldenDevice(Device):
-    """Device whose clock counts actions: a micro-instruction, a dispatch or a whole unit command each.
+    """Device that executes the golden model.
+
+    Its clock counts actions: a micro-instruction, a dispatch or a whole unit command each.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
     dram_bytes : int
-        Size of DRAM.
+        Size of DRAM in bytes.
     order_seed : int or None
-        Let the units and the sequencer move in a random order.
+        Seed of a random order of sequencer and units; None for a fixed order.
 
     Raises
     ------
     InputError, DramTooSmallError
-        An argument is not as it must be.
+        An argument is invalid.
     """
 
     def __init__(self, config: MlaConfig, dram_bytes: int = 1 << 26, order_seed: int | None = None):
         self.config = config
-        self._order_seed = None if order_seed is None else arguments.integer(order_seed, "order_seed")
+        self._order_seed = None if order_seed is None else checks.integer(order_seed, "order_seed")
         self.dram = np.zeros(check_dram_bytes(dram_bytes), np.uint8)
         self.machine = Machine(config, self.dram, order_seed)
-        self._host = Host(self.machine)
+        self._host = ControlRegisters(self.machine)
 
     @property
     def cycle(self) -> int:
-        """Actions so far."""
+        """Number of actions since reset."""
         return self.machine.cycle
 
     def reset(self) -> None:
-        """Reset the chip; DRAM stays."""
+        """Reset the chip; DRAM keeps its contents."""
         self.machine = Machine(self.config, self.dram, self._order_seed)
-        self._host = Host(self.machine)
+        self._host = ControlRegisters(self.machine)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: the golden model holds no resources."""
 
     def _read_regs(self, addresses: list[int]) -> list[int]:
-        """The machine moves on by one action for each, so that a loop of reads ends."""
+        """Read registers; each read executes one action, so that polling loops end."""
         values = []
         for address in addresses:
             self.machine.step()
@@ -72,21 +74,21 @@ class GoldenDevice(Device):
                 raise _refused("write", address)
 
     def _run_cycles(self, cycles: int) -> None:
-        """Let that many actions happen, or what there is to do."""
+        """Execute `cycles` actions; the clock also counts those for which there is nothing to do."""
         for left in range(cycles, 0, -1):
             if not self.machine.step():
                 self.machine.cycle += left - 1
                 return
 
     def _wait_irq(self, timeout_cycles: int) -> bool:
-        """Run until the interrupt pin rises; False if it does not within the time, or never can."""
+        """Run until the interrupt pin is high, the time is over, or nothing is left to do; return its level."""
         for _ in range(timeout_cycles):
             if self._host.pin or not self.machine.step():
                 break
         return self._host.pin
 
     def _set_dram_timing(self, latency: int, rate: Fraction) -> None:
-        """There is no clock that it could slow down."""
+        """Do nothing: the golden model has no memory timing."""
 
     def _set_dram_faults(self, faults: list[DramFault]) -> None:
         def fault(low: int, high: int, write: bool) -> bool:
@@ -110,5 +112,5 @@ class GoldenDevice(Device):
 
 
 def _refused(kind: str, address: int) -> RegisterError:
-    """The words in which the chip's bus answers."""
+    """Error of a refused register access, worded as on the RTL."""
     return RegisterError(f"the {kind} of register 0x{address:04x} answered SLVERR")

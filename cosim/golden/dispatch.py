@@ -1,14 +1,15 @@
-"""From a ring slot to the program that runs for it."""
+"""Dispatch: decoding of ring slots, and choice of the program to run."""
 
 import numpy as np
 
-from cosim.golden.alu import signed
-from cosim.golden.interpreter import Surroundings, statistic_number
+from cosim.golden.interpreter import SequencerContext
 from cosim.golden.traps import NO_SEGMENT, TrapRaisedError
+from cosim.semantics.alu import signed
+from cosim.semantics.instruction import selected_statistic
 from hw.config import MlaConfig
 from hw.isa.enums import Compare, Trap
-from hw.isa.macro import CANDIDATE, HEADER, MAGIC, OPERAND_WORD, SLOT_BYTES
-from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, Statistic
+from hw.isa.macro_instruction import CANDIDATE, HEADER, MAGIC, OPERAND_WORD, SLOT_BYTES
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, Statistic
 
 _COMPARE = {
     Compare.EQ: lambda x, v: x == v,
@@ -21,7 +22,13 @@ _COMPARE = {
 
 
 class DispatchTable:
-    """Shadow and live entries: (candidate word, guard value)."""
+    """Dispatch table: shadow and live entries of (candidate word, guard value).
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine; sets opcodes and candidates.
+    """
 
     def __init__(self, config: MlaConfig):
         self.config = config
@@ -29,16 +36,18 @@ class DispatchTable:
         self.live = list(self.shadow)
 
     def write(self, index: int, word: int, value: int) -> None:
-        """Write one entry of the shadow."""
+        """Write one shadow entry; no effect if `index` is out of range."""
         if index < len(self.shadow):
             self.shadow[index] = (word, value)
 
     def commit(self) -> None:
-        """The shadow becomes the table."""
+        """Copy the shadow entries to the live table."""
         self.live = list(self.shadow)
 
-    def choose(self, machine: Surroundings, opcode: int, operands: list[int], tag: int) -> tuple[int, int]:
-        """Segment and number of the first candidate whose guard holds."""
+    def choose(
+        self, machine: SequencerContext, opcode: int, operands: list[int], tag: int
+    ) -> tuple[int, int]:
+        """Segment and number of the opcode's first candidate whose guard holds; traps if there is none."""
         if opcode < self.config.opcodes:
             for candidate in range(self.config.candidates):
                 word, value = self.live[opcode * self.config.candidates + candidate]
@@ -48,13 +57,15 @@ class DispatchTable:
         raise TrapRaisedError(Trap.UNBOUND, opcode, NO_SEGMENT)
 
 
-def _holds(machine: Surroundings, entry: dict[str, int], value: int, operands: list[int], tag: int) -> bool:
+def _holds(
+    machine: SequencerContext, entry: dict[str, int], value: int, operands: list[int], tag: int
+) -> bool:
     compare, selector = entry["compare"], entry["selector"]
     if compare == Compare.ALWAYS:
         return True
     if compare not in _COMPARE:
         return False
-    which = statistic_number(selector)
+    which = selected_statistic(selector)
     if OPERAND_BASE <= selector < OPERAND_BASE + len(operands):
         x = operands[selector - OPERAND_BASE]
     elif which is None:

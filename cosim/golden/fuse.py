@@ -1,26 +1,30 @@
-"""FUSE: drain path and vector engine. Points are independent, so a command runs in large blocks."""
+"""Execution of FUSE commands: drain path and vector engine.
+
+Points are independent of each other, so a command executes in large blocks of points.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from cosim.golden.command import Config
-from cosim.golden.fuse_points import Block, combine, operand_a, operand_b, points
+from cosim.golden.dma import Events
+from cosim.golden.fuse_operands import combine, operand_a, operand_b
 from cosim.golden.fuse_reduce import post_scale, reduce_lanes, reduce_windows
 from cosim.golden.fuse_value import add_residual, lookup, requantize
 from cosim.golden.memory import Memories, scatter
-from cosim.golden.scale import saturate
-from cosim.golden.transfer import Events
+from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.fixed_point import saturate
+from cosim.semantics.fuse_points import PointBlock, points
 from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Requant
 
-#: Elements computed at once: intermediate values stay in the processor's cache.
+#: Elements computed at once, few enough that intermediate values stay in the processor's cache.
 _CHUNK_ELEMENTS = 1 << 17
 _RANGES = ((-128, 127), (0, 255), (-(1 << 15), (1 << 15) - 1), (-(1 << 31), (1 << 31) - 1))
 
 
 @dataclass
-class Written:
-    """What the statistics say about the elements written so far."""
+class WriteStatistics:
+    """Statistics of the elements written so far."""
 
     rows: int = 0
     zeros: int = 0
@@ -29,7 +33,7 @@ class Written:
     elements: int = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Count some written elements."""
+        """Add written elements to the statistics."""
         low, high = int(values.min()), int(values.max())
         self.low = min(self.low, low) if self.elements else low
         self.high = max(self.high, high) if self.elements else high
@@ -37,13 +41,13 @@ class Written:
         self.elements += values.size
 
 
-def run_fuse(memories: Memories, c: Config) -> tuple[Events, Written]:
-    """Execute a FUSE command; returns its counters and statistics."""
+def run_fuse(memories: Memories, c: CommandFields) -> tuple[Events, WriteStatistics]:
+    """Execute a FUSE command; returns its counter events and statistics."""
     n = memories.config.n
     count = c.n_count * c.y_count * c.x_count
     size = c.wy_count * c.wx_count
     step = max(1, _CHUNK_ELEMENTS // (size * n))
-    written = Written()
+    written = WriteStatistics()
     saturations = 0
     for first in range(0, count, step):
         saturations += _run_block(memories, c, points(c, n, first, min(count, first + step)), written)
@@ -59,7 +63,7 @@ def run_fuse(memories: Memories, c: Config) -> tuple[Events, Written]:
     }, written
 
 
-def _run_block(memories: Memories, c: Config, block: Block, written: Written) -> int:
+def _run_block(memories: Memories, c: CommandFields, block: PointBlock, written: WriteStatistics) -> int:
     row = operand_b(memories, c, block, memories.config.n)
     a, exponent = operand_a(memories, c, block)
     value, changed = requantize(memories, c, block, combine(c, a, row), exponent, row)
@@ -71,15 +75,17 @@ def _run_block(memories: Memories, c: Config, block: Block, written: Written) ->
         value = add_residual(memories, c, block, value)
     if c.table2:
         value = lookup(memories, c, value)
-    value, taken, counts = reduce_windows(c, block, value)
+    value, contributing, counts = reduce_windows(c, block, value)
     if c.lane_reduce != Reduce.NONE:
-        value = reduce_lanes(c, value, taken)
+        value = reduce_lanes(c, value, contributing)
     value = post_scale(c, value, counts)
     return saturations + _write(memories, c, block, value, written)
 
 
-def _write(memories: Memories, c: Config, block: Block, value: np.ndarray, written: Written) -> int:
-    """Step 6; returns how many elements saturation changed."""
+def _write(
+    memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray, written: WriteStatistics
+) -> int:
+    """Step 6, write-back; returns the number of elements that saturation changed."""
     last = (
         slice(None)
         if c.reduce == Reduce.NONE
@@ -108,8 +114,8 @@ def _write_acc(acc: np.ndarray, rows: np.ndarray, first: int, value: np.ndarray,
     if (lanes == lanes[0]).all():
         acc[rows, first : first + lanes[0]] = value[:, : lanes[0]]
         return
-    taken = np.arange(value.shape[1]) < lanes[:, None]
-    acc.reshape(-1)[(rows[:, None] * acc.shape[1] + np.arange(value.shape[1]))[taken]] = value[taken]
+    active = np.arange(value.shape[1]) < lanes[:, None]
+    acc.reshape(-1)[(rows[:, None] * acc.shape[1] + np.arange(value.shape[1]))[active]] = value[active]
 
 
 def _write_sp(
@@ -124,5 +130,5 @@ def _write_sp(
         .view(np.uint8)[:, :, :size]
         .reshape(len(value), -1)
     )
-    taken = np.arange(data.shape[1]) < lanes[:, None] * size
-    sp[(address[:, None] + np.arange(data.shape[1]))[taken]] = data[taken]
+    active = np.arange(data.shape[1]) < lanes[:, None] * size
+    sp[(address[:, None] + np.arange(data.shape[1]))[active]] = data[active]

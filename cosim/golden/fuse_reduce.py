@@ -1,44 +1,64 @@
-"""FUSE step 5: reductions over windows and lanes, post-scale."""
+"""FUSE step 5: reductions over windows and lanes, and post-scaling."""
 
 import numpy as np
 
-from cosim.golden.command import Config
-from cosim.golden.fuse_points import Block
-from cosim.golden.scale import INT32_MAX, INT32_MIN, reciprocal, reciprocal_root, saturate, scale, wrap32
+from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.fixed_point import (
+    INT32_MAX,
+    INT32_MIN,
+    reciprocal,
+    reciprocal_root,
+    saturate,
+    scale,
+    wrap32,
+)
+from cosim.semantics.fuse_points import PointBlock
 from hw.isa.enums import Post, Reduce, Rounding
 
-#: Greatest magnitude that post=count divides.
+#: Maximum magnitude that the division of post=count accepts.
 _COUNT_LIMIT = (1 << 23) - 1
 _NEUTRAL = {Reduce.SUM: 0, Reduce.MAX: INT32_MIN, Reduce.MIN: INT32_MAX}
 
 
-def _fold(value: np.ndarray, taken: np.ndarray, how: Reduce, axis: int) -> np.ndarray:
-    """Reduce the taken elements along an axis; 0 where there are none."""
-    value = np.where(taken, value, _NEUTRAL[how])
+def _fold(value: np.ndarray, active: np.ndarray, how: Reduce, axis: int) -> np.ndarray:
+    """Reduce the active elements along an axis; 0 where there are none."""
+    value = np.where(active, value, _NEUTRAL[how])
     if how == Reduce.SUM:
         return wrap32(value.sum(axis=axis))
     folded = value.max(axis=axis) if how == Reduce.MAX else value.min(axis=axis)
-    return np.where(taken.any(axis=axis), folded, 0)
+    return np.where(active.any(axis=axis), folded, 0)
 
 
-def reduce_windows(c: Config, block: Block, value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values, which lanes contributed, and the count of valid points, one row for each result."""
-    taken = block.active
+def reduce_windows(
+    c: CommandFields, block: PointBlock, value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reduced values, mask of lanes that contributed, and number of valid points, one row per result."""
+    active = block.active
     if c.reduce == Reduce.NONE:
-        return value, taken, block.valid.astype(np.int64)
+        return value, active, block.valid.astype(np.int64)
     size = c.wy_count * c.wx_count
-    taken = (taken & block.valid[:, None]).reshape(-1, size, block.width)
-    folded = _fold(value.reshape(taken.shape), taken, Reduce(c.reduce), 1)
-    return folded, np.any(taken, axis=1), block.valid.reshape(-1, size).sum(axis=1)
+    active = (active & block.valid[:, None]).reshape(-1, size, block.width)
+    folded = _fold(value.reshape(active.shape), active, Reduce(c.reduce), 1)
+    return folded, np.any(active, axis=1), block.valid.reshape(-1, size).sum(axis=1)
 
 
-def reduce_lanes(c: Config, value: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """One element for each result."""
-    return _fold(value, taken, Reduce(c.lane_reduce), 1)[:, None]
+def reduce_lanes(c: CommandFields, value: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Reduce the active lanes of each result to one element."""
+    return _fold(value, active, Reduce(c.lane_reduce), 1)[:, None]
 
 
-def post_scale(c: Config, value: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Post-scale; for recip and rsqrt a second column holds the exponent."""
+def post_scale(c: CommandFields, value: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Post-scaled values; for recip and rsqrt a second column holds the exponent.
+
+    Parameters
+    ----------
+    c : CommandFields
+        Fields of the FUSE command.
+    value : numpy.ndarray
+        Reduced values, one row per result.
+    count : numpy.ndarray
+        Number of valid points of each result, the divisor of post=count.
+    """
     if c.post == Post.NONE:
         return value
     value = wrap32(value + c.post_bias)
@@ -53,7 +73,7 @@ def post_scale(c: Config, value: np.ndarray, count: np.ndarray) -> np.ndarray:
     return saturate(value + c.post_zp, c.post_lo, c.post_hi)
 
 
-def _scalar(c: Config, value: np.ndarray) -> np.ndarray:
+def _scalar(c: CommandFields, value: np.ndarray) -> np.ndarray:
     function = reciprocal if c.post == Post.RECIP else reciprocal_root
     pairs = np.array([function(int(x)) for x in value[:, 0]], np.int64)
     pairs[:, 1] = (c.post_shift - pairs[:, 1]).astype(np.int8)

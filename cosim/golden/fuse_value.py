@@ -1,27 +1,44 @@
-"""FUSE steps 2 to 4: requantization, table, residual add."""
+"""FUSE steps 2 to 4: requantization, table lookup, residual addition."""
 
 import numpy as np
 
-from cosim.golden.command import Config
 from cosim.golden.floats import pack
-from cosim.golden.fuse_points import Block, signed8, signed16
+from cosim.golden.fuse_operands import signed8, signed16
 from cosim.golden.memory import Memories, gather
-from cosim.golden.scale import saturate, scale, wrap32
+from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.fixed_point import saturate, scale, wrap32
+from cosim.semantics.fuse_points import PointBlock
 from hw.isa.enums import Dtype, Requant, Rounding
 
-#: Exponent with which `scale` by 1 changes nothing.
+#: Exponent with which `scale` by multiplier 1 is the identity.
 _IDENTITY = 31
 
 
 def requantize(
     memories: Memories,
-    c: Config,
-    block: Block,
+    c: CommandFields,
+    block: PointBlock,
     value: np.ndarray,
     exponent: np.ndarray | int,
     row: np.ndarray | None,
 ) -> tuple:
-    """Step 2: the clipped value, and which lanes the clip changed. `exponent` is that of A's elements."""
+    """Step 2, requantization: clipped values, and the mask of lanes that clipping changed.
+
+    Parameters
+    ----------
+    memories : Memories
+        Memories that hold the parameter slots.
+    c : CommandFields
+        Fields of the FUSE command.
+    block : PointBlock
+        Points that the values belong to.
+    value : numpy.ndarray
+        Results of the binary operator, int64 of shape (point, lane).
+    exponent : numpy.ndarray or int
+        Exponents of operand A's elements.
+    row : numpy.ndarray or None
+        Operand B, which holds multiplier and exponent with requant=row.
+    """
     lanes = _parameters(memories, c, block, row)
     if c.bias_en:
         value = wrap32(value + lanes["bias"])
@@ -43,8 +60,8 @@ def requantize(
     return clipped, clipped != value
 
 
-def _parameters(memories: Memories, c: Config, block: Block, row: np.ndarray | None) -> dict:
-    """Bias, multipliers and exponents: numbers, or arrays of (point, lane)."""
+def _parameters(memories: Memories, c: CommandFields, block: PointBlock, row: np.ndarray | None) -> dict:
+    """Bias, multipliers and exponents by name: numbers, or arrays of shape (point, lane)."""
     values = {
         "bias": c.bias,
         "mult": c.mult,
@@ -67,13 +84,13 @@ def _parameters(memories: Memories, c: Config, block: Block, row: np.ndarray | N
     return values
 
 
-def lookup(memories: Memories, c: Config, value: np.ndarray) -> np.ndarray:
-    """Step 3."""
+def lookup(memories: Memories, c: CommandFields, value: np.ndarray) -> np.ndarray:
+    """Step 3, table lookup: the entry that the low 8 bits of each value select."""
     return memories.table_values(c.table_slot).astype(np.int64)[value & 255]
 
 
-def add_residual(memories: Memories, c: Config, block: Block, value: np.ndarray) -> np.ndarray:
-    """Step 4 without its table."""
+def add_residual(memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray) -> np.ndarray:
+    """Step 4, residual addition, without the second table lookup."""
     rounding = Rounding.SINGLE if c.r_raw else Rounding(c.rounding)
     x = value.astype(np.int16).astype(np.int64) - signed16(c.zp_xr, 0)
     r = gather(memories.sp, block.address(c, "r"), block.width, Dtype(c.r_dtype)).astype(np.int64)

@@ -1,42 +1,43 @@
-"""One micro-instruction after the other."""
+"""Interpreter of micro-instructions."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Protocol
 
-from cosim.golden.alu import ALU, BRANCH, MASK, signed
-from cosim.golden.command import Command, unpack_fields
-from cosim.golden.program import Frame, Loop, Running, default_fields
+from cosim.golden.command import Command
+from cosim.golden.program import CallFrame, OpenLoop, ProgramState
 from cosim.golden.traps import TrapRaisedError
+from cosim.semantics.alu import ALU, BRANCH, MASK, signed
+from cosim.semantics.command_fields import default_fields, unpack_fields
+from cosim.semantics.instruction import decode_instruction, selected_statistic
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Trap, Unit
-from hw.isa.micro import FORMS, LOOP_IMM, OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp, Statistic, decode
+from hw.isa.micro_instruction import FORMS, LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, Statistic
 
 _CLASSES = {op: f"micro_{form.cls.name.lower()}" for op, form in FORMS.items()}
 _USES_A = {op for op, form in FORMS.items() if "a" in form.operands}
 _USES_B = {op for op, form in FORMS.items() if "b" in form.operands}
 
 
-class Surroundings(Protocol):
-    """What the interpreter needs of the machine."""
+class SequencerContext(Protocol):
+    """Interface of the machine to the interpreter."""
 
     config: MlaConfig
 
     def fetch(self, segment: int, pc: int) -> int | None:
-        """Word of a segment, or None beyond its length."""
+        """Word of a segment; None beyond its length."""
         ...
 
     def statistic(self, which: Statistic) -> int:
-        """Statistic that does not belong to the program."""
+        """Value of a statistic that does not depend on the program."""
         ...
 
     def segment_ready(self, segment: int) -> bool | None:
-        """Whether a call may enter a segment; None if there is none of that number."""
+        """Return whether a call may enter a segment; None if no such segment exists."""
         ...
 
     def queue_full(self, unit: int) -> bool:
-        """Whether a unit's queue has no room."""
+        """Return whether a unit's queue is full."""
         ...
 
     def check(self, command: Command) -> None:
@@ -44,54 +45,46 @@ class Surroundings(Protocol):
         ...
 
     def enqueue(self, command: Command) -> None:
-        """Queue a command."""
+        """Append a command to its unit's queue."""
         ...
 
     def take_semaphore(self, semaphore: int) -> bool:
-        """Take a token of the sequencer."""
+        """Take a token from a semaphore of the sequencer; return whether there was one."""
         ...
 
     def drained(self, mask: int) -> bool:
-        """Whether the masked units have nothing to do."""
+        """Return whether the masked units have no command left."""
         ...
 
 
-@lru_cache(maxsize=1 << 16)
-def decoded(word: int) -> tuple[MicroOp, int, int, int, int]:
-    """Operation, d, a, b and imm of a word."""
-    parts = decode(word)
-    try:
-        op = MicroOp(parts["opcode"])
-    except ValueError:
-        op = MicroOp.ILLEGAL
-    return op, parts["d"], parts["a"], parts["b"], parts["imm"]
-
-
-def statistic_number(selector: int) -> Statistic | None:
-    """The statistic a selector names."""
-    number = selector - STATISTIC_BASE
-    return Statistic(number) if 0 <= number < len(Statistic) else None
-
-
-def step(machine: Surroundings, running: Running, limit: int) -> str | None:
+def step(machine: SequencerContext, running: ProgramState, limit: int) -> str | None:
     """Execute one micro-instruction.
+
+    Parameters
+    ----------
+    machine : SequencerContext
+        Machine that the program runs on.
+    running : ProgramState
+        State of the program, updated in place.
+    limit : int
+        Maximum number of micro-instructions of a macro-instruction; 0 for no limit.
 
     Returns
     -------
     str or None
-        The counter of its class, or None if it is blocked and nothing happened.
+        Counter of the instruction's class; None if it is blocked and has had no effect.
 
     Raises
     ------
     TrapRaisedError
-        It trapped; the program counter still names it.
+        The instruction trapped; the program counter still points to it.
     """
     word = machine.fetch(running.segment, running.pc)
     if word is None:
         raise TrapRaisedError(Trap.PC_RANGE)
     if limit and running.macro.micros >= limit:
         raise TrapRaisedError(Trap.STEP_LIMIT)
-    op, d, a, b, imm = decoded(word)
+    op, d, a, b, imm = decode_instruction(word)
     _check_encoding(machine, op, d)
     va = _value(machine, running, a) if op in _USES_A else 0
     vb = _value(machine, running, b) if op in _USES_B else 0
@@ -111,12 +104,12 @@ def step(machine: Surroundings, running: Running, limit: int) -> str | None:
     return _CLASSES[op]
 
 
-def _value(machine: Surroundings, running: Running, selector: int) -> int:
+def _value(machine: SequencerContext, running: ProgramState, selector: int) -> int:
     if selector < REGISTERS:
         return running.registers[selector]
     if OPERAND_BASE <= selector < OPERAND_BASE + len(running.operands):
         return running.operands[selector - OPERAND_BASE]
-    which = statistic_number(selector)
+    which = selected_statistic(selector)
     if which is None:
         raise TrapRaisedError(Trap.BAD_OPERAND, selector)
     if which == Statistic.OPERANDS:
@@ -126,7 +119,7 @@ def _value(machine: Surroundings, running: Running, selector: int) -> int:
     return machine.statistic(which) & MASK
 
 
-def _check_encoding(machine: Surroundings, op: MicroOp, d: int) -> None:
+def _check_encoding(machine: SequencerContext, op: MicroOp, d: int) -> None:
     if op == MicroOp.SET:
         unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
         legal = unit < len(UNIT_FIELDS) and index < len(UNIT_FIELDS[unit])
@@ -140,8 +133,10 @@ def _check_encoding(machine: Surroundings, op: MicroOp, d: int) -> None:
         raise TrapRaisedError(Trap.ILLEGAL_INSTRUCTION)
 
 
-def _other(machine: Surroundings, running: Running, op: MicroOp, d: int, total: int, imm: int) -> bool:
-    """What is left: configuration, issue, tag, synchronisation; False if blocked."""
+def _other(
+    machine: SequencerContext, running: ProgramState, op: MicroOp, d: int, total: int, imm: int
+) -> bool:
+    """Execute configuration, issue, tag and synchronization instructions; return False if blocked."""
     if op == MicroOp.SET:
         unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
         running.fields[unit][index] = UNIT_FIELDS[unit][index].truncate(total)
@@ -161,7 +156,7 @@ def _other(machine: Surroundings, running: Running, op: MicroOp, d: int, total: 
     return True
 
 
-def _issue(machine: Surroundings, running: Running, d: int, imm: int) -> bool:
+def _issue(machine: SequencerContext, running: ProgramState, d: int, imm: int) -> bool:
     unit = Unit(d & 3)
     command = Command(
         unit,
@@ -179,15 +174,15 @@ def _issue(machine: Surroundings, running: Running, d: int, imm: int) -> bool:
     return True
 
 
-def _halt(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+def _halt(machine: SequencerContext, running: ProgramState, d: int, va: int, imm: int) -> None:
     running.macro.halted = True
 
 
-def _trap(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+def _trap(machine: SequencerContext, running: ProgramState, d: int, va: int, imm: int) -> None:
     raise TrapRaisedError(Trap.SOFTWARE, imm)
 
 
-def _loop(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+def _loop(machine: SequencerContext, running: ProgramState, d: int, va: int, imm: int) -> None:
     parts = LOOP_IMM.unpack(imm & MASK)
     trips, end = signed(va + parts["count"]), parts["end"]
     if end <= running.pc + 1:
@@ -197,11 +192,11 @@ def _loop(machine: Surroundings, running: Running, d: int, va: int, imm: int) ->
         return
     if len(running.loops) >= machine.config.loop_depth:
         raise TrapRaisedError(Trap.LOOP_STACK)
-    running.loops.append(Loop(running.pc + 1, end, trips))
+    running.loops.append(OpenLoop(running.pc + 1, end, trips))
     running.fall_through(running.pc + 1)
 
 
-def _break(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+def _break(machine: SequencerContext, running: ProgramState, d: int, va: int, imm: int) -> None:
     if len(running.loops) <= running.loop_base:
         raise TrapRaisedError(Trap.LOOP_STACK)
     running.loops.pop()
@@ -209,23 +204,23 @@ def _break(machine: Surroundings, running: Running, d: int, va: int, imm: int) -
 
 
 def _call(
-    machine: Surroundings, running: Running, d: int, va: int, imm: int, segment: int | None = None
+    machine: SequencerContext, running: ProgramState, d: int, va: int, imm: int, segment: int | None = None
 ) -> None:
     if len(running.frames) >= machine.config.call_depth:
         raise TrapRaisedError(Trap.CALL_STACK)
-    running.frames.append(Frame(running.segment, running.pc + 1, len(running.loops)))
+    running.frames.append(CallFrame(running.segment, running.pc + 1, len(running.loops)))
     running.pc = imm & MASK
     if segment is not None:
         running.segment = segment
 
 
-def _callp(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+def _callp(machine: SequencerContext, running: ProgramState, d: int, va: int, imm: int) -> None:
     if not machine.segment_ready(d):
         raise TrapRaisedError(Trap.SEGMENT_INVALID)
     _call(machine, running, d, va, imm, segment=d)
 
 
-def _ret(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+def _ret(machine: SequencerContext, running: ProgramState, d: int, va: int, imm: int) -> None:
     if not running.frames:
         raise TrapRaisedError(Trap.CALL_STACK)
     frame = running.frames.pop()
@@ -234,7 +229,7 @@ def _ret(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> 
     running.fall_through(frame.pc)
 
 
-_CONTROL: dict[MicroOp, Callable[[Surroundings, Running, int, int, int], None]] = {
+_CONTROL: dict[MicroOp, Callable[[SequencerContext, ProgramState, int, int, int], None]] = {
     MicroOp.HALT: _halt,
     MicroOp.TRAP: _trap,
     MicroOp.LOOP: _loop,

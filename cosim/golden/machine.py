@@ -1,4 +1,4 @@
-"""The machine: sequencer, units and ring, one action at a time."""
+"""State machine of the golden model: sequencer, units and ring, one action at a time."""
 
 import random
 from collections import deque
@@ -7,64 +7,63 @@ from collections.abc import Callable
 import numpy as np
 
 from cosim.golden import interpreter
-from cosim.golden.checks import Window, check_command
 from cosim.golden.command import Command
-from cosim.golden.counting import Counting
+from cosim.golden.command_queues import CommandQueues
+from cosim.golden.counters import TaggedCounters
 from cosim.golden.dispatch import DispatchTable, check_header, read_slot
+from cosim.golden.dma import Events
+from cosim.golden.instruction_store import InstructionStore
 from cosim.golden.memory import Memories
-from cosim.golden.program import Macro, Running
-from cosim.golden.queues import Queues
-from cosim.golden.ring import Ring
-from cosim.golden.store import Store
-from cosim.golden.transfer import Events
+from cosim.golden.program import InFlightMacro, ProgramState
+from cosim.golden.ring import CommandRing
 from cosim.golden.traps import NO_SEGMENT, TrapRaisedError, TrapRecord
-from cosim.golden.units import Units
+from cosim.golden.unit_dispatch import UnitExecutor
+from cosim.semantics.command_checks import DramWindow, check_command
+from cosim.semantics.limits import MAX_IN_FLIGHT
 from hw.config import MlaConfig
 from hw.isa.enums import SegmentState, Trap, Unit
-from hw.isa.macro import SLOT_BYTES
-from hw.isa.micro import Statistic
+from hw.isa.macro_instruction import SLOT_BYTES
+from hw.isa.micro_instruction import Statistic
 
-#: Macro-instructions in flight at once.
-MAX_IN_FLIGHT = 8
 IRQ_COMPLETION, IRQ_TRAP, IRQ_CHECK, IRQ_LOADER = 1, 2, 4, 8
 
 
 class Machine:
-    """Everything a program can observe.
+    """All state that a program or the host can observe.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
     dram : numpy.ndarray
-        DRAM image.
+        DRAM image, uint8, modified in place.
     order_seed : int or None
-        Pick who moves next at random, instead of the sequencer before the units.
-        Race-free programs do not notice.
+        Seed of a random order of actions; None for the sequencer before the units. Race-free programs give the same
+        results in every order.
     """
 
     def __init__(self, config: MlaConfig, dram: np.ndarray, order_seed: int | None = None):
         self.config = config
         self.memories = Memories(config, dram)
-        self.units = Units(self.memories)
-        self.queues = Queues(config.queue_depth)
-        self.store = Store(config, lambda: self.running.segments if self.running else set())
+        self.units = UnitExecutor(self.memories)
+        self.queues = CommandQueues(config.queue_depth)
+        self.store = InstructionStore(config, lambda: self.running.segments if self.running else set())
         self.dispatch = DispatchTable(config)
-        self.counting = Counting(config.tags)
+        self.counting = TaggedCounters(config.tags)
         self.trap = TrapRecord()
-        self.windows: list[Window] = [(0, 0, 0)] * config.windows
-        self.running: Running | None = None
-        self.flight: deque[Macro] = deque()
+        self.windows: list[DramWindow] = [(0, 0, 0)] * config.windows
+        self.running: ProgramState | None = None
+        self.flight: deque[InFlightMacro] = deque()
         self.trapped = False
         self.enabled = False
         self.gated = False
         self.irq = 0
-        self.ring = Ring(dram)
+        self.ring = CommandRing(dram)
         self.step_limit = self.watchdog = 0
         self.cycle = self.progress = self.current_tag = 0
         self._order = None if order_seed is None else random.Random(order_seed)
 
-    # What the interpreter sees
+    # Interface of the interpreter
 
     def fetch(self, segment: int, pc: int) -> int | None:
         """Word of a segment, or None beyond its length."""
@@ -72,18 +71,18 @@ class Machine:
         return self.store.words[entry.base + pc] if pc < entry.length else None
 
     def statistic(self, which: Statistic) -> int:
-        """Live statistics."""
+        """Current value of a statistic that does not depend on the program."""
         return self.cycle if which == Statistic.CYCLE else self.units.statistics[which]
 
     def segment_ready(self, segment: int) -> bool | None:
-        """Whether a call may enter a segment; None if there is none of that number."""
+        """Return whether a call may enter a segment; None if no such segment exists."""
         if segment >= len(self.store.segments):
             return None
         entry = self.store.segments[segment]
         return entry.state == SegmentState.VALID and entry.pinned
 
     def queue_full(self, unit: int) -> bool:
-        """Whether a unit's queue has no room."""
+        """Return whether a unit's queue is full."""
         return self.queues.full(unit)
 
     def check(self, command: Command) -> None:
@@ -97,39 +96,39 @@ class Machine:
         self.queues.commands[command.unit].append(command)
 
     def take_semaphore(self, semaphore: int) -> bool:
-        """Take a token of the sequencer."""
-        return self.queues.take(semaphore)
+        """Take a token from a semaphore of the sequencer; return whether there was one."""
+        return self.queues.try_take(semaphore)
 
     def drained(self, mask: int) -> bool:
-        """Whether the masked units have nothing to do."""
+        """Return whether the masked units have no command left."""
         return not any(self.queues.commands[unit] for unit in Unit if mask >> unit & 1)
 
     # Actions
 
     @property
     def idle(self) -> bool:
-        """Nothing to do until the host acts."""
+        """True if no macro-instruction is in flight or waiting in the ring."""
         return self.ring.empty and not self.flight
 
     def step(self) -> bool:
-        """Let somebody do one thing; False when nothing can happen before the host acts."""
+        """Execute one action of the sequencer or a unit; return False if nothing can happen before the host acts."""
         self.cycle += 1
         if self.trapped:
             return False
         if self.watchdog and self.flight and self.cycle - self.progress >= self.watchdog:
             self._stop_imprecisely(Trap.WATCHDOG, 0)
             return True
-        movers: list[Callable[[], bool]] = [self._sequence, *(lambda u=u: self._move_unit(u) for u in Unit)]
+        actions: list[Callable[[], bool]] = [self._sequence, *(lambda u=u: self._step_unit(u) for u in Unit)]
         if self._order:
-            self._order.shuffle(movers)
-        if any(mover() for mover in movers):
+            self._order.shuffle(actions)
+        if any(action() for action in actions):
             return True
         if self.flight:
             self._deadlock()
             return True
         return False
 
-    def _move_unit(self, unit: int) -> bool:
+    def _step_unit(self, unit: int) -> bool:
         if not self.queues.startable(unit):
             return False
         command = self.queues.start(unit)
@@ -169,7 +168,7 @@ class Machine:
     def _dispatch(self) -> bool:
         if not self.enabled or self.ring.empty or len(self.flight) >= MAX_IN_FLIGHT:
             return False
-        macro = self.ring.take(self.cycle)
+        macro = self.ring.pop(self.cycle)
         self.flight.append(macro)
         self.progress = self.cycle
         try:
@@ -179,7 +178,7 @@ class Machine:
             self._stop(trap.cause, 0, segment, macro.tag, macro.number, trap.address)
         return True
 
-    def _start(self, macro: Macro) -> None:
+    def _start(self, macro: InFlightMacro) -> None:
         if self.units.bus_error(macro.slot, macro.slot + SLOT_BYTES - 1, False):
             raise TrapRaisedError(Trap.BUS_READ, macro.slot, NO_SEGMENT)
         header, operands = read_slot(self.memories.dram, macro.slot)
@@ -190,7 +189,7 @@ class Machine:
         if segment >= len(entries) or entries[segment].state != SegmentState.VALID:
             raise TrapRaisedError(Trap.SEGMENT_INVALID, segment, segment)
         macro.program, macro.candidate = segment, candidate
-        self.running = Running(macro, operands, segment, macro.tag)
+        self.running = ProgramState(macro, operands, segment, macro.tag)
         self.counting.add(macro.tag, {"macros": 1, "dispatch_other" if candidate else "dispatch_first": 1})
 
     # Completions and traps
@@ -199,7 +198,7 @@ class Machine:
         while self.flight and self.flight[0].finished:
             self._record(self.flight.popleft(), Trap.NONE)
 
-    def _record(self, macro: Macro, cause: Trap) -> None:
+    def _record(self, macro: InFlightMacro, cause: Trap) -> None:
         self.ring.complete(macro, cause, self.cycle)
         self.progress = self.cycle
         if macro.irq:
@@ -213,11 +212,11 @@ class Machine:
             self._stop(Trap.DEADLOCK, 0, oldest.program, oldest.tag, oldest.number, 0)
 
     def _stop(self, cause: Trap, pc: int, segment: int, tag: int, macro: int, address: int) -> None:
-        """A trap: finish what can finish, clear, record."""
+        """Take a precise trap: finish all commands that can run, clear the queues, record the trap."""
         self.running = None
         self.trapped = True
         count = self.trap.count
-        while any(self._move_unit(unit) for unit in Unit):
+        while any(self._step_unit(unit) for unit in Unit):
             pass
         if self.trap.count == count:  # else a bus error meanwhile has replaced this trap
             self._clear(cause, pc, segment, tag, macro, address)
@@ -239,10 +238,10 @@ class Machine:
         self.irq |= IRQ_TRAP
 
     def resume(self) -> None:
-        """Go on after a trap."""
+        """Continue after a trap."""
         self.trapped = False
         self.progress = self.cycle
 
     def count_host(self, events: Events) -> None:
-        """Count something the host did: under the tag the sequencer works for."""
+        """Count events caused by the host, under the sequencer's current tag."""
         self.counting.add(self.current_tag, events)

@@ -1,19 +1,19 @@
-"""MATRIX: a whole output tile by one command."""
+"""Execution of MATRIX commands, each of which computes a whole output tile."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from cosim.golden.accumulate import update_distinct, update_in_order
-from cosim.golden.command import Config
 from cosim.golden.depthwise import run_depthwise
+from cosim.golden.dma import Events
 from cosim.golden.memory import Memories, windows
-from cosim.golden.transfer import Events
+from cosim.semantics.command_fields import CommandFields
 
-#: Points gathered at once: bounds the memory of the unfolded activations.
+#: Elements gathered at once; bounds the memory of the unfolded activations.
 _CHUNK_ELEMENTS = 1 << 23
-#: Products (of 255 * 255 at most) whose sum float32 holds exactly.
-_EXACT = 256
+#: Number of products, each at most 255 * 255, whose sum float32 represents exactly.
+_EXACT_PRODUCTS = 256
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class _Activations:
     Parameters
     ----------
     values : numpy.ndarray
-        Shape (point, tile, lane).
+        Bytes minus their zero point, int16 of shape (point, tile, lane).
     flat : numpy.ndarray
-        The same as float32, one row for each point.
+        The same values as float32 of shape (point, tile * lane).
     valid : numpy.ndarray
-        For each tile, how many rows are not padding.
+        Number of rows of each tile that are not padding.
     zeros : int
-        Zero lanes.
+        Number of lanes that are zero, padding included.
     """
 
     values: np.ndarray
@@ -38,23 +38,23 @@ class _Activations:
     zeros: int
 
 
-def run_matrix(memories: Memories, c: Config) -> Events:
-    """Execute a MATRIX command; returns its counters and the statistic `matrix_zeros`."""
+def run_matrix(memories: Memories, c: CommandFields) -> Events:
+    """Execute a MATRIX command; returns its counter events, among them the statistic `matrix_zeros`."""
     return run_depthwise(memories, c) if c.dw else _run_normal(memories, c)
 
 
 def edge(raw: np.ndarray, unsigned: int, zero_point: int) -> np.ndarray:
-    """Operands as the array's edge sees them: bytes minus their zero point."""
+    """Operands at the edge of the array: signed or unsigned bytes minus their zero point, int16."""
     return (raw if unsigned else raw.view(np.int8)).astype(np.int16) - np.int16(zero_point)
 
 
 def active(count: int, tail: int, n: int) -> tuple[int, int]:
-    """Rows or columns in use in all blocks but the last, and in the last."""
+    """Active rows or columns of all blocks but the last, and of the last block."""
     count = count or n
     return count, tail or count
 
 
-def _run_normal(memories: Memories, c: Config) -> Events:
+def _run_normal(memories: Memories, c: CommandFields) -> Events:
     n = memories.config.n
     k_rows, k_tail = active(c.k_rows, c.k_tail, n)
     n_cols, n_tail = active(c.n_cols, c.n_tail, n)
@@ -95,7 +95,7 @@ def _run_normal(memories: Memories, c: Config) -> Events:
 
 
 def _weights(
-    sp: np.ndarray, c: Config, n: int, oc: int, columns: int, k_rows: int, k_tail: int
+    sp: np.ndarray, c: CommandFields, n: int, oc: int, columns: int, k_rows: int, k_tail: int
 ) -> np.ndarray:
     """Weight tiles of one block of output channels, shape (tile, k, column); tiles in loop order."""
     tiles = c.ic_count * c.ky_count * c.kx_count
@@ -103,20 +103,20 @@ def _weights(
     ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
     base = c.w_base + oc * c.w_oc + ic * c.w_ic + ky * c.w_ky + kx * c.w_kx
     for last in (False, True):
-        some = (ic == c.ic_count - 1) == last
+        selected = (ic == c.ic_count - 1) == last
         k = k_tail if last else k_rows
         lines = columns if c.w_transpose else k
-        addresses = base[some, None] + np.arange(lines) * c.w_row
+        addresses = base[selected, None] + np.arange(lines) * c.w_row
         tile = edge(windows(sp, n)[addresses], c.w_unsigned, c.w_zp)
         if c.w_transpose:
-            weights[some, :k, :columns] = tile[:, :, :k].swapaxes(1, 2)
+            weights[selected, :k, :columns] = tile[:, :, :k].swapaxes(1, 2)
         else:
-            weights[some, :k] = tile
+            weights[selected, :k] = tile
     return weights
 
 
-def _activations(sp: np.ndarray, c: Config, n: int, oc: int, point: np.ndarray) -> _Activations:
-    """Activation rows of some points of one block of output channels."""
+def _activations(sp: np.ndarray, c: CommandFields, n: int, oc: int, point: np.ndarray) -> _Activations:
+    """Activation rows of the given points for one block of output channels."""
     tiles = c.ic_count * c.ky_count * c.kx_count
     ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
     y, x = np.divmod(point[:, None], c.x_count)
@@ -138,9 +138,10 @@ def _activations(sp: np.ndarray, c: Config, n: int, oc: int, point: np.ndarray) 
 
 
 def _reduce(a: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """All tiles in few products: exact, since every sum of _EXACT products of 9 bits is below 2**24."""
+    """Sums over all tiles by few matrix products, exact because sums of _EXACT_PRODUCTS products are below 2**24."""
     w = weights.reshape(-1, weights.shape[-1]).astype(np.float32)
     total = np.zeros((len(a), w.shape[1]), np.int64)
-    for first in range(0, len(w), _EXACT):
-        total += (a[:, first : first + _EXACT] @ w[first : first + _EXACT]).astype(np.int64)
+    for first in range(0, len(w), _EXACT_PRODUCTS):
+        chunk = slice(first, first + _EXACT_PRODUCTS)
+        total += (a[:, chunk] @ w[chunk]).astype(np.int64)
     return total

@@ -1,4 +1,4 @@
-"""The machine's memories and the ways to gather from and scatter to them."""
+"""Memories of the machine, and gather and scatter accesses to them."""
 
 import numpy as np
 
@@ -14,14 +14,14 @@ _NUMPY = {
 
 
 class Memories:
-    """Scratchpad, accumulator, parameter slots and tables.
+    """DRAM, scratchpad, accumulator, parameter slots and tables.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine; sets the sizes.
     dram : numpy.ndarray
-        DRAM image, bytes.
+        DRAM image, uint8.
     """
 
     def __init__(self, config: MlaConfig, dram: np.ndarray):
@@ -47,12 +47,12 @@ class Memories:
         }
 
     def table_values(self, index: int) -> np.ndarray:
-        """The 256 int16 of a table."""
+        """View of the 256 int16 entries of a table."""
         return self.table[index * 512 : (index + 1) * 512].view("<i2")
 
 
 def windows(memory: np.ndarray, width: int) -> np.ndarray:
-    """View of a byte array whose row i is its `width` bytes from byte i on."""
+    """View of a byte array whose row i is bytes i..i + width - 1."""
     return np.ndarray((memory.size - width + 1, width), np.uint8, memory, 0, (1, 1))  # pyright: ignore
 
 

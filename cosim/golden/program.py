@@ -1,18 +1,37 @@
-"""A macro-instruction and the program that runs for it."""
+"""State of a macro-instruction in flight and of its program."""
 
 from dataclasses import dataclass, field
 
-from hw.isa.commands import UNIT_FIELDS
+from cosim.semantics.command_fields import default_fields
 from hw.isa.enums import Unit
-from hw.isa.micro import REGISTERS
-
-#: Raw field values of each unit at a program's start.
-_DEFAULTS = tuple([f.default for f in UNIT_FIELDS[unit]] for unit in Unit)
+from hw.isa.micro_instruction import REGISTERS
 
 
 @dataclass
-class Macro:
-    """A macro-instruction in flight."""
+class InFlightMacro:
+    """A macro-instruction in flight.
+
+    Parameters
+    ----------
+    number : int
+        Number of the macro-instruction since reset, 32 bits.
+    slot : int
+        DRAM address of its ring slot.
+    tag : int
+        Tag from its header.
+    irq : bool
+        Set if its completion raises an interrupt.
+    dispatched : int
+        Cycle of its dispatch.
+    program, candidate : int
+        Segment of its program, and number of the candidate that was chosen.
+    outstanding : int
+        Commands issued and not yet retired.
+    halted : bool
+        Set once its program has executed HALT.
+    micros : int
+        Micro-instructions executed so far.
+    """
 
     number: int
     slot: int
@@ -27,13 +46,21 @@ class Macro:
 
     @property
     def finished(self) -> bool:
-        """Whether it can complete."""
+        """True if the program has halted and all its commands have retired."""
         return self.halted and self.outstanding == 0
 
 
 @dataclass
-class Loop:
-    """An open hardware loop."""
+class OpenLoop:
+    """An open hardware loop.
+
+    Parameters
+    ----------
+    start, end : int
+        First instruction of the body, and the instruction after it.
+    remaining : int
+        Iterations left, the current one included.
+    """
 
     start: int
     end: int
@@ -41,45 +68,68 @@ class Loop:
 
 
 @dataclass
-class Frame:
-    """Where a call returns to, and how many loops were open."""
+class CallFrame:
+    """Return address of a call, and the number of loops open at the call.
+
+    Parameters
+    ----------
+    segment, pc : int
+        Segment and program counter to return to.
+    loops : int
+        Number of open loops that belong to the caller and its callers.
+    """
 
     segment: int
     pc: int
     loops: int
 
 
-def default_fields(unit: int) -> list[int]:
-    """Raw values of a unit's fields at a program's start."""
-    return list(_DEFAULTS[unit])
-
-
 @dataclass
-class Running:
-    """State of the running program."""
+class ProgramState:
+    """State of the running program.
 
-    macro: Macro
+    Parameters
+    ----------
+    macro : InFlightMacro
+        Macro-instruction that the program runs for.
+    operands : list of int
+        Operands of the macro-instruction, 32-bit words.
+    segment, pc : int
+        Segment and program counter of the next instruction.
+    tag : int
+        Tag in effect.
+    registers : list of int
+        General registers, 32-bit words.
+    fields : list of list of int
+        Raw command fields of each unit.
+    loops : list of OpenLoop
+        Open loops, innermost last.
+    frames : list of CallFrame
+        Open calls, innermost last.
+    """
+
+    macro: InFlightMacro
     operands: list[int]
     segment: int
     tag: int
     pc: int = 0
     registers: list[int] = field(default_factory=lambda: [0] * REGISTERS)
     fields: list[list[int]] = field(default_factory=lambda: [default_fields(unit) for unit in Unit])
-    loops: list[Loop] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    loops: list[OpenLoop] = field(default_factory=list)
+    frames: list[CallFrame] = field(default_factory=list)
 
     @property
     def loop_base(self) -> int:
-        """Loops that belong to callers."""
+        """Number of open loops that belong to callers."""
         return self.frames[-1].loops if self.frames else 0
 
     @property
     def segments(self) -> set[int]:
-        """Segments in use."""
+        """Segments of the program and its callers."""
         return {self.segment, *(frame.segment for frame in self.frames)}
 
     def fall_through(self, pc: int) -> None:
-        """Go on at `pc`, going round the loops of this frame that end there."""
+        """Continue at `pc`, after iterating or closing the loops of this call that end there."""
         while len(self.loops) > self.loop_base and self.loops[-1].end == pc:
             loop = self.loops[-1]
             loop.remaining -= 1

@@ -1,39 +1,41 @@
-"""The command ring in DRAM: where slots lie and how completion records get there."""
+"""Command ring in DRAM: addresses of slots, and completion records."""
 
 import numpy as np
 
-from cosim.golden.program import Macro
+from cosim.golden.program import InFlightMacro
 from hw.isa.enums import Trap
-from hw.isa.macro import RECORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
+from hw.isa.macro_instruction import RECORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
 
 
-class Ring:
+class CommandRing:
     """Slots between the host's head and the machine's tail.
 
     Parameters
     ----------
     dram : numpy.ndarray
-        DRAM image.
+        DRAM image that holds the ring, uint8.
     """
 
     def __init__(self, dram: np.ndarray):
         self.dram = dram
         self.base = self.log2 = 0
-        self.head = self.taken = self.tail = 0
+        self.head = self.dispatched = self.tail = 0
 
     @property
     def empty(self) -> bool:
-        """Whether all slots are taken."""
-        return self.taken == self.head
+        """True if every enqueued slot has been dispatched."""
+        return self.dispatched == self.head
 
-    def take(self, cycle: int) -> Macro:
-        """Next slot as a macro-instruction whose header has not been read."""
-        number = self.taken
-        self.taken = number + 1 & 0xFFFFFFFF
-        return Macro(number, self.base + (number & (1 << self.log2) - 1) * SLOT_BYTES, 0, False, cycle)
+    def pop(self, cycle: int) -> InFlightMacro:
+        """Remove the next slot and return it as a macro-instruction whose header has not been read."""
+        number = self.dispatched
+        self.dispatched = number + 1 & 0xFFFFFFFF
+        return InFlightMacro(
+            number, self.base + (number & (1 << self.log2) - 1) * SLOT_BYTES, 0, False, cycle
+        )
 
-    def complete(self, macro: Macro, cause: Trap, cycle: int) -> None:
-        """Write a completion record."""
+    def complete(self, macro: InFlightMacro, cause: Trap, cycle: int) -> None:
+        """Write the completion record of a macro-instruction to its slot."""
         word = RECORD.pack(
             trap=int(cause),
             program=macro.program,

@@ -1,15 +1,25 @@
-"""Traps: how an instruction raises one, and the record the host reads."""
+"""Traps: the exception that raises one, and the record that the host reads."""
 
 from dataclasses import dataclass
 
 from hw.isa.enums import Trap
 
-#: Segment of a record when no program ran.
+#: Segment of a trap record when no program ran.
 NO_SEGMENT = 0xFF
 
 
 class TrapRaisedError(Exception):
-    """An instruction or a dispatch cannot go on."""
+    """An instruction or a dispatch traps.
+
+    Parameters
+    ----------
+    cause : Trap
+        Cause of the trap.
+    address : int
+        Address or value that the trap record reports.
+    segment : int or None
+        Segment that the trap record reports; None for that of the running program, if there is one.
+    """
 
     def __init__(self, cause: Trap, address: int = 0, segment: int | None = None):
         super().__init__(cause.name)
@@ -20,7 +30,7 @@ class TrapRaisedError(Exception):
 
 @dataclass
 class TrapRecord:
-    """Contents of the TRAP registers."""
+    """Contents of the TRAP registers; `count` is the number of traps since reset."""
 
     cause: int = 0
     pc: int = 0
@@ -31,7 +41,7 @@ class TrapRecord:
     count: int = 0
 
     def fill(self, cause: Trap, pc: int, segment: int, tag: int, macro: int, address: int) -> None:
-        """Record one trap."""
+        """Record a trap and count it."""
         self.cause, self.pc, self.segment = int(cause), pc, segment
         self.tag, self.macro, self.address = tag, macro & 0xFFFFFFFF, address
         self.count += 1

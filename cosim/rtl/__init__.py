@@ -1,1 +1,1 @@
-"""The RTL in Verilator under cocotb: build, cache, server process, DRAM model."""
+"""RTL simulation with Verilator and cocotb: build, cache, server process, DRAM model."""

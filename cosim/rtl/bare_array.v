@@ -2,7 +2,7 @@
 //
 // Activations enter at the left and move right, partial sums (int32) move down, weights shift down through one shadow
 // register each while `load` is high, and `swap` makes them live, moving right with the activations. The processing
-// element is what Amaranth 0.5 prints for this arithmetic. The chip's Verilog goes through the passes of hw/emit.py
+// element is what Amaranth 0.5 prints for this arithmetic. The chip's Verilog goes through the passes of hw/verilog/writer.py
 // first; an array that does so too simulates about 1.8 times as fast as this one.
 module bare_pe (clk, rst, load, swap, w_in, a_in, p_in, swap_out, w_out, a_out, p_out);
   wire [32:0] \$1 ;

@@ -1,40 +1,58 @@
-"""From Verilog to a simulator binary, built once and cached."""
+"""Build of simulator binaries from Verilog, cached."""
 
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from cocotb_tools.config import libs_dir
-
 from cosim.rtl import cache, toolchain
+from cosim.rtl.monitor import Build, Monitor, watch
 from cosim.rtl.runner import TOP, ModelRunner
 
 HERE = Path(__file__).parent
 MODEL_SOURCES = ("main.cpp", "api.cpp", "dram.cpp", "host.cpp")
 MODEL_HEADERS = ("model.h", "dram.h", "host.h")
-COMPRESSION = HERE / "model" / "fst"
-"""Headers in the place of the system's liblz4 and libz, which the wave writer wants."""
+COMPRESSION = "model/fst"
+"""Folder of headers that replace the system's liblz4 and libz in the wave writer."""
 
 VERILATOR_FLAGS = (
     "-O3",
     "--no-timing",
     "--no-assert",
-    "--x-assign", "fast",
-    "--x-initial", "unique",  # so that a seed can fill what no reset clears; zero without one
-    "--output-split", "20000",
-    "--output-split-cfuncs", "2000",
+    "--x-assign",
+    "fast",
+    "--x-initial",
+    "unique",  # so that a seed can fill what no reset clears; zero without one
+    "--output-split",
+    "20000",
+    "--output-split-cfuncs",
+    "2000",
     "-Wno-fatal",
     "--quiet",
-    "-CFLAGS", "-DVL_TIME_CONTEXT -O2",
-    "-LDFLAGS", "-rdynamic",  # the cocotb side finds the C interface in its own process
-)  # fmt: skip
+    "-CFLAGS",
+    "-DVL_TIME_CONTEXT -O2",
+    "-LDFLAGS",
+    "-rdynamic",  # the cocotb side finds the C interface in its own process
+)
 # Vectorising the scattered assignments of a model costs up to half its speed; -O3 gains nothing over -O2.
 MAKE_FLAGS = ("OPT_FAST=-O2 -fno-tree-vectorize", "OPT_GLOBAL=-O2")
+
+#: Build time of a simulator that records waves, relative to one that does not: no signal is optimized away.
+_WAVES_FACTOR = 6
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Extras built into a simulator; each makes it slower and is a build of its own."""
+    """Extras built into a simulator; each combination is a separate build, and each extra costs speed.
+
+    Parameters
+    ----------
+    waves : bool
+        Recording of all signals to FST files.
+    coverage : bool
+        Line coverage of the Verilog.
+    probe : bool
+        Recording of the start and end of commands and programs.
+    """
 
     waves: bool = False
     coverage: bool = False
@@ -43,69 +61,126 @@ class Variant:
     @property
     def flags(self) -> tuple[str, ...]:
         """Options for Verilator."""
-        waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-I{COMPRESSION}", "-LDFLAGS", "-L.")
+        waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-Isources/{COMPRESSION}", "-LDFLAGS", "-L.")
         return (waves if self.waves else ()) + (("--coverage-line",) if self.coverage else ())
 
     @property
+    def label(self) -> str:
+        """Names of the extras; "plain" without any."""
+        extras = [name for name, there in vars(self).items() if there]
+        return ", ".join(extras) or "plain"
+
+    def build_seconds(self, n: int) -> float:
+        """Estimated build time in seconds on two idle cores, for an n x n array."""
+        return (60 + n * n / 4) * (_WAVES_FACTOR if self.waves else 1)
+
+    @property
     def fast(self) -> bool:
-        """Whether nobody looks at its signals, so that the chip may be rearranged for speed."""
+        """True if no extra observes signals, so that the chip may be rearranged for speed."""
         return not (self.waves or self.coverage)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Files of the Verilog around the chip."""
+        """Verilog files of the top level around the chip."""
         return ("mla_top.sv", "mla_probe.sv") if self.probe else ("mla_top.sv",)
 
     @property
     def model(self) -> tuple[str, ...]:
-        """Files of the model in C++."""
+        """C++ files of the model."""
         return (*MODEL_SOURCES, "probe.cpp") if self.probe else MODEL_SOURCES
 
 
 PLAIN = Variant()
 
 
-def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
-    """Path of the simulator of a chip, building it if the cache lacks it.
+def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Monitor | None = None) -> Path:
+    """Path of the simulator of a chip, which is built if it is not in the cache.
 
     Parameters
     ----------
     verilog : str
         Text with the module `mla_chip`.
     n : int
-        Width of its bus in bytes.
+        Bus width of the chip in bytes.
     variant : Variant
-        Extras.
+        Extras built into the simulator.
+    monitor : Monitor or None
+        Notified if the simulator has to be built.
 
     Raises
     ------
     BuildError, ToolMissingError, DiskFullError
-        Nothing is left in the cache.
+        The build failed; the cache is unchanged.
     """
-    flags = (*VERILATOR_FLAGS, *variant.flags)
-    sources = [(HERE / name).read_text() for name in variant.modules]
-    sources += [(HERE / "model" / name).read_text() for name in (*variant.model, *MODEL_HEADERS)]
-    sources += [path.read_text() for path in sorted(COMPRESSION.glob("*.h"))]
-    key = cache.cache_key([
-        verilog, str(n), *sources, *flags, *MAKE_FLAGS, str(libs_dir), *toolchain.versions(),
-    ])  # fmt: skip
+    flags, sources = (*VERILATOR_FLAGS, *variant.flags), _sources(variant)
 
     def make(folder: Path, lock: int) -> None:
         chip = folder / "chip.v"
         chip.write_text(verilog)
         work = folder / "work"
-        work.mkdir()
+        around = work / "sources"
+        for name, text in sources.items():
+            (around / name).parent.mkdir(parents=True, exist_ok=True)
+            (around / name).write_text(text)
         if variant.waves:
             for name in ("liblz4.a", "libz.a"):  # empty: the functions are inline in our headers
                 (work / name).write_bytes(b"!<arch>\n")
         runner = ModelRunner(lock, MAKE_FLAGS)
         runner.build(
-            sources=[chip, *(HERE / name for name in variant.modules)], hdl_toplevel=TOP, build_dir=work,
+            sources=[chip, *(around / name for name in variant.modules)],
+            hdl_toplevel=TOP,
+            build_dir=work,
             parameters={"N": n},
-            build_args=[*flags, f"-I{HERE / 'model'}", *(str(HERE / "model" / name) for name in variant.model)],
+            build_args=[
+                *flags,
+                f"-I{around / 'model'}",
+                *(str(around / "model" / name) for name in variant.model),
+            ],
             timescale=("1ns", "1ns"),
-        )  # fmt: skip
+        )
         (work / TOP).rename(folder / TOP)
         shutil.rmtree(work)
 
-    return cache.cached("sim", key, make) / TOP
+    build = Build(f"the simulator of the {n}x{n} chip ({variant.label})", variant.build_seconds(n))
+    return cache.cached("sim", simulator_key(verilog, n, variant), make, watch(monitor, build)) / TOP
+
+
+def simulator_key(verilog: str, n: int, variant: Variant) -> str:
+    """Cache key of a simulator: a hash of the contents that determine it, independent of paths.
+
+    Parameters
+    ----------
+    verilog : str
+        Text with the module `mla_chip`.
+    n : int
+        Bus width of the chip in bytes.
+    variant : Variant
+        Extras built into the simulator.
+
+    Raises
+    ------
+    ToolMissingError
+        A tool whose version is part of the key is not installed.
+    """
+    sources = (part for item in _sources(variant).items() for part in item)
+    return cache.cache_key(
+        [
+            verilog,
+            str(n),
+            *sources,
+            *VERILATOR_FLAGS,
+            *variant.flags,
+            *MAKE_FLAGS,
+            *toolchain.versions(),
+        ]
+    )
+
+
+def _sources(variant: Variant) -> dict[str, str]:
+    """Texts of the files around the chip, by path relative to this package.
+
+    The build copies them into its folder, because make does not support paths with blanks, which a checkout may have.
+    """
+    model = [HERE / "model" / name for name in (*variant.model, *MODEL_HEADERS)]
+    paths = [*(HERE / name for name in variant.modules), *model, *sorted((HERE / COMPRESSION).glob("*.h"))]
+    return {path.relative_to(HERE).as_posix(): path.read_text() for path in paths}

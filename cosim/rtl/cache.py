@@ -1,7 +1,7 @@
-"""The per-user cache of built files: one folder per key, complete or absent.
+"""Per-user cache of built files: one folder per key, complete or absent.
 
-An entry is made in `<key>.part` under a lock on `<key>.lock` and renamed to `<key>` when complete, so
-neither an interrupted build nor two builds at once leave anything half done.
+An entry is built in `<key>.part` under a lock on `<key>.lock` and renamed to `<key>` when complete, so neither an
+interrupted build nor concurrent builds leave incomplete entries.
 """
 
 import errno
@@ -10,28 +10,39 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from cosim.device import DiskFullError
+from cosim.rtl.descriptors import above_standard
+from cosim.rtl.errors import DiskFullError
 from hw.errors import InputError, WorkError, shown
 
-KEEP_ENTRIES = 32
-"""Entries kept of each kind; the least recently used beyond these are removed."""
+MAX_ENTRIES = 32
+"""Maximum number of entries of each kind; the least recently used ones beyond are removed."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def cache_folder() -> Path:
-    """`MLA_CACHE` if set, else ~/.cache/mla. Make refuses folders with blanks, so this does too."""
-    folder = Path(os.environ.get("MLA_CACHE") or Path.home() / ".cache" / "mla").absolute()
+    """Folder of the cache: `MLA_CACHE`, or else `mla` in `XDG_CACHE_HOME`, or else ~/.cache/mla.
+
+    As the XDG base directory specification says, a relative `XDG_CACHE_HOME` is ignored.
+
+    Raises
+    ------
+    InputError
+        The path has blanks, which make does not support.
+    """
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
+    folder = Path(os.environ.get("MLA_CACHE") or base / "mla").absolute()
     if any(c.isspace() for c in str(folder)):
         raise InputError(f"MLA_CACHE must be a path without blanks, not {shown(str(folder))}")
     return folder
 
 
 def cache_key(parts: Iterable[str | bytes]) -> str:
-    """Hash of everything an entry is made from."""
+    """Hash of all inputs of an entry."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -39,45 +50,62 @@ def cache_key(parts: Iterable[str | bytes]) -> str:
     return digest.hexdigest()[:32]
 
 
-def cached(kind: str, key: str, make: Callable[[Path, int], None]) -> Path:
+def cached(
+    kind: str,
+    key: str,
+    make: Callable[[Path, int], None],
+    watch: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Path:
     """Folder of entry `key`; if absent, `make(folder, lock)` fills an empty folder that becomes the entry.
+
+    An existing entry is found without writing anything, so the cache may be read-only.
 
     Parameters
     ----------
     kind : str
         Name of the subfolder for entries of this kind.
     key : str
-        From `cache_key`.
+        Key of the entry from `cache_key`.
     make : Callable
-        Child processes it starts should inherit the file descriptor `lock`, so that the lock outlives this
-        process if it is killed while they still write.
+        Builds the entry. Child processes it starts should inherit the file descriptor `lock`, so that the lock
+        outlives this process if it is killed while they still write.
+    watch : Callable
+        Returns a context that is active while the entry is built here, or awaited from another process.
 
     Raises
     ------
     DiskFullError
-        No room; nothing is left behind.
+        The disk is full; nothing is left behind.
     InputError
-        `MLA_CACHE` names no folder in which files can be made.
+        `MLA_CACHE` is not a folder in which files can be created.
     WorkError
         The cache cannot be written.
     """
     shelf = cache_folder() / kind
     entry = shelf / key
-    _make_shelf(shelf)
-    try:
-        if not entry.exists():
-            with _locked(shelf / f"{key}.lock") as lock:
+    if not _exists(entry):
+        _make_shelf(shelf)
+        try:
+            with watch(), _locked(shelf / f"{key}.lock") as lock:
                 if not entry.exists():
                     _fill(entry, make, lock)
             _prune(shelf)
+        except OSError as error:
+            raise _explained(error, shelf) from error
+    with suppress(OSError):  # a read-only cache does not record the order of use
         os.utime(entry)
-    except OSError as error:
-        raise _explained(error, shelf) from error
     return entry
 
 
+def _exists(entry: Path) -> bool:
+    try:
+        return entry.exists()
+    except OSError:  # not a possible path: creating its folder reports the reason
+        return False
+
+
 def _make_shelf(shelf: Path) -> None:
-    """The folder of a kind; where that cannot be, `MLA_CACHE` is what the user can mend, if it is set."""
+    """Create the folder of a kind; on failure blame `MLA_CACHE` if it is set, since the user can change it."""
     try:
         shelf.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -101,7 +129,7 @@ def _fill(entry: Path, make: Callable[[Path, int], None], lock: int) -> None:
 
 @contextmanager
 def _locked(path: Path, flags: int = 0) -> Iterator[int]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = above_standard(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | flags)
         yield fd
@@ -110,16 +138,16 @@ def _locked(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _prune(shelf: Path) -> None:
-    """Remove the least recently used entries, and what killed builds left, whose locks nobody holds.
+    """Remove the least recently used entries, and leftovers of killed builds, whose locks are free.
 
-    Lock files stay: two processes could hold a removed one.
+    Lock files stay: if one were removed, two processes could hold locks of the same name.
     """
     for part in shelf.glob("*.part"):
         with suppress(BlockingIOError), _locked(part.with_suffix(".lock"), fcntl.LOCK_NB):
             shutil.rmtree(part, ignore_errors=True)
     entries = [path for path in shelf.iterdir() if path.is_dir() and not path.suffix]
     entries.sort(key=lambda path: path.stat().st_mtime)
-    for old in entries[:-KEEP_ENTRIES]:
+    for old in entries[:-MAX_ENTRIES]:
         shutil.rmtree(old, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""The C interface of the model (model/api.cpp), as seen from inside the simulator process.
+"""Python binding of the C interface of the model (model/api.cpp), for use inside the simulator process.
 
 This module and those it imports stay free of numpy, which would double the time a simulator takes to start.
 """
@@ -11,21 +11,21 @@ from typing import Any
 
 OP_BYTES = 16
 FAULT_BYTES = 32
-#: Of prctl(2).
+#: Option of prctl(2): signal to get when the parent process ends.
 _PR_SET_PDEATHSIG = 1
 
 
 class ModelApi:
-    """Calls into the model. Orders only take effect once the cocotb test waits.
+    """Calls into the model. Orders take effect only when the cocotb test waits.
 
     Parameters
     ----------
     dram_fd, dram_bytes : int
-        Shared memory that is the DRAM.
+        File descriptor and size of the shared memory that holds the DRAM.
     row : int
         Bus width in bytes.
     client_fd : int
-        Socket whose closing ends this process.
+        Socket of the client; this process ends when it closes.
     """
 
     def __init__(self, dram_fd: int, dram_bytes: int, row: int, client_fd: int) -> None:
@@ -38,12 +38,12 @@ class ModelApi:
         self._lib.mla_open(c_void_p(base), c_uint64(dram_bytes), c_uint32(row), client_fd)
 
     def adopted(self) -> None:
-        """Have another parent than before: end with that one."""
+        """Register a new parent process, so that this process ends with it."""
         self._lib.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         self._lib.mla_adopted()
 
     def state(self) -> dict[str, int | str]:
-        """What every answer to the client carries."""
+        """State of the model that is part of every reply to the client."""
         return {
             "cycle": self._lib.mla_cycle(),
             "irq": self._lib.mla_irq(),
@@ -51,26 +51,26 @@ class ModelApi:
         }
 
     def order_reset(self, cycles: int) -> None:
-        """Hold the reset, then count cycles from 0."""
+        """Order a reset of a number of cycles; the cycle count then starts at 0."""
         self._lib.mla_order_reset(c_uint64(cycles))
 
     def order_run(self, cycles: int, stop_on_irq: bool) -> None:
-        """Run so many cycles, or until the interrupt."""
+        """Order a run of a number of cycles, which can end early when the interrupt is high."""
         self._lib.mla_order_run(c_uint64(cycles), int(stop_on_irq))
 
     def order_registers(self, ops: bytes, delay_cycles: int) -> bytearray:
-        """Execute accesses; what is returned holds their results once the order is done."""
+        """Order register accesses; the returned array holds their results once the order is done."""
         self._ops = bytearray(ops)
         count = c_uint32(len(ops) // OP_BYTES)
         self._lib.mla_order_host(_address(self._ops), count, c_uint64(delay_cycles))
         return self._ops
 
     def dram_timing(self, latency: int, num: int, den: int) -> None:
-        """Set cycles to the first beat and num/den bytes a cycle."""
+        """Set the latency to the first beat in cycles, and the bandwidth to num/den bytes per cycle."""
         self._lib.mla_dram_timing(c_uint32(latency), c_uint64(num), c_uint64(den))
 
     def dram_faults(self, faults: bytes) -> None:
-        """Replace the ranges that answer with errors."""
+        """Replace the DRAM ranges that answer with errors."""
         table = bytearray(faults)  # the model copies it
         self._lib.mla_dram_faults(_address(table), c_uint32(len(faults) // FAULT_BYTES))
 
@@ -95,7 +95,7 @@ class ModelApi:
         return memoryview((c_uint8 * length.value).from_address(data.value)).cast("B")
 
     def waves_start(self, path: str) -> None:
-        """Record waves to a new file."""
+        """Start recording waves to a new file."""
         if self._lib.mla_waves_start(path.encode()) != 0:
             raise OSError(f"no waves can be written to {path}")
 
@@ -104,11 +104,11 @@ class ModelApi:
         self._lib.mla_waves_stop()
 
     def probe_record(self, on: bool) -> None:
-        """Forget what the probe has seen; go on recording, or stop."""
+        """Clear the probe's recording, then record or stop."""
         self._lib.mla_probe_record(int(on))
 
     def probed(self) -> tuple[bytes, bytes]:
-        """Events and counts of beats that the probe has recorded."""
+        """Events and beat counts that the probe has recorded, as raw arrays."""
         return self._bytes(self._lib.mla_probe_events), self._bytes(self._lib.mla_probe_beats)
 
     def _bytes(self, call: Any) -> bytes:
@@ -117,10 +117,10 @@ class ModelApi:
         return ctypes.string_at(data.value, length) if data.value else b""
 
     def coverage_write(self, path: str) -> None:
-        """Write the line counts so far."""
+        """Write the line coverage so far to a file."""
         self._lib.mla_coverage_write(path.encode())
 
 
 def _address(data: bytearray) -> c_void_p | None:
-    """Pointer to bytes that the caller keeps alive."""
+    """Pointer to the bytes, valid as long as the caller holds a reference; None if empty."""
     return c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(data))) if data else None

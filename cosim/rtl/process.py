@@ -1,4 +1,4 @@
-"""The simulator process as its client sees it: start, request, death, end."""
+"""Client side of a simulator process: start, requests, unexpected exit, shutdown."""
 
 import contextlib
 import os
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from cosim.device import SimulatorDiedError
-from cosim.rtl import messages
+from cosim.rtl import ipc
+from cosim.rtl.descriptors import above_standard
 from cosim.rtl.runner import ModelRunner
 
 QUIT_SECONDS = 10.0
@@ -21,26 +22,27 @@ LOG_LINES = 15
 
 
 class SimulatorProcess:
-    """A simulator that serves requests until closed.
+    """Simulator process that serves requests until closed.
 
-    It has a session of its own, so that Ctrl-C in a terminal reaches only the client; it ends when the client
-    closes the connection or dies. An exception that interrupts a request, Ctrl-C among them, ends it, because
-    the two sides would no longer agree on which answer comes next.
+    It runs in its own session, so that Ctrl-C in a terminal reaches only the client; it ends when the client closes the
+    connection or dies. An exception that interrupts a request, including Ctrl-C, also ends it, because client and
+    simulator would no longer agree on which reply comes next.
 
     Parameters
     ----------
     binary : Path
-        From `build_simulator`.
+        Simulator from `build_simulator`.
     dram_fd, dram_bytes : int
-        Shared memory that is the DRAM.
+        File descriptor and size of the shared memory that holds the DRAM.
     row : int
         Bus width in bytes.
     seed : int
-        Fills what no reset clears with random bits; 0 fills it with zeros.
+        Seed of random initial values of state without a reset; 0 initializes it with zeros.
     """
 
     def __init__(self, binary: Path, *, dram_fd: int, dram_bytes: int, row: int, seed: int = 0) -> None:
         self._socket, theirs = socket.socketpair()
+        theirs = socket.socket(fileno=above_standard(theirs.detach()))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._turn = threading.Lock()
         environment = ModelRunner().server_environment("cosim.rtl.server") | {
@@ -68,11 +70,20 @@ class SimulatorProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Process id of the simulator."""
         return self._process.pid
 
     def request(self, do: str, payload: bytes = b"", /, **arguments: Any) -> tuple[dict[str, Any], bytes]:
-        """Send one request and wait for its answer.
+        """Send one request and wait for its reply.
+
+        Parameters
+        ----------
+        do : str
+            Name of the request, a method `do_*` of `cosim.rtl.server.Server`.
+        payload : bytes
+            Binary argument of the request.
+        **arguments
+            JSON arguments of the request.
 
         Raises
         ------
@@ -83,8 +94,8 @@ class SimulatorProcess:
             if not self._finalizer.alive:
                 raise SimulatorDiedError("the simulator has been closed")
             try:
-                messages.send(self._socket, {"do": do, "with": arguments}, payload)
-                return messages.receive(self._socket)
+                ipc.send(self._socket, {"do": do, "with": arguments}, payload)
+                return ipc.receive(self._socket)
             except (EOFError, BrokenPipeError):
                 raise SimulatorDiedError(self._last_words()) from None
             except BaseException:
@@ -96,7 +107,7 @@ class SimulatorProcess:
         if not self._finalizer.alive:
             return
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            messages.send(self._socket, {"do": "quit"})
+            ipc.send(self._socket, {"do": "quit"})
             self._process.wait(QUIT_SECONDS)
         self._finalizer()
 
@@ -114,7 +125,7 @@ class SimulatorProcess:
 
 
 def _reaped(process: subprocess.Popen) -> int:
-    """Status of a process that is about to end by itself, or is killed if it does not."""
+    """Exit status of a process that is about to end; it is killed if it does not."""
     try:
         return process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -124,7 +135,7 @@ def _reaped(process: subprocess.Popen) -> int:
 
 def _end(process: subprocess.Popen, sock: socket.socket, log: IO[bytes], owner: int) -> None:
     """Close the connection, kill the process if it has not ended, and reap it."""
-    if os.getpid() != owner:  # a fork of the client ends; the simulator is not its own
+    if os.getpid() != owner:  # a fork of the client does not own the simulator
         return
     sock.close()
     process.kill()

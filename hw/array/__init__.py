@@ -1,1 +1,1 @@
-"""The systolic array and what surrounds it."""
+"""The systolic array and the line buffer that feeds it."""

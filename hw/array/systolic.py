@@ -1,11 +1,39 @@
-"""The systolic array: N x N multiply-accumulates, weight-stationary."""
+"""The systolic array: N x N multiply-accumulates, weight-stationary; its skew registers and operand preparation."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.array.skew import deskew, skew
 from hw.config import MlaConfig
+
+
+def skew(m: Module, name: str, lanes: list[Value], enable: Value) -> list[Value]:
+    """Lanes with lane i delayed by i cycles; the delays move only while `enable` is high.
+
+    Each delay is one register of all lanes still waiting, the lane that leaves next on top: a wide register
+    that is copied and truncated simulates far faster than one register for each lane.
+    """
+    width = len(lanes[0])
+    delayed = [lanes[0]]
+    waiting: Value = Cat(*reversed(lanes[1:]))
+    for i in range(1, len(lanes)):
+        held = Signal(width * (len(lanes) - i), name=f"{name}_skew{i}", reset_less=True)
+        with m.If(enable):
+            m.d.sync += held.eq(waiting)
+        delayed.append(held[-width:])
+        waiting = held[:-width]
+    return delayed
+
+
+def deskew(m: Module, name: str, lanes: list[Value]) -> Value:
+    """Concatenated lanes, lane i arriving i cycles after lane 0 and leaving with the last one."""
+    gathered = lanes[0]
+    for i, lane in enumerate(lanes[1:], start=1):
+        held = Signal(len(gathered), name=f"{name}_deskew{i}", reset_less=True)
+        m.d.sync += held.eq(gathered)
+        gathered = Cat(held, lane)
+    return gathered
+
 
 #: Bits of an operand after its zero point was subtracted.
 OPERAND_BITS = 9
@@ -16,11 +44,11 @@ class SystolicArray(wiring.Component):
     wrapping at 32 bits.
 
     Activations move right, partial sums move down, both one element a cycle; lane k of a row enters k cycles
-    after lane 0. So whatever happens to a row in element (k, c) happens k + c cycles after it happened in
+    after lane 0. So every event of a row in element (k, c) comes k + c cycles after the same event in
     element (0, 0), and all control is a delay line with one stage for each diagonal d = k + c. The array is
-    rigid: it has no flow control, bubbles carry rubbish.
+    rigid: it has no flow control, and bubbles carry undefined values.
 
-    Each element holds two weights: the one in use and a shadow. `swap` goes ahead of the first row of a tile
+    Each element holds two weights: the one in use and a shadow. `swap` precedes the first row of a tile
     by one cycle and copies shadow to active, diagonal after diagonal. The shadow is written over a bus: row k
     of a tile (column c when it comes transposed) k (or c) cycles after the swap entered, which is just before
     the swap reaches it and at the earliest just after the swap N cycles before has left its last element. So
@@ -29,22 +57,22 @@ class SystolicArray(wiring.Component):
 
     In depthwise mode (`select` of a row not 0) the elements of array row k take lane c of line `select` - 1
     instead of what comes from the left. All elements of a column see a line's lane in the same cycle, c
-    cycles after lane 0, while the partial sums move down: a transposed FIR filter. The mode is part of what
-    travels with the swap: tiles of both modes follow each other freely.
+    cycles after lane 0, while the partial sums move down: a transposed FIR filter. The mode travels
+    with the swap: tiles of both modes follow each other freely.
 
     Latency: 2 * n + 1 cycles from `row` to `psum`. Throughput: one row a cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`.
+        Machine configuration; uses `n`.
 
     Members
     -------
     row : In(9 * n)
         Activations, lane k of array row k.
     line0, line1, line2 : In(9 * n)
-        Depthwise lines: array row i of a row that entered in cycle t uses what is here in cycle t + i.
+        Depthwise lines: array row i of a row that entered in cycle t uses their value in cycle t + i.
     live : In(1)
         The lines are in use; must be high from the first to the last cycle in which a depthwise row is
         inside.
@@ -55,10 +83,10 @@ class SystolicArray(wiring.Component):
     weights : In(9 * n)
         One row or column of a tile.
     write_row, write_column : In(n)
-        Which row or column of the shadows takes `weights`; row (column) i of a tile i cycles after its
+        One-hot row or column of the shadows that stores `weights`; row (column) i of a tile i cycles after its
         `swap`.
     psum : Out(32 * n)
-        Sums.
+        Completed sums of a row, one per column.
     """
 
     def __init__(self, config: MlaConfig):
@@ -100,7 +128,7 @@ class SystolicArray(wiring.Component):
                 product = Signal(signed(2 * OPERAND_BITS), name=f"product_{k}_{c}", reset_less=True)
                 psum = Signal(signed(32), name=f"psum_{k}_{c}", reset_less=True)
                 select = selects[k + c][2 * k : 2 * k + 2]
-                # Bits, not numbers: choosing between them then extends nothing.
+                # Bits instead of numbers, so that selecting between them does not extend them.
                 moved = activation[:OPERAND_BITS]
                 line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])[:OPERAND_BITS]
                 m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, moved), moved))
@@ -147,3 +175,16 @@ class SystolicArray(wiring.Component):
 def _lanes(row: Signal) -> list:
     """Operands of a row, signed."""
     return [row[i : i + OPERAND_BITS].as_signed() for i in range(0, len(row), OPERAND_BITS)]
+
+
+def operands(m: Module, name: str, row: Value, *, unsigned: Value, zero_point: Value) -> list[Signal]:
+    """Lanes of a row of bytes, each (unsigned or signed byte) - zero_point; one subtraction,
+    combinational.
+    """
+    lanes = []
+    for i in range(0, len(row), 8):
+        byte = Signal(signed(OPERAND_BITS), name=f"{name}_byte{i // 8}")
+        lane = Signal(signed(OPERAND_BITS), name=f"{name}_lane{i // 8}")
+        m.d.comb += [byte.eq(Cat(row[i : i + 8], row[i + 7] & ~unsigned)), lane.eq(byte - zero_point)]
+        lanes.append(lane)
+    return lanes

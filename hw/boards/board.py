@@ -1,4 +1,4 @@
-"""What the flow knows of a board: its device, its clock, and the few pins the scan harness uses."""
+"""Board descriptions: FPGA device, clock, and the pins of the scan harness."""
 
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ class Board:
     Parameters
     ----------
     name, part : str
-        Board and device for people.
+        Names of the board and the device, for messages.
     device : str
         nextpnr's name of the device's size.
     package, speed : str

@@ -7,22 +7,24 @@ from pathlib import Path
 from amaranth.lib import wiring
 
 from hw.boards.board import Board
-from hw.boards.folder import workplace
-from hw.boards.multipliers import fix_multipliers
-from hw.boards.options import ROUTING, set_options
-from hw.boards.products import register_products
+from hw.boards.build_dir import build_directory
+from hw.boards.dsp_packing import register_products
+from hw.boards.dsp_placement import fix_multipliers
+from hw.boards.nextpnr_options import ROUTING, set_options
 from hw.boards.report import BoardReport, parse_seed, write_report
-from hw.boards.tools import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
+from hw.boards.toolchain import ECPPACK, NEXTPNR, YOSYS, Job, Progress, run_all, silent
 from hw.boards.top import BoardTop
 from hw.config import MlaConfig
-from hw.emit import convert
+from hw.verilog.writer import convert
 
 
-def build(board: Board, config: MlaConfig, *, seeds: int, folder: Path, say: Say = silent) -> BoardReport:
+def build(
+    board: Board, config: MlaConfig, *, seeds: int, folder: Path, progress: Progress = silent
+) -> BoardReport:
     """Build the chip for a board; see `build_component`."""
     from hw.chip import Chip
 
-    return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder, say=say)
+    return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder, progress=progress)
 
 
 def build_component(
@@ -31,23 +33,23 @@ def build_component(
     *,
     seeds: int,
     folder: Path,
-    say: Say = silent,
+    progress: Progress = silent,
 ) -> BoardReport:
     """Build any component for a board, its ports on a scan chain.
 
     Parameters
     ----------
     board : Board
-        Target.
+        Board to build for.
     make : callable
-        Gives what to build, in the sync domain; called once the folder is known to serve.
+        Returns the component to build, in the sync domain; called after the folder was checked.
     seeds : int
         Placements; the slowest is reported, the fastest becomes the bitstream.
     folder : Path
         Takes Verilog, logs, `report.json`, `report.txt` and the bitstream, all when the build is done; only files of
         an earlier build are replaced. A build that fails leaves its logs, an interrupted one nothing.
-    say : callable
-        Takes lines that tell how far it is.
+    progress : callable
+        Called with lines of text that report progress.
 
     Raises
     ------
@@ -57,18 +59,18 @@ def build_component(
         A tool failed.
     """
     numbers = range(1, seeds + 1)
-    with workplace(folder, _files(board, numbers)) as work:
+    with build_directory(folder, _files(board, numbers)) as work:
         (work / "top.v").write_text(convert(BoardTop(make(), board.pll), "top"))
         (work / "top.lpf").write_text(board.constraints())
         script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
         synthesis = Job(tool=YOSYS, arguments=["-p", script], folder=work, log="yosys.log", title="synthesis")
-        run_all([synthesis], say=say)
+        run_all([synthesis], progress=progress)
         fix_multipliers(work / "top.json", board)
         register_products(work / "top.json")
         set_options(work / "top.json", ROUTING)
         workers = os.cpu_count() or 1
-        run_all([_place(board, work, seed) for seed in numbers], workers=workers, say=say)
-        run_all([_route(board, work, seed) for seed in numbers], workers=workers, say=say)
+        run_all([_place(board, work, seed) for seed in numbers], workers=workers, progress=progress)
+        run_all([_route(board, work, seed) for seed in numbers], workers=workers, progress=progress)
         for seed in numbers:
             (work / _placed(seed)).unlink()  # over a hundred megabytes each
         results = tuple(parse_seed((work / f"seed{n}.json").read_text(), n) for n in numbers)
@@ -79,7 +81,7 @@ def build_component(
             seeds=results,
             bitstream=str(folder / _bitstream(board)),
         )
-        _pack(work, report.best.seed, _bitstream(board), say)
+        _pack(work, report.best.seed, _bitstream(board), progress)
         write_report(report, work)
     return report
 
@@ -93,9 +95,17 @@ def _files(board: Board, seeds: range) -> list[str]:
     of_seeds = [f"seed{seed}.{kind}" for seed in seeds for kind in ("log", "config", "json")]
     placings = [name for seed in seeds for name in (f"place{seed}.log", _placed(seed))]
     return [
-        "top.v", "top.lpf", "top.json", "yosys.log", *placings, *of_seeds, "ecppack.log", _bitstream(board),
-        "report.json", "report.txt",
-    ]  # fmt: skip
+        "top.v",
+        "top.lpf",
+        "top.json",
+        "yosys.log",
+        *placings,
+        *of_seeds,
+        "ecppack.log",
+        _bitstream(board),
+        "report.json",
+        "report.txt",
+    ]
 
 
 def _placed(seed: int) -> str:
@@ -105,28 +115,45 @@ def _placed(seed: int) -> str:
 def _place(board: Board, folder: Path, seed: int) -> Job:
     """Place with one seed, for the board's clock."""
     arguments = [
-        *_common(board, seed), "--json", "top.json", "--write", _placed(seed), "--no-route",
-        "--placer-heap-beta", "0.75",  # less dense than it likes: wires are what dense regions lack
-        # What is late counts more than it does by itself: the chip, seed 2, comes to 78.7 MHz instead of 62.7.
-        "--placer-heap-critexp", "4", "--placer-heap-timingweight", "30",
-    ]  # fmt: skip
+        *_common(board, seed),
+        "--json",
+        "top.json",
+        "--write",
+        _placed(seed),
+        "--no-route",
+        "--placer-heap-beta",
+        "0.75",  # less dense than the default: dense regions run out of wires
+        # Late paths weigh more than by default: the chip, seed 2, reaches 78.7 MHz instead of 62.7.
+        "--placer-heap-critexp",
+        "4",
+        "--placer-heap-timingweight",
+        "30",
+    ]
     return Job(
         tool=NEXTPNR, arguments=arguments, folder=folder, log=f"place{seed}.log", title=f"placing {seed}"
     )
 
 
 def _route(board: Board, folder: Path, seed: int) -> Job:
-    """Route with one seed; a missed clock is for the report to tell.
+    """Route with one seed; the report states if the clock is missed.
 
-    A call of its own, which has no constraint for the clock: with one the router gives short wires to the nets that are
-    late, and those of a full device are fought over without end (the chip, seed 2: 5,062 in conflict after 45 minutes
-    and rising; without, none after 18, and 65.5 MHz).
+    A separate call without a clock constraint: with one, the router gives short wires to late nets, and conflicts about
+    them never end on a full device (the chip, seed 2: 5,062 conflicts after 45 minutes and rising; without the
+    constraint none after 18 minutes, and 65.5 MHz).
     """
     arguments = [
-        *_common(board, seed), "--json", _placed(seed), "--no-pack", "--no-place",
-        "--router", "router2",  # the default one takes many times as long on a full device
-        "--textcfg", f"seed{seed}.config", "--report", f"seed{seed}.json",
-    ]  # fmt: skip
+        *_common(board, seed),
+        "--json",
+        _placed(seed),
+        "--no-pack",
+        "--no-place",
+        "--router",
+        "router2",  # the default one is many times slower on a full device
+        "--textcfg",
+        f"seed{seed}.config",
+        "--report",
+        f"seed{seed}.json",
+    ]
     return Job(
         tool=NEXTPNR, arguments=arguments, folder=folder, log=f"seed{seed}.log", title=f"routing {seed}"
     )
@@ -134,14 +161,23 @@ def _route(board: Board, folder: Path, seed: int) -> Job:
 
 def _common(board: Board, seed: int) -> list[str]:
     return [
-        f"--{board.device}", "--package", board.package, "--speed", board.speed, "--lpf", "top.lpf",
-        "--seed", str(seed), "--timing-allow-fail",
-    ]  # fmt: skip
+        f"--{board.device}",
+        "--package",
+        board.package,
+        "--speed",
+        board.speed,
+        "--lpf",
+        "top.lpf",
+        "--seed",
+        str(seed),
+        "--timing-allow-fail",
+    ]
 
 
-def _pack(folder: Path, seed: int, bitstream: str, say: Say) -> None:
+def _pack(folder: Path, seed: int, bitstream: str, progress: Progress) -> None:
     """Turn the configuration of one seed into the bitstream."""
     arguments = ["--compress", "--input", f"seed{seed}.config", "--bit", bitstream]
     run_all(
-        [Job(tool=ECPPACK, arguments=arguments, folder=folder, log="ecppack.log", title="bitstream")], say=say
+        [Job(tool=ECPPACK, arguments=arguments, folder=folder, log="ecppack.log", title="bitstream")],
+        progress=progress,
     )

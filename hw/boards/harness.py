@@ -10,10 +10,10 @@ from amaranth.lib.wiring import In, Out
 class ScanHarness(wiring.Component):
     """Holds every port of a component in a register, and strings these registers into one shift register.
 
-    The chip's buses have hundreds of wires, a board gives it a few pins as long as it has no link to a host.
+    The chip's buses have hundreds of wires, and a board without a link to a host provides a few pins.
     Here each input comes from a register and each output ends in one: synthesis can remove nothing, every
-    timing path through a port is from register to register, and five pins are enough. It also works by hand:
-    shift in the inputs, let `shift` be low for a cycle, shift out the outputs.
+    timing path through a port is from register to register, and five pins are enough. This serves synthesis and
+    timing analysis. It is no link to a host: while bits shift, the inputs of `inner` change and its clock runs.
 
     Cost: one flip-flop for each port bit and one LUT for each output bit. Throughput: one bit a cycle.
 
@@ -46,7 +46,7 @@ class ScanHarness(wiring.Component):
         return [Value.cast(value) for _, member, value in members if member.flow == flow]
 
     def elaborate(self, platform: Any) -> Elaboratable:
-        """Two registers end to end: what drives the component, then what it answered."""
+        """Two registers end to end: the inputs of the component, then its captured outputs."""
         m = Module()
         m.submodules.inner = self.inner
         inputs, outputs = Cat(*self._ports(In)), Cat(*self._ports(Out))

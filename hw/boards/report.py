@@ -1,4 +1,4 @@
-"""Reads nextpnr's JSON reports and tells what a board build came to, as JSON and as text."""
+"""Results of a board build from nextpnr's JSON reports, as JSON and as text."""
 
 import itertools
 import json
@@ -52,7 +52,7 @@ class SeedResult:
     resources : dict
         Name of `RESOURCES` -> {"used", "available"}.
     critical_path : CriticalPath
-        What limits the frequency.
+        Path that limits the clock frequency.
     """
 
     seed: int
@@ -68,11 +68,11 @@ class BoardReport:
     Parameters
     ----------
     board, part : str
-        What it was built for.
+        Name of the board, and its FPGA.
     clock_mhz : float
         Frequency every placement must reach.
     seeds : tuple of SeedResult
-        The placements.
+        Result of each placement seed.
     bitstream : str
         File made from the fastest of them.
     """
@@ -95,7 +95,7 @@ class BoardReport:
 
     @property
     def meets_clock(self) -> bool:
-        """Whether even the slowest placement reaches the board's clock."""
+        """True if even the slowest placement reaches the board's clock."""
         return self.worst.fmax_mhz >= self.clock_mhz
 
     def to_document(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def parse_seed(text: str, seed: int) -> SeedResult:
 
 
 def format_report(report: BoardReport) -> str:
-    """The report for people."""
+    """Text of the report."""
     worst = report.worst
     path = worst.critical_path
     seeds = "  ".join(f"{result.seed}: {result.fmax_mhz:.1f}" for result in report.seeds)

@@ -19,7 +19,7 @@ class BoardTop(wiring.Component):
     Parameters
     ----------
     inner : wiring.Component
-        See `ScanHarness`.
+        Component under the harness, see `ScanHarness`.
     pll : Pll
         Dividers of the clock.
 

@@ -1,1 +1,1 @@
-"""AXI4 master, AXI4-Lite slave and the registers behind it."""
+"""AXI4 master with its arbiters and DMA address generators, AXI4-Lite slave, and the register map."""

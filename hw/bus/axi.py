@@ -45,7 +45,7 @@ def write_beat(config: MlaConfig) -> data.StructLayout:
 
 
 def chunk_beats(config: MlaConfig) -> int:
-    """Beats between two places where bursts are split: a power of two, at most `max_burst` and 4 KiB."""
+    """Beats between two addresses at which bursts are split: a power of two, at most `max_burst` and 4 KiB."""
     return min(config.max_burst, BOUNDARY // config.n)
 
 

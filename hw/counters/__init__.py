@@ -1,1 +1,1 @@
-"""Performance counters: what each cycle of the array went to, and sums of every event by tag."""
+"""Performance counters: the use of each cycle of the array, and sums of every event by tag."""

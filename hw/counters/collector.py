@@ -8,44 +8,43 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.counters.direct import DirectCounter
-from hw.counters.group import CounterGroup
-from hw.counters.sums import sampled_sum
-from hw.counters.turns import (
+from hw.counters.collection_schedule import (
     APART,
     APART_LATE,
     COUNTER_BITS,
     FLUSHED,
     SINGLES,
-    Turns,
+    CollectionSchedule,
     group_counters,
     group_sum_width,
     single_sum_width,
 )
+from hw.counters.counter_bank import CounterGroup, DirectCounter, sampled_sum
 from hw.isa.counters import COUNTERS, GROUPS
 from hw.layouts import event_layout
-from hw.memory.ram import Ram
-from hw.registers import delay, held
+from hw.lib.pipeline import enable_register, pipeline_delay
+from hw.lib.ram import Ram
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _Submodules:
     """Submodules of the collector."""
 
     mem: Ram  # the 64-bit sums, by tag and counter
-    seen: Ram  # of the groups' sums, what was collected last, by counter
-    turns: Turns
+    seen: Ram  # the groups' sums as they were last collected, by counter
+    turns: CollectionSchedule
     groups: dict[str, CounterGroup]
     singles: dict[str, DirectCounter]
 
 
 class Collector(wiring.Component):
-    """Moves what the groups' sums have grown by to memory, one a cycle, and answers the host.
+    """Adds the increase of the groups' sums to memory, one counter a cycle, and answers reads of the host.
 
-    A step, chosen by Turns, has the group of its counter copy its sums (`copy`), takes that of the counter and reads
-    the word (`sample`), subtracts what was collected before (`compare`, with `pipelined` a cycle later: block RAM is
-    slow) and adds (`add`). A busy group still holds the copy of the tag before, which is then what is collected; a
-    host's read of the present tag waits for that to end, so its value is exact for the cycle of the copy.
+    CollectionSchedule chooses the counter of each step. The step has the counter's group copy its sums (`copy`), takes
+    the counter's sum and reads the memory word (`sample`), subtracts the sum collected before (`compare`, with
+    `pipelined` a cycle later: block RAM is slow) and adds (`add`). A busy group still holds the copy of the previous
+    tag, which is collected then; a host's read of the present tag waits until this has ended, so its value is exact for
+    the cycle of the copy.
 
     After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
     from the first cycle on, those before `ready` must carry tag 0.
@@ -53,22 +52,22 @@ class Collector(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `tags` sizes the memory; `pipelined`.
+        Machine configuration; uses `tags` and `pipelined`.
 
     Members
     -------
     {group}_events, {group}_tag : In, {group}_busy, {group}_cur : Out
-        For each of hw.isa.counters.GROUPS. While a group of more than one counter is busy its tag is not looked at:
-        events go to the tag it had, `cur`. Whoever needs them exact by tag changes it only when the group is not
-        busy.
+        Ports of each of hw.isa.counters.GROUPS. While a group of more than one counter is busy, its tag input is
+        ignored and events count for the previous tag, `cur`. For counts that are exact by tag, the tag may change only
+        when the group is not busy.
     select_counter, select_tag : In
-        What the host looks at.
+        Counter and tag that the host reads.
     read : In
-        Ask for it; held until `read_done`.
+        Request of a read; held until `read_done`.
     read_done : Out
         One cycle: `value` is there.
     value : Out
-        64 bits.
+        Value of the selected counter, 64 bits.
     ready : Out
         The memory is clear: other tags than 0 may come, reads are answered.
     """
@@ -102,27 +101,27 @@ class Collector(wiring.Component):
         m.submodules.seen = seen = Ram(
             width=max(self.widths.values()), depth=1 << COUNTER_BITS, exclusive=True
         )
-        m.submodules.turns = turns = Turns(self.tag_bits, APART_LATE if self._late else APART)
-        parts = _Parts(mem, seen, turns, self._groups(m), self._singles(m))
+        m.submodules.turns = turns = CollectionSchedule(self.tag_bits, APART_LATE if self._late else APART)
+        blocks = _Submodules(mem, seen, turns, self._groups(m), self._singles(m))
         store = Signal()
         m.d.comb += [
-            turns.go.eq(~self._clear(m, parts, store)),
-            turns.busy.eq(Cat(group.busy for group in parts.groups.values())),
+            turns.go.eq(~self._clear(m, blocks, store)),
+            turns.busy.eq(Cat(group.busy for group in blocks.groups.values())),
             turns.read.eq(self.read & self.ready),
             turns.select_counter.eq(self.select_counter),
             turns.all_tags.eq(self.ready),
         ]
-        self._step(m, parts, store)
+        self._step(m, blocks, store)
         return m
 
-    def _step(self, m: Module, parts: _Parts, store: Signal) -> None:
-        mem, seen = parts.mem, parts.seen
+    def _step(self, m: Module, blocks: _Submodules, store: Signal) -> None:
+        mem, seen = blocks.mem, blocks.seen
         sample, counter = Signal(), Signal(COUNTER_BITS)
         compare, compared = Signal(), Signal(COUNTER_BITS)
-        m.d.sync += [sample.eq(parts.turns.valid), counter.eq(parts.turns.counter)]
+        m.d.sync += [sample.eq(blocks.turns.valid), counter.eq(blocks.turns.counter)]
         m.d.sync += [compare.eq(sample), compared.eq(counter)]
-        tag, word_tag, single, answer = self._source(m, parts, sample, counter)
-        sampled = sampled_sum(m, counter, self._sums(parts), seen.width, sample, self._late)
+        tag, word_tag, single, answer = self._source(m, blocks, sample, counter)
+        sampled = sampled_sum(m, counter, self._sums(blocks), seen.width, sample, self._late)
         mine, amount, word = Signal(), Signal(seen.width), Signal(64)
         before, total = Signal(seen.width), Signal(64)
         m.d.comb += [
@@ -130,19 +129,23 @@ class Collector(wiring.Component):
             mem.r0_en.eq(sample),
             seen.r0_addr.eq(counter),
             seen.r0_en.eq(sample),
-            before.eq(Mux(held(m, "single", single, sample), mem.r0_data, seen.r0_data)),
+            before.eq(Mux(enable_register(m, "single", single, sample), mem.r0_data, seen.r0_data)),
         ]
-        # A sum of another tag than the word's stays where it is: the host looks at that word.
+        # A sum of another tag than the word's is not collected: the host only reads that word.
         m.d.sync += mine.eq(sample & (tag == word_tag))
-        address = delay(m, "address", mem.r0_addr, 2 + self._late)
+        address = pipeline_delay(m, "address", mem.r0_addr, 2 + self._late)
         with m.If(mine):
             m.d.comb += [seen.w_addr.eq(compared), seen.w_data.eq(sampled), seen.w_en.eq(1)]
-        read = delay(m, "read_word", mem.r0_data, self._late)
-        now, then = (delay(m, name, each, self._late) for name, each in (("now", sampled), ("then", before)))
-        modulus = self._modulus(m, delay(m, "compared_late", compared, self._late))
-        with m.If(delay(m, "compare_late", compare, self._late)):
+        read = pipeline_delay(m, "read_word", mem.r0_data, self._late)
+        now, then = (
+            pipeline_delay(m, name, each, self._late) for name, each in (("now", sampled), ("then", before))
+        )
+        modulus = self._modulus(m, pipeline_delay(m, "compared_late", compared, self._late))
+        with m.If(pipeline_delay(m, "compare_late", compare, self._late)):
             m.d.sync += word.eq(read)
-        m.d.sync += amount.eq(Mux(delay(m, "mine_late", mine, self._late), (now - then) & modulus, 0))
+        m.d.sync += amount.eq(
+            Mux(pipeline_delay(m, "mine_late", mine, self._late), (now - then) & modulus, 0)
+        )
         m.d.comb += [total.eq(word + amount), store.eq(amount.any())]
         m.d.sync += [self.read_done.eq(answer), self.value.eq(total)]
         with m.If(store):
@@ -173,9 +176,9 @@ class Collector(wiring.Component):
             ]
         return singles
 
-    def _clear(self, m: Module, parts: _Parts, store: Signal) -> Signal:
-        """Clears all memories, the words in cycles without a `store`; returns whether nothing may be read yet."""
-        mem, seen, singles = parts.mem, parts.seen, parts.singles.values()
+    def _clear(self, m: Module, blocks: _Submodules, store: Signal) -> Signal:
+        """Clear all memories, the words in cycles without a `store`; returns a flag that nothing may be read yet."""
+        mem, seen, singles = blocks.mem, blocks.seen, blocks.singles.values()
         cleared = Signal(len(mem.w_addr) + 1)  # words; all when the highest bit is set
         swept = Signal(self.tag_bits + 1)  # tags of the single counters, likewise
         starting, sweep = Signal(), Signal()
@@ -194,40 +197,41 @@ class Collector(wiring.Component):
         return starting
 
     def _source(
-        self, m: Module, parts: _Parts, sample: Signal, counter: Signal
+        self, m: Module, blocks: _Submodules, sample: Signal, counter: Signal
     ) -> tuple[Signal, Signal, Signal, Signal]:
-        """Of the step whose sum is taken: tag of that sum, and of the word that is read; whether it is a single
-        counter's; and, when it adds, whether that is what the host wants: it holds all events before the copy.
+        """Properties of the step whose sum is sampled: tag of that sum, tag of the word that is read, condition that
+        it is a single counter's, and, in its last cycle, condition that it answers the host: the sum then holds all
+        events before the copy.
         """
         tag, word_tag, single = Signal(self.tag_bits), Signal(self.tag_bits), Signal()
-        turns, exact, host, last, answers = parts.turns, Signal(), Signal(), Signal(), Signal(2 + self._late)
+        turns, exact, host, last, answers = blocks.turns, Signal(), Signal(), Signal(), Signal(2 + self._late)
         m.d.sync += [exact.eq(1), host.eq(turns.host), last.eq(turns.last)]
-        for name, group in parts.groups.items():
+        for name, group in blocks.groups.items():
             numbers = group_counters(name)
             with m.If((turns.counter >= numbers[0]) & (turns.counter <= numbers[-1])):
                 m.d.comb += group.copy.eq(turns.valid)
-                # Of a busy group only the sums of its present tag are not at hand.
+                # A busy group has copies of the previous tag's sums, but not of the current tag's.
                 m.d.sync += exact.eq(~group.busy | (group.cur_tag != self.select_tag))
             with m.If((counter >= numbers[0]) & (counter <= numbers[-1])):
                 m.d.comb += [tag.eq(group.old_tag), group.finish_old.eq(last)]
         collected = Signal(self.tag_bits)
         m.d.sync += collected.eq(Mux(turns.host, self.select_tag, turns.tag))
-        for name, part in parts.singles.items():
-            m.d.comb += part.read_tag.eq(collected)
+        for name, counter_of_tag in blocks.singles.items():
+            m.d.comb += counter_of_tag.read_tag.eq(collected)
             with m.If(counter == group_counters(name)[0]):
                 m.d.comb += [tag.eq(collected), single.eq(1)]
         m.d.comb += word_tag.eq(Mux(host, self.select_tag, tag))
         m.d.sync += answers.eq(Cat(sample & host & exact, answers))
         return tag, word_tag, single, answers[-1]
 
-    def _sums(self, parts: _Parts) -> dict[int, Value]:
+    def _sums(self, blocks: _Submodules) -> dict[int, Value]:
         """The sum of each counter."""
         sums: dict[int, Value] = {}
         for i, counter in enumerate(COUNTERS):
             if counter.group in FLUSHED:
-                sums[i] = parts.groups[counter.group].sum(counter.name)
+                sums[i] = blocks.groups[counter.group].sum(counter.name)
             else:
-                sums[i] = parts.singles[counter.group].value
+                sums[i] = blocks.singles[counter.group].value
         return sums
 
     def _modulus(self, m: Module, counter: Signal) -> Signal:

@@ -1,1 +1,1 @@
-"""Parts of the FUSE unit, one stage a file."""
+"""Stages of the FUSE pipeline."""

@@ -29,10 +29,10 @@ def _pick(m: Module, name: str, shape: object, select: Value, choices: dict, def
 
 
 class Decoder(wiring.Component):
-    """Turns the fuse word and the fields beside it into what each stage needs, so that no stage decodes
+    """Decodes the fuse word and related fields into the controls of each stage, so that no stage decodes
     anything.
 
-    What is off is decoded into neutral values: requantization and post-scale off become a multiplication by
+    Disabled steps are decoded into neutral values: requantization and post-scale off become a multiplication by
     one, an absent operand is not read, an accumulator operand is an int32 without a zero point.
 
     Latency: combinational. Throughput: one command in each cycle.

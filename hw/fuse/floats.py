@@ -1,10 +1,10 @@
-"""float32 numbers at the edges of FUSE: taken apart in step 1, put together at the end of step 2."""
+"""float32 numbers at the edges of FUSE: unpacked in step 1, packed at the end of step 2."""
 
 from dataclasses import dataclass
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 
-from hw.registers import register
+from hw.lib.pipeline import pipeline_register
 
 #: Bits of the exponent that a float32 number's significand, taken as an integer, is to be multiplied by.
 EXPONENT_BITS = 9
@@ -25,7 +25,7 @@ class Unpacked:
 
 
 def unpack(m: Module, lane: int, bits: Value) -> Unpacked:
-    """A float32 number's parts (combinational). Infinity and what is not a number count as numbers one binade
+    """Fields of a float32 number (combinational). Infinity and NaN count as numbers one binade
     beyond the largest.
     """
     field, fraction = bits[_FRACTION : _FRACTION + 8], bits[:_FRACTION]
@@ -43,19 +43,23 @@ def unpack(m: Module, lane: int, bits: Value) -> Unpacked:
 
 def pack(m: Module, lane: int, value: Value, dropped: Value, exponent: Value) -> Signal:
     """The float32 number value * 2**(dropped + exponent - 31), three cycles later: a product rounded to 24 bits and
-    its exponents. What is too small for a normal number is 0, what is too large infinity.
+    its exponents. Underflow gives 0, overflow infinity.
     """
-    sign_1 = register(m, f"float_sign_1_{lane}", value[-1])
-    magnitude = register(m, f"float_magnitude_{lane}", Mux(value[-1], -value, value)[: _FRACTION + 2])
-    exponent_1 = register(m, f"float_exponent_1_{lane}", exponent + dropped + (_BIAS - _ONE + _FRACTION + 1))
+    sign_1 = pipeline_register(m, f"float_sign_1_{lane}", value[-1])
+    magnitude = pipeline_register(
+        m, f"float_magnitude_{lane}", Mux(value[-1], -value, value)[: _FRACTION + 2]
+    )
+    exponent_1 = pipeline_register(
+        m, f"float_exponent_1_{lane}", exponent + dropped + (_BIAS - _ONE + _FRACTION + 1)
+    )
     coarse, by = _normal(magnitude, (16, 8))
-    sign_2 = register(m, f"float_sign_2_{lane}", sign_1)
-    coarse_2 = register(m, f"float_coarse_{lane}", coarse)
-    exponent_2 = register(m, f"float_exponent_2_{lane}", (exponent_1 - by).as_signed())
+    sign_2 = pipeline_register(m, f"float_sign_2_{lane}", sign_1)
+    coarse_2 = pipeline_register(m, f"float_coarse_{lane}", coarse)
+    exponent_2 = pipeline_register(m, f"float_exponent_2_{lane}", (exponent_1 - by).as_signed())
     fine, by = _normal(coarse_2, (4, 2, 1))
-    sign_3 = register(m, f"float_sign_3_{lane}", sign_2)
-    fine_3 = register(m, f"float_fine_{lane}", fine)
-    exponent_3 = register(m, f"float_exponent_3_{lane}", (exponent_2 - by).as_signed())
+    sign_3 = pipeline_register(m, f"float_sign_3_{lane}", sign_2)
+    fine_3 = pipeline_register(m, f"float_fine_{lane}", fine)
+    exponent_3 = pipeline_register(m, f"float_exponent_3_{lane}", (exponent_2 - by).as_signed())
     packed = Signal(signed(32), name=f"float_{lane}")
     with m.If(fine_3[-1] & (exponent_3 > 0)):
         large = exponent_3 >= _ALL

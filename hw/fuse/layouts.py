@@ -34,10 +34,10 @@ POINT = data.StructLayout(
     }
 )
 
-#: Bits of the number of a row's part: fuse_rate is at most 8.
+#: Bits of the index of a beat within its row: fuse_rate is at most 8.
 PART_BITS = 3
 
-#: What travels beside the lanes of a beat. `part` tells which part of the row they are when fuse_rate is not 1.
+#: Control data of a beat in addition to its lanes. `part` is the beat's index within its row if fuse_rate is not 1.
 BEAT = data.StructLayout(
     {
         "valid": 1,
@@ -51,7 +51,7 @@ BEAT = data.StructLayout(
     }
 )
 
-#: What the result writer needs to know of a point.
+#: Data of a point for the result writer.
 DESCRIPTOR = data.StructLayout({"addr": SP_ADDR_BITS, "tail": 1, "emit": 1, "final": 1, "cmd": INDEX_BITS})
 
 _S32 = signed(32)
@@ -97,7 +97,7 @@ OP_CONTROL = data.StructLayout(
 
 
 def requant_control(n: int) -> data.StructLayout:
-    """Controls of step 2; `slot` and `row` say where the multiplier comes from (neither: the fields)."""
+    """Controls of step 2; `slot` and `row` select the source of the multiplier (neither: the fields)."""
     return data.StructLayout(
         {
             "slot": 1,
@@ -170,7 +170,7 @@ def post_control(n: int) -> data.StructLayout:
 
 
 def writer_control(n: int) -> data.StructLayout:
-    """Controls of the result writer, and what the counters want to know of the command."""
+    """Controls of the result writer, and data of the command for the counters."""
     return data.StructLayout(
         {
             "sp": 1,
@@ -207,17 +207,17 @@ def controls(n: int) -> dict[str, data.StructLayout]:
 
 
 def control_write(control: data.StructLayout) -> data.StructLayout:
-    """A command's controls on their way into a stage's store."""
+    """Write of a command's controls into the store of a stage."""
     return data.StructLayout({"write": 1, "index": INDEX_BITS, "control": control})
 
 
 def lanes_of(config: MlaConfig) -> int:
-    """Lanes the pipeline is wide: a row takes fuse_rate beats."""
+    """Width of the pipeline in lanes: a row takes fuse_rate beats."""
     return config.n // config.fuse_rate
 
 
 def part_of(row: Sequence[Value], part: Value, count: int) -> list[Value]:
-    """The `count` lanes of a row that are its part number `part`."""
+    """The `count` lanes of a row that belong to beat `part`."""
     options = [list(row[i : i + count]) for i in range(0, len(row), count)]
     for bit in range((len(options) - 1).bit_length()):
         options = [

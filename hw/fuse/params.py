@@ -6,9 +6,9 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse.layouts import PART_BITS, lanes, lanes_of, part_of
-from hw.layouts import SlotWritePort
-from hw.memory.ram import Ram
-from hw.registers import register
+from hw.lib.pipeline import pipeline_register
+from hw.lib.ram import Ram
+from hw.memory.ports import SlotWritePort
 
 #: Cycles from a slot's number to its parameters.
 LATENCY = 2
@@ -78,12 +78,12 @@ class Params(wiring.Component):
         )
         shift, beat_bits = n.bit_length() - 1, (beats - 1).bit_length()
         row, slot = self.write.addr[shift : shift + _ROW_BITS], self.write.addr[shift + _ROW_BITS :]
-        place = Signal(max(row_bits, 1), name=f"{name}_place")
+        index = Signal(max(row_bits, 1), name=f"{name}_place")
         hit = self.write.valid & ~self.write.table
         wanted = getattr(self, f"{read}_part")
         m.d.comb += [
-            place.eq(row - first),
-            ram.w_addr.eq(Cat(place[row_bits - word_bits : row_bits], slot)),
+            index.eq(row - first),
+            ram.w_addr.eq(Cat(index[row_bits - word_bits : row_bits], slot)),
             ram.w_data.eq(self.write.data.replicate(in_word)),
             *(
                 ram.w_en[i].eq(hit & Cat(row == r for r in range(first + i, first + rows, in_word)).any())
@@ -96,4 +96,4 @@ class Params(wiring.Component):
         m.d.sync += part.eq(wanted)
         lanes_in_word = [ram.r0_data[i : i + width] for i in range(0, len(ram.r0_data), width)]
         for lane, value in enumerate(part_of(lanes_in_word, part, self._lanes)):
-            m.d.comb += getattr(self, name)[lane].eq(register(m, f"{name}_{lane}", value))
+            m.d.comb += getattr(self, name)[lane].eq(pipeline_register(m, f"{name}_{lane}", value))

@@ -7,23 +7,21 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import lane_reduce, post, reduce, requant, residual, source, tables
-from hw.fuse import op as operator
-from hw.fuse.delay import Delay
-from hw.fuse.lane_reduce import LaneReduce
+from hw.fuse import binary_op, operand_fetch, post_scale, requant, residual, tables
+from hw.fuse.binary_op import BinaryOperator
 from hw.fuse.layouts import BEAT, control_write, controls, lanes, lanes_of
-from hw.fuse.op import Operator
+from hw.fuse.operand_fetch import OperandFetch
 from hw.fuse.params import Params
-from hw.fuse.post import SUM_BITS, PostScale
-from hw.fuse.reduce import WindowReduce
+from hw.fuse.post_scale import SUM_BITS, PostScale
+from hw.fuse.reduce import WINDOW_LATENCY, LaneReduce, WindowReduce, lane_reduce_latency
 from hw.fuse.requant import COUNT_BITS, Requantizer
 from hw.fuse.residual import Residual
-from hw.fuse.source import Source
 from hw.fuse.tables import TableLookup
-from hw.layouts import SlotWritePort
-from hw.registers import delay, register
+from hw.lib.delay_line import DelayLine
+from hw.lib.pipeline import pipeline_delay, pipeline_register
+from hw.memory.ports import SlotWritePort
 
-#: Stages in order, and the controls each one takes.
+#: Stages in order, and the controls of each.
 STAGES = {
     "source": "source",
     "op": "op",
@@ -36,24 +34,24 @@ STAGES = {
     "post": "post",
 }
 #: Cycles from the operands to the residual stage.
-_TO_RESIDUAL = operator.LATENCY + requant.LATENCY + tables.LATENCY
+_TO_RESIDUAL = binary_op.LATENCY + requant.LATENCY + tables.LATENCY
 
 
 def latency(config: MlaConfig) -> int:
     """Cycles from a beat at the operand registers to its end of the pipeline."""
-    late = reduce.LATENCY + lane_reduce.latency(config) + post.LATENCY
-    return source.LATENCY + _TO_RESIDUAL + residual.LATENCY + tables.LATENCY + late
+    late = WINDOW_LATENCY + lane_reduce_latency(config) + post_scale.LATENCY
+    return operand_fetch.LATENCY + _TO_RESIDUAL + residual.LATENCY + tables.LATENCY + late
 
 
 class Pipeline(wiring.Component):
     """Steps 1 to 5 and the saturation of step 6, one stage after the other.
 
-    Latency: latency(config). Throughput: one beat in each cycle; nothing in it ever waits.
+    Latency: latency(config). Throughput: one beat in each cycle; no stage ever stalls.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -64,7 +62,7 @@ class Pipeline(wiring.Component):
     slot_write : In
         Writes of parameter slots and tables.
     sp_data, acc_data, sp_load, acc_load, beat : In
-        Operands and beats (see Source).
+        Operands and beats (see OperandFetch).
     o_beat : Out(BEAT), o : Out(lanes), o_changed : Out
         Beat coming out, its elements, and how many lanes clips have changed.
     """
@@ -91,9 +89,9 @@ class Pipeline(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
-        m.submodules.source = self._source = Source(config)
+        m.submodules.source = self._source = OperandFetch(config)
         m.submodules.params = self._params = Params(config)
-        m.submodules.op = self._op = Operator(config)
+        m.submodules.op = self._op = BinaryOperator(config)
         m.submodules.requant = self._requant = Requantizer(config)
         m.submodules.table = self._table = TableLookup(config)
         m.submodules.residual = self._residual = Residual(config)
@@ -123,14 +121,14 @@ class Pipeline(wiring.Component):
         ]
 
     def _parameters(self, m: Module) -> None:
-        """Parameters of slots and rows, each in the cycle its stage wants it."""
+        """Parameters of slots and rows, each in the cycle in which its stage uses it."""
         source_, op, params, requant_ = self._source, self._op, self._params, self._requant
         for target in (params.write, self._table.write, self._table2.write):
             for name in ("valid", "table", "addr", "data"):
                 m.d.comb += getattr(target, name).eq(getattr(self.slot_write, name))
         # The bias is wanted one cycle before the multipliers: both reads start where the operands come out.
         beat = source_.o_beat
-        later = register(m, "later_beat", beat)
+        later = pipeline_register(m, "later_beat", beat)
         m.d.comb += [
             params.bias_en.eq(op.bias_en),
             params.bias_slot.eq(beat.slot),
@@ -146,13 +144,15 @@ class Pipeline(wiring.Component):
         ]
         for name in ("row_mult", "row_exponent", "a_exponent"):
             value = Value.cast(getattr(source_, name))
-            m.d.comb += Value.cast(getattr(requant_, name)).eq(delay(m, name, value, operator.LATENCY))
+            m.d.comb += Value.cast(getattr(requant_, name)).eq(
+                pipeline_delay(m, name, value, binary_op.LATENCY)
+            )
 
     def _values(self, m: Module) -> None:
         """Steps 2 to 4."""
         m.d.comb += self._residual.adding.eq(self.adding)
         m.d.comb += [self._requant.beat.eq(self._op.o_beat), self._requant.value.eq(self._op.value)]
-        m.submodules.elements = elements = Delay(width=16 * lanes_of(self._config), cycles=_TO_RESIDUAL)
+        m.submodules.elements = elements = DelayLine(width=16 * lanes_of(self._config), cycles=_TO_RESIDUAL)
         m.d.comb += [elements.i.eq(self._source.r.as_value()), self._residual.r.as_value().eq(elements.o)]
         chain = (self._requant, self._table, self._residual, self._table2, self._reduce)
         for before, after in pairwise(chain):
@@ -161,9 +161,9 @@ class Pipeline(wiring.Component):
     def _results(self, m: Module) -> None:
         """Steps 5 and 6."""
         reduce_, lanes_, post_ = self._reduce, self._lane_reduce, self._post
-        counted = source.LATENCY + operator.LATENCY + requant.LATENCY + 1
-        m.submodules.changed = changed = Delay(
-            width=COUNT_BITS, cycles=latency(self._config) - counted - post.CHANGED_BEFORE
+        counted = operand_fetch.LATENCY + binary_op.LATENCY + requant.LATENCY + 1
+        m.submodules.changed = changed = DelayLine(
+            width=COUNT_BITS, cycles=latency(self._config) - counted - post_scale.CHANGED_BEFORE
         )
         m.d.comb += [
             lanes_.beat.eq(reduce_.o_beat),

@@ -19,7 +19,7 @@ class Reciprocal(wiring.Component):
     Members
     -------
     start : In(1), x : In(signed(32)), root : In(1), shift : In(signed(8))
-        Operand, whether its square root is wanted, and what is added to the exponent. Ignored unless idle.
+        Operand, flag of a reciprocal square root, and summand of the exponent. Ignored unless idle.
     done : Out(1), mult : Out(32), exponent : Out(signed(8))
         Result, held until `taken`.
     taken : In(1)

@@ -5,22 +5,26 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import clip as clipping
-from hw.fuse import floats
-from hw.fuse import scale as scaling
-from hw.fuse.delay import Delay
-from hw.fuse.floats import EXPONENT_BITS
+from hw.fuse.control_store import fetch
+from hw.fuse.floats import EXPONENT_BITS, pack
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, requant_control
-from hw.fuse.scale import ScaleLane
-from hw.fuse.scale_control import EXPONENT_BITS as EXPONENT_SUM_BITS
-from hw.fuse.scale_control import ScaleControl
-from hw.fuse.store import fetch
-from hw.registers import follow, register
-from hw.trees import tree_sum
+from hw.fuse.requant_scale import (
+    CLIP_LATENCY,
+    EXPONENT_SUM_BITS,
+    ROUNDED,
+    SCALE_LATENCY,
+    ScaleControl,
+    ScaleLane,
+    add_zero_point,
+    clip,
+)
+from hw.lib.delay_line import DelayLine
+from hw.lib.pipeline import pipeline_register, pipeline_struct
+from hw.lib.trees import tree_sum
 
-_SCALED = 1 + scaling.LATENCY
+_SCALED = 1 + SCALE_LATENCY
 #: Cycles from the biased value to the result; the count of changed lanes comes one cycle after the result.
-LATENCY = _SCALED + clipping.LATENCY
+LATENCY = _SCALED + CLIP_LATENCY
 #: Exponent with which a product is shifted as far as it can be.
 _LEAST_EXPONENT = -128
 #: Bits of a count of changed lanes.
@@ -36,7 +40,7 @@ class Requantizer(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -45,15 +49,15 @@ class Requantizer(wiring.Component):
     beat : In(BEAT), o_beat : Out(BEAT)
         Beat going in and coming out.
     value : In(lanes)
-        Biased value.
+        Biased value of each lane.
     mult, exponent, neg_mult, neg_exponent : In(lanes)
-        The slot's parameters, together with the value.
+        The slot's parameters, in the cycle of the value.
     row_mult, row_exponent : In
-        The row's parameters, together with the value.
+        The row's parameters, in the cycle of the value.
     a_exponent : In(lanes of EXPONENT_BITS)
-        Added to the exponents, together with the value.
+        Summand of the exponents, in the cycle of the value.
     o : Out(lanes)
-        Result.
+        Requantized value of each lane.
     changed : Out(COUNT_BITS)
         Lanes the clip changed, among those that count, one cycle after the result.
     """
@@ -82,7 +86,7 @@ class Requantizer(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        beats = follow(m, "beat", self.beat, LATENCY)
+        beats = pipeline_struct(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         factors = fetch(
             m,
@@ -100,31 +104,31 @@ class Requantizer(wiring.Component):
             ("lo", "hi", "count_all", "to_float", "mask", "mask_tail"),
             beats[_SCALED + 1].cmd,
         )
-        m.submodules.exponents = exponents = Delay(
-            width=EXPONENT_SUM_BITS * self._lanes, cycles=scaling.ROUNDED
-        )
+        m.submodules.exponents = exponents = DelayLine(width=EXPONENT_SUM_BITS * self._lanes, cycles=ROUNDED)
         changed = Signal(self._lanes)
         for lane in range(self._lanes):
             m.submodules[f"scale_{lane}"] = scale = ScaleLane()
             m.submodules[f"control_{lane}"] = control = ScaleControl()
-            m.d.comb += scale.x.eq(register(m, f"x_{lane}", self.value[lane]))
+            m.d.comb += scale.x.eq(pipeline_register(m, f"x_{lane}", self.value[lane]))
             exponent = self._factors(m, lane, factors, scale)
-            place = slice(EXPONENT_SUM_BITS * lane, EXPONENT_SUM_BITS * (lane + 1))
+            bits = slice(EXPONENT_SUM_BITS * lane, EXPONENT_SUM_BITS * (lane + 1))
             m.d.comb += [
                 # A float32 result is rounded to its own bits only, however small it is.
                 control.exponent.eq(Mux(mode.to_float, _LEAST_EXPONENT, exponent)),
                 control.rounding.eq(mode.rounding),
                 scale.steps.eq(control.steps),
-                exponents.i[place].eq(exponent),
+                exponents.i[bits].eq(exponent),
             ]
-            number = floats.pack(m, lane, scale.rounded, scale.dropped, exponents.o[place].as_signed())
-            total = clipping.add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
-            limited, differs = clipping.clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
+            number = pack(m, lane, scale.rounded, scale.dropped, exponents.o[bits].as_signed())
+            total = add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
+            limited, differs = clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
             result = Mux(limits.to_float, number, limited)
-            m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", result))
+            m.d.comb += self.o[lane].eq(pipeline_register(m, f"o_{lane}", result))
             m.d.comb += changed[lane].eq(differs)
-        counted = register(m, "counted", changed & self._counting(m, beats[_SCALED + 1], limits))
-        m.d.comb += self.changed.eq(register(m, "population", tree_sum(m, "changed_count", list(counted))))
+        counted = pipeline_register(m, "counted", changed & self._counting(m, beats[_SCALED + 1], limits))
+        m.d.comb += self.changed.eq(
+            pipeline_register(m, "population", tree_sum(m, "changed_count", list(counted)))
+        )
         return m
 
     def _factors(self, m: Module, lane: int, factors: data.View, scale: ScaleLane) -> Signal:
@@ -143,9 +147,9 @@ class Requantizer(wiring.Component):
             m.d.comb += [mult.eq(self.row_mult), exponent.eq(self.row_exponent)]
         with m.Else():
             m.d.comb += [mult.eq(factors.mult), exponent.eq(factors.exponent)]
-        m.d.comb += scale.mult.eq(register(m, f"mult_{lane}_1", mult))
+        m.d.comb += scale.mult.eq(pipeline_register(m, f"mult_{lane}_1", mult))
         total = exponent + self.a_exponent[lane]
-        return register(m, f"exponent_{lane}_1", total, signed(EXPONENT_SUM_BITS))
+        return pipeline_register(m, f"exponent_{lane}_1", total, signed(EXPONENT_SUM_BITS))
 
     def _counting(self, m: Module, beat: data.View, limits: data.View) -> Value:
         """Lanes whose clip is counted."""

@@ -5,20 +5,17 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import clip as clipping
-from hw.fuse import scale as scaling
-from hw.fuse.delay import Delay
+from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, lanes, lanes_of
-from hw.fuse.scale import ScaleLane
-from hw.fuse.scale_control import ScaleControl
-from hw.fuse.store import fetch
-from hw.registers import follow, register
+from hw.fuse.requant_scale import CLIP_LATENCY, SCALE_LATENCY, ScaleControl, ScaleLane, add_zero_point, clip
+from hw.lib.delay_line import DelayLine
+from hw.lib.pipeline import pipeline_register, pipeline_struct
 
-_SCALED = 1 + scaling.LATENCY
+_SCALED = 1 + SCALE_LATENCY
 _SUM = _SCALED + 1
-_OUT = _SUM + scaling.LATENCY
+_OUT = _SUM + SCALE_LATENCY
 #: Cycles from the value to the result.
-LATENCY = _OUT + clipping.LATENCY
+LATENCY = _OUT + CLIP_LATENCY
 #: Bits of an element less its zero point.
 _ELEMENT = 17
 
@@ -31,20 +28,20 @@ class Residual(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
     controls : In
         Controls of a command that enters.
     adding : In(1)
-        A command inside adds a residual; otherwise the multipliers stand still.
+        A command in the pipeline adds a residual; otherwise the multipliers are disabled.
     beat : In(BEAT), o_beat : Out(BEAT)
         Beat going in and coming out.
     value : In(lanes), r : In(lanes of 16 bits)
         Value and residual elements.
     o : Out(lanes)
-        Result.
+        Sum of each lane, requantized.
     """
 
     def __init__(self, config: MlaConfig):
@@ -64,7 +61,7 @@ class Residual(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        beats = follow(m, "beat", self.beat, LATENCY)
+        beats = pipeline_struct(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         offsets = fetch(m, "offsets", self.controls, ("x_zp", "r_zp"), beats[0].cmd)
         inputs = fetch(
@@ -79,19 +76,23 @@ class Residual(wiring.Component):
         offset = fetch(m, "offset", self.controls, ("zp",), beats[_OUT].cmd)
         limits = fetch(m, "limits", self.controls, ("enable", "lo", "hi"), beats[_OUT + 1].cmd)
         steps = self._steps(m, inputs, output)
-        m.submodules.bypass = bypass = Delay(width=32 * self._lanes, cycles=LATENCY - 1)
+        m.submodules.bypass = bypass = DelayLine(width=32 * self._lanes, cycles=LATENCY - 1)
         m.d.comb += bypass.i.eq(self.value.as_value())
         kept = data.View(lanes(self._lanes), bypass.o)
         for lane in range(self._lanes):
-            x = register(m, f"x_{lane}", self.value[lane][:16].as_signed() - offsets.x_zp, signed(_ELEMENT))
-            r = register(m, f"r_{lane}", self.r[lane] - offsets.r_zp, signed(_ELEMENT))
+            x = pipeline_register(
+                m, f"x_{lane}", self.value[lane][:16].as_signed() - offsets.x_zp, signed(_ELEMENT)
+            )
+            r = pipeline_register(m, f"r_{lane}", self.r[lane] - offsets.r_zp, signed(_ELEMENT))
             scaled_x = self._scale(m, f"scale_x_{lane}", x, inputs.x_mult, steps[0])
             scaled_r = self._scale(m, f"scale_r_{lane}", r, inputs.r_mult, steps[1])
-            total = register(m, f"sum_{lane}", scaled_x + scaled_r + added.bias, signed(32))
+            total = pipeline_register(m, f"sum_{lane}", scaled_x + scaled_r + added.bias, signed(32))
             scaled_o = self._scale(m, f"scale_o_{lane}", total, output.o_mult, steps[2])
-            placed = clipping.add_zero_point(m, f"lane_{lane}", scaled_o, offset.zp)
-            limited, _ = clipping.clip(m, f"lane_{lane}", placed, limits.lo, limits.hi)
-            m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", Mux(limits.enable, limited, kept[lane])))
+            placed = add_zero_point(m, f"lane_{lane}", scaled_o, offset.zp)
+            limited, _ = clip(m, f"lane_{lane}", placed, limits.lo, limits.hi)
+            m.d.comb += self.o[lane].eq(
+                pipeline_register(m, f"o_{lane}", Mux(limits.enable, limited, kept[lane]))
+            )
         return m
 
     def _steps(self, m: Module, inputs: data.View, output: data.View) -> list[data.View]:

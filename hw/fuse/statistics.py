@@ -8,13 +8,13 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse.layouts import lanes, lanes_of, part_of
-from hw.fuse.post import SUM_BITS
-from hw.fuse.tree import registered_tree, tree_latency
-from hw.registers import follow, register
+from hw.fuse.post_scale import SUM_BITS
+from hw.lib.pipeline import pipeline_register, pipeline_struct
+from hw.lib.trees import registered_tree, tree_latency
 
 _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 
-#: What is counted of a finished point, beside its elements.
+#: Properties of a finished point that are counted, in addition to its elements.
 REPORT = data.StructLayout(
     {
         "valid": 1,
@@ -28,26 +28,27 @@ REPORT = data.StructLayout(
     }
 )
 
-#: A part of a point's row on its way through; `report.valid` comes with the last one.
+#: Registers of one stage, for a beat of a point's row; `report.valid` comes with the last one.
 _STEP = data.StructLayout({"valid": 1, "report": REPORT})
 
 
 class Statistics(wiring.Component):
-    """Follows finished points and tells counters and sequencer about them, a few cycles later and all at
-    the same moment.
+    """Computes events and statistics of finished points for counters and sequencer, all with the same
+    latency.
 
     Latency: 1 + tree_latency(n) + 1 cycles from a point to its events and to `done`. Throughput: one point
     in each cycle.
 
-    With a fuse_rate above 1 a row is looked at in fuse_rate steps: the latency is fuse_rate + 1 +
+    With a fuse_rate above 1 a row is processed in fuse_rate steps: the latency is fuse_rate + 1 +
     tree_latency(lanes_of(config)) + 1, and more after a point that came less than fuse_rate cycles after the
-    one before. Throughput: one point in fuse_rate cycles. The writer loads rows that far apart, but may
-    finish a row up to the cycle in which it loads the next, for instance after refused writes: two rows are kept.
+    one before. Throughput: one point in fuse_rate cycles. The writer loads rows at that distance, but may
+    finish a row as late as the cycle in which it loads the next, for instance after refused writes, so two rows are
+    stored.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -81,8 +82,8 @@ class Statistics(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        step, row, mask = self._whole(m) if self._rate == 1 else self._parts(m)
-        end = follow(m, "step", step, 1 + tree_latency(self._lanes))[-1]
+        step, row, mask = self._whole_row(m) if self._rate == 1 else self._split_row(m)
+        end = pipeline_struct(m, "step", step, 1 + tree_latency(self._lanes))[-1]
         arrived = end.report
         least = self._extreme(m, "least", row, mask, _MAX, lambda a, b: a < b)
         most = self._extreme(m, "most", row, mask, _MIN, lambda a, b: a > b)
@@ -109,14 +110,14 @@ class Statistics(wiring.Component):
             m.d.sync += [getattr(self, name).eq(total[name]) for name in running]
         return m
 
-    def _whole(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
+    def _whole_row(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
         """The row in one step, and its mask."""
         step = Signal(_STEP)
         m.d.comb += [step.valid.eq(self.report.valid), step.report.eq(self.report)]
         return step, [self.row[lane] for lane in range(self._n)], list(self.mask)
 
-    def _parts(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
-        """The step in each cycle, and its lanes and their mask: the two rows kept take turns."""
+    def _split_row(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
+        """Step of each cycle, its lanes and their mask; the two stored rows alternate."""
         rows = [Signal(lanes(self._n), name=f"row_{i}", reset_less=True) for i in range(2)]
         masks = [Signal(self._n, name=f"mask_{i}", reset_less=True) for i in range(2)]
         reports = [Signal(REPORT, name=f"report_{i}") for i in range(2)]
@@ -140,7 +141,7 @@ class Statistics(wiring.Component):
             part.eq(part + step.valid),
         ]
         choice = Cat(part, scanning)
-        row = part_of([kept[lane] for kept in rows for lane in range(self._n)], choice, self._lanes)
+        row = part_of([stored[lane] for stored in rows for lane in range(self._n)], choice, self._lanes)
         return step, row, part_of([bit for mask in masks for bit in mask], choice, self._lanes)
 
     def _extreme(
@@ -154,7 +155,7 @@ class Statistics(wiring.Component):
     ) -> Value:
         """Minimum or maximum of the elements of a step."""
         filled = [
-            register(m, f"{name}_in_{lane}", Mux(present, value, neutral), signed(32))
+            pipeline_register(m, f"{name}_in_{lane}", Mux(present, value, neutral), signed(32))
             for lane, (value, present) in enumerate(zip(row, mask, strict=True))
         ]
 
@@ -168,7 +169,7 @@ class Statistics(wiring.Component):
     def _zeros(self, m: Module, row: list[Value], mask: list[Value]) -> Value:
         """Zeros among the elements of a step."""
         flags = [
-            register(m, f"zero_{lane}", present & (value == 0))
+            pipeline_register(m, f"zero_{lane}", present & (value == 0))
             for lane, (value, present) in enumerate(zip(row, mask, strict=True))
         ]
 

@@ -5,11 +5,11 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, TABLE_CONTROL, control_write, lanes, lanes_of
-from hw.fuse.store import fetch
-from hw.layouts import SlotWritePort
-from hw.memory.ram import Ram
-from hw.registers import delay, follow, register
+from hw.lib.pipeline import pipeline_delay, pipeline_register, pipeline_struct
+from hw.lib.ram import Ram
+from hw.memory.ports import SlotWritePort
 
 #: Cycles from a value to its table entry.
 LATENCY = 2
@@ -17,7 +17,7 @@ _TABLE_BYTES = 512
 
 
 class TableLookup(wiring.Component):
-    """value -> table[value & 255] where the command asks for it, else unchanged.
+    """value -> table[value & 255] where the command enables it, else unchanged.
 
     Each lane reads a copy of its own. A copy is as wide as a write (N bytes), so that loading takes every
     beat; the read picks the entry out of the word.
@@ -56,7 +56,7 @@ class TableLookup(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        beats = follow(m, "beat", self.beat, LATENCY)
+        beats = pipeline_struct(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         first = fetch(m, "first", self.controls, ("enable", "slot"), beats[0].cmd)
         second = fetch(m, "second", self.controls, ("enable",), beats[1].cmd)
@@ -76,9 +76,9 @@ class TableLookup(wiring.Component):
                 getattr(ram, f"r{lane}_addr").eq(Cat(value[pick_bits:8], first.slot)),
                 getattr(ram, f"r{lane}_en").eq(self.beat.valid & first.enable),
             ]
-            held = delay(m, f"value_{lane}", value, 1)
+            held = pipeline_delay(m, f"value_{lane}", value, 1)
             entry = self._entry(m, lane, getattr(ram, f"r{lane}_data"), held)
-            m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", Mux(second.enable, entry, held)))
+            m.d.comb += self.o[lane].eq(pipeline_register(m, f"o_{lane}", Mux(second.enable, entry, held)))
         return m
 
     def _entry(self, m: Module, lane: int, word: Value, value: Value) -> Signal:

@@ -1,35 +1,37 @@
-"""FUSE step 6: results on their way to scratchpad or accumulator."""
+"""FUSE step 6: writes results to scratchpad or accumulator."""
+
+from collections.abc import Iterable
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.fifo import CreditFifo
+from hw.fuse.control_store import fetch
 from hw.fuse.layouts import CREDITS, DESCRIPTOR, control_write, lanes, lanes_of, writer_control
-from hw.fuse.post import SUM_BITS
+from hw.fuse.post_scale import SUM_BITS
 from hw.fuse.reciprocal import Reciprocal
-from hw.fuse.rows import assemble, collect
+from hw.fuse.row_assembler import assemble_row, collect_row
 from hw.fuse.statistics import REPORT
-from hw.fuse.store import fetch
 from hw.isa.enums import Dtype
-from hw.layouts import AccWritePort, SpWritePort
-from hw.registers import register
+from hw.lib.fifo import CreditFifo
+from hw.lib.pipeline import optional_register, pipeline_register, vacancy
+from hw.memory.ports import AccWritePort, SpWritePort
 
 
 class Writer(wiring.Component):
-    """Takes points in order from the end of the pipeline and writes their results.
+    """Receives points in order from the end of the pipeline and writes their results.
 
-    The beats wait in a queue with one place for every credit, the points' addresses in another, filled at
-    issue. A row of bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal keeps the
-    writer, not the pipeline, until it is found.
+    The beats wait in a queue with one entry per credit, the points' addresses in another one, filled at
+    issue. A row of bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal blocks the
+    writer, but not the pipeline, until it is computed.
 
     Latency: two cycles from a beat to its write. Throughput: one point in fuse_rate cycles.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -40,7 +42,7 @@ class Writer(wiring.Component):
     beat : In(1), value : In(lanes), changed : In
         A beat leaves the pipeline: elements, lanes changed by clips.
     sp_write, acc_write : Out
-        Memory ports.
+        Write ports of scratchpad and accumulator.
     report : Out(REPORT), row : Out(lanes), mask : Out
         A finished point for the statistics.
     refused : Out(1)
@@ -81,18 +83,11 @@ class Writer(wiring.Component):
         ]
         point, control = self._head(m, points)
         free, load = Signal(), Signal()
-        ready, row, changed = (
-            collect(m, beats, self._rate, load) if self._late else assemble(m, beats, self._rate)
-        )
+        ready, row, changed = self._assemble(m, beats, load)
         scalar = row[self._n - self._lanes]
         m.submodules.reciprocal = unit = Reciprocal()
         function = Signal()
-        start, x, done = ready & function, scalar, unit.done
-        if self._late:
-            start, x, done = (
-                register(m, f"scalar_{name}", value)
-                for name, value in (("starts", start & ~load), ("x", x), ("found", done))
-            )
+        start, x, done = self._register_scalar(m, load, ready & function, scalar, unit.done)
         m.d.comb += [
             function.eq((control.recip | control.rsqrt) & point.emit),
             unit.start.eq(start),
@@ -103,9 +98,7 @@ class Writer(wiring.Component):
             unit.taken.eq(load),
             points.pop.eq(load),
         ]
-        if not self._late:
-            with m.If(load):
-                m.d.comb += beats.pop.eq(1)
+        self._pop(m, beats, load)
         value = Signal(signed(32))
         m.d.comb += value.eq(Mux(function, unit.mult, scalar))
         self._load(m, load, free, point, control, row, changed, value, unit.exponent)
@@ -115,9 +108,27 @@ class Writer(wiring.Component):
         """The point at the head of the queue and its controls. With `pipelined` both are in registers, long before the
         last part of its row comes.
         """
-        point = register(m, "point", points.r_data) if self._late else points.r_data
+        point = optional_register(m, "point", points.r_data, self._late)
         control = fetch(m, "writer", self.controls, tuple(self._control.members), point.cmd)
-        return point, register(m, "point_control", control) if self._late else control
+        return point, optional_register(m, "point_control", control, self._late)
+
+    def _assemble(self, m: Module, beats: CreditFifo, load: Signal) -> tuple[Value, list[Value], Value]:
+        """The row at the head of the queue: flag that it is complete, its lanes, number of lanes changed by clips."""
+        return assemble_row(m, beats, self._rate)
+
+    def _pop(self, m: Module, beats: CreditFifo, load: Signal) -> None:
+        """Remove the last beat of a row from the queue when the row is loaded."""
+        with m.If(load):
+            m.d.comb += beats.pop.eq(1)
+
+    def _register_scalar(
+        self, m: Module, load: Signal, start: Value, x: Value, done: Value
+    ) -> Iterable[Value]:
+        """Start, operand and `done` of the reciprocal, as the reciprocal and the writer use them."""
+        return start, x, done
+
+    def _vacate(self, m: Module, valid: Signal, complete: Signal) -> None:
+        """Clear `valid` when a row is complete, unless the next load does."""
 
     def _load(
         self,
@@ -151,8 +162,8 @@ class Writer(wiring.Component):
                 self.mask.eq(elements),
             ]
             for lane in range(n):
-                # A scalar goes to every lane, a reciprocal's exponent to the lanes after d_lane: masks
-                # pick the right ones.
+                # A scalar is written to every lane, a reciprocal's exponent to the lanes after d_lane: masks
+                # select the right ones.
                 other = Mux((control.recip | control.rsqrt) & (control.d_lane < lane), exponent, scalar)
                 m.d.sync += held_row[lane].eq(Mux(control.scalar, other, row[lane]))
         sp, acc = self.sp_write, self.acc_write
@@ -164,16 +175,14 @@ class Writer(wiring.Component):
             sp.valid.eq(valid & held.emit & to_sp),
             acc.valid.eq(valid & held.emit & ~to_sp),
             complete.eq(valid & (~held.emit | Mux(to_sp, sp.ready & last, acc.ready))),
-            free.eq(~valid if self._late else ~valid | complete),
+            free.eq(vacancy(valid, complete, self._late)),
             self.report.eq(held),
             self.report.valid.eq(complete),
             self.refused.eq((sp.waits & ~sp.ready) | (acc.valid & ~acc.ready)),
         ]
         with m.If(free):
             m.d.sync += valid.eq(load)
-        if self._late:
-            with m.If(complete):
-                m.d.sync += valid.eq(0)
+        self._vacate(m, valid, complete)
         self._sp_data(m, dtype, piece)
 
     def _acc(self, m: Module, load: Value, point: data.View, control: data.View, lane_mask: Value) -> None:
@@ -237,3 +246,29 @@ class Writer(wiring.Component):
                 m.d.comb += self.sp_write.data.eq(words)
             with m.Default():
                 m.d.comb += self.sp_write.data.eq(packed[8])
+
+
+class PipelinedWriter(Writer):
+    """`Writer` with whole rows, their points and the operand of the reciprocal in registers.
+
+    Latency: as `Writer`, plus the cycles of these registers. Throughput: as `Writer`: a row has several beats.
+    Parameters, members: as `Writer`.
+    """
+
+    def _assemble(self, m: Module, beats: CreditFifo, load: Signal) -> tuple[Value, list[Value], Value]:
+        return collect_row(m, beats, self._rate, load)
+
+    def _pop(self, m: Module, beats: CreditFifo, load: Signal) -> None:
+        pass
+
+    def _register_scalar(
+        self, m: Module, load: Signal, start: Value, x: Value, done: Value
+    ) -> Iterable[Value]:
+        return [
+            pipeline_register(m, f"scalar_{name}", value)
+            for name, value in (("starts", start & ~load), ("x", x), ("found", done))
+        ]
+
+    def _vacate(self, m: Module, valid: Signal, complete: Signal) -> None:
+        with m.If(complete):
+            m.d.sync += valid.eq(0)

@@ -14,7 +14,7 @@ from typing import Any
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER
 from hw.isa.expressions import evaluate
-from hw.isa.micro import (
+from hw.isa.micro_instruction import (
     FORMS,
     ISSUE_D,
     ISSUE_IMM,
@@ -43,7 +43,7 @@ _MAX_WORDS = 1 << 14
 
 
 class AssemblyError(ValueError):
-    """What is wrong with a line of assembly text, as `name:line: message`."""
+    """A line of assembly text is invalid; the message reads `name:line: reason`."""
 
 
 def assemble(text: str, name: str = "program") -> Program:

@@ -1,4 +1,4 @@
-"""Performance counters: 64 bits each, kept for each tag, all live at once.
+"""Performance counters: 64 bits each, one set per tag, all active at the same time.
 
 A counter belongs to a group; a group's events of one cycle all carry one tag, that of the command which caused them
 (the sequencer's current tag where there is none). Every cycle each counter grows by an increment of `width` bits.
@@ -30,13 +30,13 @@ class Counter:
     Parameters
     ----------
     name : str
-        Unique name.
+        Unique name of the counter.
     group : str
-        Place in the machine whose tag it is kept under, one of GROUPS.
+        Component whose current tag the events count for, one of GROUPS.
     width : int
         Bits of the increment of one cycle.
     architectural : bool
-        Whether the value is the same on every device (RTL, golden) for race-free programs.
+        Set if the value is the same on every device (RTL, golden model) for race-free programs.
     doc : str
         One line for the reference page.
     """
@@ -143,7 +143,7 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("traps", "trap", 1, True, "traps"),
 )
 
-#: Places with a tag of their own: what a unit is working on, what leaves FUSE's pipeline, what retires, the sequencer.
+#: Components with a tag of their own: each unit, the output of FUSE's pipeline, retirement, the sequencer.
 GROUPS = (
     "matrix",
     "matrix_done",
@@ -158,7 +158,7 @@ GROUPS = (
     "trap",
 )
 
-#: Values that are not sums, kept for the whole machine: (name, doc).
+#: Values that are maxima instead of sums, for the whole machine: (name, doc).
 MAXIMA = (
     ("load_in_flight_max", "most read bursts in flight at once"),
     ("load_latency_max", "longest time from a read request to its last beat"),

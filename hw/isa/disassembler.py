@@ -4,7 +4,7 @@ from hw.isa.assembler import AssemblyError, assemble
 from hw.isa.commands import PACKED_FIELDS, field_of
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.fields import Packed
-from hw.isa.micro import (
+from hw.isa.micro_instruction import (
     FORMS,
     ISSUE_D,
     ISSUE_IMM,

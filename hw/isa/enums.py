@@ -16,7 +16,7 @@ class Unit(IntEnum):
 SEQUENCER = 4
 #: Semaphores for each (producer, consumer) pair.
 SEMAPHORES_PER_PAIR = 4
-#: Greatest count of a semaphore; a command whose signal would exceed it does not start.
+#: Maximum count of a semaphore; a command whose signal would exceed it does not start.
 SEMAPHORE_MAX = 63
 
 
@@ -61,7 +61,7 @@ class Op(IntEnum):
 
 
 class BSource(IntEnum):
-    """Where FUSE operand B comes from."""
+    """Source of FUSE operand B."""
 
     NONE = 0
     ACC = 1
@@ -69,7 +69,7 @@ class BSource(IntEnum):
 
 
 class Requant(IntEnum):
-    """Where FUSE step 2 takes multiplier and shift from."""
+    """Source of multiplier and shift in FUSE step 2."""
 
     OFF = 0
     SLOT = 1

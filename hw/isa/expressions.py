@@ -16,7 +16,7 @@ _BINARY = {
 
 
 def evaluate(text: str, names: Mapping[str, int]) -> int:
-    """Value of an expression; raises ValueError saying what is wrong with it."""
+    """Value of an expression; raises ValueError with a description of the error."""
     if len(text) > _MAX_LENGTH:
         raise ValueError(f"expression must be at most {_MAX_LENGTH} characters long, not {len(text)}")
     if text.strip() in names:  # also names that are Python keywords

@@ -12,7 +12,7 @@ class Field:
     name : str
         Name used in assembly text and in layouts.
     width : int
-        Bits.
+        Width of the field in bits.
     signed : bool
         Two's complement when true.
     default : int
@@ -32,16 +32,16 @@ class Field:
 
     @property
     def low(self) -> int:
-        """Least legal value."""
+        """Minimum legal value."""
         return -(1 << (self.width - 1)) if self.signed else 0
 
     @property
     def high(self) -> int:
-        """Greatest legal value."""
+        """Maximum legal value."""
         return (1 << (self.width - self.signed)) - 1
 
     def truncate(self, value: int) -> int:
-        """What the hardware keeps of `value`: its low bits, read back with the field's sign."""
+        """Value that the hardware stores for `value`: its low bits, read back with the field's sign."""
         bits = value & ((1 << self.width) - 1)
         if self.signed and bits >> (self.width - 1):
             bits -= 1 << self.width

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.expressions import evaluate
 from hw.isa.fields import Packed
-from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, REGISTERS, STATISTIC_BASE, Statistic
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, REGISTERS, STATISTIC_BASE, Statistic
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 UNITS = {u.name.lower(): u for u in Unit}

@@ -18,9 +18,9 @@ class Program:
     Parameters
     ----------
     name : str
-        Name for people.
+        Name of the program in messages.
     words : tuple of int
-        64-bit micro-instructions.
+        Micro-instructions as 64-bit words.
     signature : str
         The `.signature` lines of the source: operands, semaphores and regions live at entry and exit.
     lines : tuple of int
@@ -55,7 +55,7 @@ class Program:
 
     @staticmethod
     def from_bytes(data: bytes) -> "Program":
-        """Read a file's contents; raises ValueError saying what is wrong with them."""
+        """Read a file's contents; raises ValueError with a description of the error."""
         if len(data) < _HEADER.size + 4 or data[:4] != MAGIC:
             raise ValueError("not a micro-program file (it must begin with MLAP)")
         _, version, text_length, count = _HEADER.unpack_from(data)

@@ -6,8 +6,8 @@ from hw.isa.commands import FIELD_INDEX_BITS, PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.counters import COUNTERS, MAXIMA
 from hw.isa.enums import EXACT_TRAPS, SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, Trap, Unit
 from hw.isa.fields import Field, Packed
-from hw.isa.macro import CANDIDATE, HEADER, RECORD, SLOT_BYTES
-from hw.isa.micro import FORMS, LOOP_IMM, WORD, MicroOp, Statistic
+from hw.isa.macro_instruction import CANDIDATE, HEADER, RECORD, SLOT_BYTES
+from hw.isa.micro_instruction import FORMS, LOOP_IMM, WORD, MicroOp, Statistic
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
@@ -47,7 +47,7 @@ def _unit(unit: Unit) -> str:
     parts = [f"### {unit.name}", _table(("number", "field", "bits", "default", "meaning"), rows)]
     for key, packed in PACKED_FIELDS.items():
         if key.startswith(f"{name}."):
-            parts += [f"Parts of `{key}` (`set {key}, name=value ...`):", _packed(packed)]
+            parts += [f"Bit fields of `{key}` (`set {key}, name=value ...`):", _packed(packed)]
     return "\n\n".join(parts)
 
 
@@ -66,9 +66,9 @@ def page() -> str:
     exact = dict.fromkeys(EXACT_TRAPS, "exact")
     loop_parts = [f"{f.name} in bits {_bits(LOOP_IMM.offset(f.name), f.width)}" for f in LOOP_IMM.fields]
     parts = [
-        "# The instruction set",
-        "Generated from `hw/isa`; `docs/machine.md` says what everything does. "
-        "Assembly syntax is described in `hw/isa/assembler.py`.",
+        "# Instruction set",
+        "Generated from `hw/isa`; [machine.md](machine.md) specifies the semantics,\n"
+        "`hw/isa/assembler.py` describes the assembly syntax.",
         "## Micro-instructions",
         _packed(WORD),
         _table(("opcode", "form", "class", "meaning"), map(_instruction, FORMS)),

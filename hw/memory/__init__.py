@@ -1,1 +1,1 @@
-"""On-chip memories: the one wrapper, the scratchpad, the accumulator and the instruction store; stream buffers."""
+"""On-chip memories: scratchpad, accumulator, instruction store, and the port signatures of their users."""

@@ -5,8 +5,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import ACC_ADDR_BITS, MlaConfig
-from hw.layouts import AccReadPort, AccWritePort
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
+from hw.memory.ports import AccReadPort, AccWritePort
 
 #: Cycles from an update's request to its partial sums on `psum`.
 ACC_UPDATE_LATENCY = 2
@@ -38,25 +38,25 @@ class Accumulator(wiring.Component):
     """Banked memory of n int32 lanes a row, the bank being the high bits of the row number.
 
     An update takes four stages: R reads the row's bank, D selects the bank's data, A adds the partial sums, W
-    writes. A row still on its way from an earlier update is forwarded: one cycle older from W to A, two from
-    W to D, three from the copy of what W wrote last.
+    writes. The row of an earlier update that is not yet written is forwarded: one cycle older from W to A,
+    two from W to D, three from the copy of the last row that W wrote.
 
     Latency: a FUSE read returns data ACC_READ_LATENCY cycles after its grant, a FUSE write is visible to
     reads granted one cycle later, an update ACC_UPDATE_VISIBLE cycles after its request. Throughput: one
-    update, one FUSE read and one FUSE write a cycle. The array goes first: a FUSE access is refused while an
+    update, one FUSE read and one FUSE write a cycle. The array has priority: a FUSE access is refused while an
     update uses the same port of the same bank.
 
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`, `acc_bytes`, `acc_banks`.
+        Machine configuration; uses `n`, `acc_bytes`, `acc_banks`.
 
     Members
     -------
     update : In(AccUpdatePort)
         The array's updates.
     fuse_read : In(AccReadPort), fuse_write : In(AccWritePort)
-        FUSE's ports.
+        Read and write port of FUSE.
     reads : Out(2)
         Rows read in this cycle.
     conflicts : Out(2)
@@ -87,7 +87,7 @@ class Accumulator(wiring.Component):
         for b, ram in enumerate(rams):
             m.submodules[f"bank{b}"] = ram
 
-        # What each stage holds of its update.
+        # Registers of each stage.
         stages = {
             name: {
                 "valid": Signal(name=f"{name}_valid"),

@@ -1,16 +1,171 @@
-"""Scratchpad: banked rows of n bytes that may be accessed at any byte."""
+"""Scratchpad: banked rows of n bytes that may be accessed at any byte, through rotating read and write ports."""
+
+from copy import copy
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.config import MlaConfig
+from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.isa.counters import SP_BANKS_MAX
-from hw.layouts import SpReadPort, SpWritePort, event_layout
-from hw.memory.ram import Ram
-from hw.memory.rotate import rotate_left
-from hw.memory.scratchpad_access import SpAccess, SpReadLane
-from hw.registers import held
+from hw.layouts import event_layout
+from hw.lib.pipeline import enable_register
+from hw.lib.ram import Ram
+from hw.lib.rotate import rotate_left, rotate_right
+from hw.lib.trees import select_tree
+from hw.memory.ports import SpReadPort, SpWritePort
+
+
+class SpAccess:
+    """Word and half that a row access at a byte address needs; adds named signals to `m`.
+
+    Rows alternate between the even and the odd half, so the row that holds the first byte and the row after
+    it never meet in one half. An access at a multiple of n needs one half only.
+
+    Parameters
+    ----------
+    m : Module
+        Module that the signals are added to.
+    config : MlaConfig
+        Machine configuration; uses `n`, `sp_banks`, `sp_rows`.
+    name : str
+        Prefix of the signals' names.
+    addr : Value
+        Byte address; its high bits beyond the memory's size are ignored.
+
+    Attributes
+    ----------
+    offset : Value
+        Position of the first byte in its row.
+    odd : Value
+        The first byte's row lies in the odd half.
+    bank : Value
+        Bank of the first byte.
+    index : tuple of Signal
+        Word address (bank in the high bits) in the even and in the odd half.
+    word, banks : tuple of Value
+        The two parts of `index`: word within its bank, and bank.
+    want : tuple of Signal
+        One bit for each bank: the access needs that bank's even, odd half.
+    """
+
+    def __init__(self, m: Module, config: MlaConfig, name: str, addr: Value):
+        lane_bits = (config.n - 1).bit_length()
+        pair_bits = (config.sp_rows // 2 - 1).bit_length()
+        self.offset = addr[:lane_bits]
+        self.odd = addr[lane_bits]
+        pair = addr[lane_bits + 1 : lane_bits + 1 + pair_bits]
+        self._bank_bits = (config.sp_banks - 1).bit_length()
+        self.bank = pair[-self._bank_bits :]
+        self._split(tuple(Signal(pair_bits, name=f"{name}_index_{half}") for half in ("even", "odd")))
+        self.want = tuple(Signal(config.sp_banks, name=f"{name}_want_{half}") for half in ("even", "odd"))
+        crosses = Signal(name=f"{name}_crosses")
+        m.d.comb += [
+            crosses.eq(self.offset.any()),
+            self.index[0].eq(pair + self.odd),
+            self.index[1].eq(pair),
+            self.want[0].eq(Mux(~self.odd | crosses, 1 << self.banks[0], 0)),
+            self.want[1].eq(Mux(self.odd | crosses, 1 << self.banks[1], 0)),
+        ]
+
+    def _split(self, index: tuple[Signal, ...]) -> None:
+        self.index = index
+        self.word = tuple(i[: -self._bank_bits] for i in index)
+        self.banks = tuple(i[-self._bank_bits :] for i in index)
+
+    def held(self, m: Module, name: str, take: Value) -> "SpAccess":
+        """The same in registers, loaded with `take`; their names begin with `name`."""
+        later = copy(self)
+        later.offset, later.odd, later.bank = (
+            enable_register(m, f"{name}_{part}", getattr(self, part), take)
+            for part in ("offset", "odd", "bank")
+        )
+        later._split(
+            tuple(enable_register(m, f"{name}_index_{h}", v, take) for h, v in enumerate(self.index))
+        )
+        later.want = tuple(enable_register(m, f"{name}_want_{h}", v, take) for h, v in enumerate(self.want))
+        return later
+
+
+class SpReadLane(wiring.Component):
+    """Selects the row that one read port requested from the words of the banks.
+
+    Latency: the row is at `data` two cycles after `capture`, whose memory words are at `even`, `odd` one
+    cycle after it. Throughput: one row per cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Machine configuration; uses `n`, `sp_banks`.
+
+    Members
+    -------
+    capture : In
+        An access is granted in this cycle.
+    addr : In
+        Byte address of the access granted in this cycle.
+    even_bank, odd_bank : In
+        Banks that its words come from.
+    even, odd : In
+        Words read by the banks, bank 0 lowest, one cycle later.
+    data : Out
+        Row at the requested byte address.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._config = config
+        words = In(8 * config.n * config.sp_banks)
+        self._bank_bits = (config.sp_banks - 1).bit_length()
+        super().__init__(
+            {
+                "capture": In(1),
+                "addr": In(SP_ADDR_BITS),
+                "even_bank": In(self._bank_bits),
+                "odd_bank": In(self._bank_bits),
+                "even": words,
+                "odd": words,
+                "data": Out(8 * config.n),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        n = self._config.n
+        lane_bits = (n - 1).bit_length()
+        offset, offset_2 = Signal(lane_bits), Signal(lane_bits)
+        odd, captured = Signal(), Signal()
+        from_even = Signal(n)
+        banks = tuple(Signal(self._bank_bits, name=f"bank_{half}") for half in ("even", "odd"))
+        m.d.sync += [
+            Cat(offset, odd).eq(self.addr[: lane_bits + 1]),
+            offset_2.eq(offset),
+            from_even.eq(Cat(offset <= j for j in range(n)) ^ odd.replicate(n)),
+            banks[0].eq(self.even_bank),
+            banks[1].eq(self.odd_bank),
+        ]
+        m.d.sync += captured.eq(self.capture)
+        # Registered as early as can be: memories give their words late in a cycle, and from far away.
+        even, odd_word = (
+            # Two-way choices, which an FPGA packs into its wide multiplexers.
+            enable_register(
+                m, f"{half}_held", select_tree(m, f"word_{half}", bank, self._words(source)), captured
+            )
+            for half, source, bank in zip(("even", "odd"), (self.even, self.odd), banks, strict=True)
+        )
+        merged = Signal(8 * n)
+        # Byte j comes from the row of the first byte if j >= offset, else from the row after it.
+        m.d.comb += [
+            merged.eq(
+                Cat(Mux(from_even[j], even.word_select(j, 8), odd_word.word_select(j, 8)) for j in range(n))
+            ),
+            self.data.eq(rotate_right(m, "rotated", merged, offset_2, n)),
+        ]
+        return m
+
+    def _words(self, source: Value) -> dict[int, Value]:
+        """The word of each bank."""
+        return {b: source.word_select(b, 8 * self._config.n) for b in range(self._config.sp_banks)}
+
 
 READERS = ("act", "weight", "fuse", "store")
 WRITERS = ("fuse_write", "load_write")
@@ -38,7 +193,7 @@ class Scratchpad(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
@@ -98,7 +253,9 @@ class Scratchpad(wiring.Component):
         """Data and mask of the write that waits at a port."""
         port = getattr(self, name)
         take = port.valid & port.ready
-        return held(m, f"{name}_data", port.data, take), held(m, f"{name}_bytes", port.mask, take)
+        return enable_register(m, f"{name}_data", port.data, take), enable_register(
+            m, f"{name}_bytes", port.mask, take
+        )
 
     def _banks(self, m: Module) -> tuple[list[Ram], list[Ram]]:
         """The memories of the even and of the odd half."""
@@ -113,7 +270,7 @@ class Scratchpad(wiring.Component):
         return rams
 
     def _grant(self, m: Module, accesses: dict[str, SpAccess]) -> dict[str, tuple[Signal, Signal]]:
-        """Serve the ports by priority; returns the banks whose even, odd half each port asks for."""
+        """Serve the ports by priority; returns the banks whose even and odd halves each port requests."""
         taken: list[Value] = [Const(0, self._config.sp_banks)] * 2
         asked = {}
         for name, access in accesses.items():
@@ -122,20 +279,29 @@ class Scratchpad(wiring.Component):
                 Signal(self._config.sp_banks, name=f"{name}_asks_{half}") for half in ("even", "odd")
             )
             m.d.comb += [asks[h].eq(Mux(port.waits, access.want[h], 0)) for h in range(2)]
-            refused = Cat(asks[h] & taken[h] for h in range(2)).any()
-            if self._config.pipelined and name == "load_write":
-                refused = self.fuse_write.waits  # whatever it wants: LOAD's side has more to decide from it
-            m.d.comb += port.ready.eq(~refused)
-            # What a refused port asks for counts as taken: the grants of all ports are then found at once
+            m.d.comb += port.ready.eq(~self._refused(name, asks, taken))
+            # The request of a refused port counts as granted, so that the grants of all ports are computed in parallel
             # instead of one after another, which would be the longest path of the machine.
             taken = [asks[h] | taken[h] for h in range(2)]
             asked[name] = asks
         return asked
 
+    def _refused(self, name: str, asks: tuple[Signal, ...], taken: list[Value]) -> Value:
+        """Condition that a port is not served.
+
+        Parameters
+        ----------
+        name : str
+            Name of the port.
+        asks, taken : sequence
+            Banks requested by it and by ports before it, of the even and of the odd half.
+        """
+        return Cat(asks[h] & taken[h] for h in range(2)).any()
+
     def _steer_reads(
         self, m: Module, ram: Ram, accesses: dict[str, SpAccess], asked: dict, half: int, bank: int
     ) -> None:
-        """Address of one memory: that of the first port which asks for it; the others are refused."""
+        """Address of one memory: that of the first port that requests it; the others are refused."""
         *first, last = accesses
         address: Value = accesses[last].word[half]
         for name in reversed(first):
@@ -194,3 +360,15 @@ class Scratchpad(wiring.Component):
                 total = partial
             counts.append(Cat(total, Const(0, width * (SP_BANKS_MAX - banks))))
         m.d.comb += self.events.as_value().eq(Cat(counts))
+
+
+class PipelinedScratchpad(Scratchpad):
+    """`Scratchpad` that refuses LOAD's write during every write of FUSE, whatever their banks: LOAD has more logic
+    behind its `ready`.
+
+    Latency, throughput: as `Scratchpad`, except for LOAD's writes.
+    Parameters, members: as `Scratchpad`.
+    """
+
+    def _refused(self, name: str, asks: tuple[Signal, ...], taken: list[Value]) -> Value:
+        return self.fuse_write.waits if name == "load_write" else super()._refused(name, asks, taken)

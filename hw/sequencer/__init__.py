@@ -1,1 +1,1 @@
-"""The control side: ring, dispatch, instruction fetch and execution, bounds, semaphores, traps, live loading."""
+"""The sequencer: instruction fetch, decode and execution, hardware loops, calls, command issue, semaphores."""

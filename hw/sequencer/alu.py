@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, s
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 
 
 class Alu(wiring.Component):
@@ -17,9 +17,9 @@ class Alu(wiring.Component):
     Members
     -------
     op : In
-        MicroOp.
+        Operation to execute (MicroOp).
     a, b, imm : In
-        Operands.
+        Operands of the instruction.
     product : In
         Low half of a * (b + imm), used by MUL.
     second : Out
@@ -29,7 +29,7 @@ class Alu(wiring.Component):
     sum : Out
         a + b + imm, the value SET and TAG write.
     taken : Out
-        Whether a branch of this operation is taken.
+        Set if a branch of this operation is taken.
     """
 
     op: In(6)
@@ -86,7 +86,7 @@ class Alu(wiring.Component):
         return m
 
     def _branch(self, m: Module) -> None:
-        """Whether a branch is taken."""
+        """Condition that a branch is taken."""
         branch_less, branch_less_unsigned, branch_equal = self._compare(m)
         with m.Switch(self.op):
             for op, value in (

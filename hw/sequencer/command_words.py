@@ -1,20 +1,20 @@
-"""Commands as words: how fields travel to a unit that does not get its commands whole."""
+"""Commands as words: sends the fields of a command to its unit one by one."""
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.checker.values import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.layouts import CLEAR_WORD, DERIVED, END_WORD, WORD_LAYOUT
-from hw.memory.ram import Ram
-from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT
+from hw.lib.ram import Ram
 
 
 class CommandWords(wiring.Component):
-    """Sends what changed in a unit's fields since its last command, then the derived increments, then an end.
+    """Sends the fields of a unit that changed since its last command, then the derived increments, then an end.
 
-    A unit keeps its fields from command to command, so that only those travel that were written since. The wires to
+    A unit holds its fields from command to command, so that only those written since are sent. The wires to
     the units are those of one word.
 
     Latency: the first word comes two cycles after `start` if fields have to return to their defaults, the first field
@@ -24,19 +24,19 @@ class CommandWords(wiring.Component):
     Members
     -------
     w_en, w_field, w_data, clear : In
-        As `ConfigRegisters` has them.
+        Writes and clears of fields, as for `ConfigRegisters`.
     start, unit : In
-        Sends; `unit` stays unchanged until `sent`, and no field of it is written.
+        Start sending; `unit` and its fields stay unchanged until `sent`.
     passed, increments : In
         The command is legal and these are its increments.
     stop : In
-        Gives up.
+        Abandon the command.
     valid : Out
         Mask of the unit that `word` is for.
     word : Out
-        What goes to its queue, which has room always.
+        Word for the unit's queue, which always has room.
     sent : Out
-        All words are on their way; until the next `start`.
+        All words were sent; until the next `start`.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class CommandWords(wiring.Component):
         return m
 
     def _changes(self, m: Module) -> tuple[list[Signal], list[Signal]]:
-        """Fields of each unit that were written since its last command, and whether all had been cleared before."""
+        """Fields of each unit that were written since its last command, and a flag that all had been cleared before."""
         changed, cleared = [], []
         for unit in Unit:
             name = unit.name.lower()
@@ -101,7 +101,7 @@ class CommandWords(wiring.Component):
         return changed, cleared
 
     def _fields(self, m: Module, changed: list[Signal], word: data.View, present: Signal) -> Signal:
-        """Words of the changed fields; returns whether all are out."""
+        """Words of the changed fields; returns a flag that all were sent."""
         most = max(len(fields) for fields in UNIT_FIELDS)
         m.submodules.values = values = Ram(width=32, depth=len(Unit) << FIELD_INDEX_BITS, exclusive=True)
         m.d.comb += [

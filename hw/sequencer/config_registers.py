@@ -1,26 +1,12 @@
 """Configuration registers of the units."""
 
 from amaranth.hdl import Elaboratable, Module, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.layouts import field_layout
-
-
-def config_layout(unit: Unit) -> data.StructLayout:
-    """All fields of a unit, in the order (and so at the offsets) that its command has."""
-    return data.StructLayout({f.name: field_layout(unit, f.name, f) for f in UNIT_FIELDS[unit]})
-
-
-def default_word(unit: Unit) -> int:
-    """Bits of a unit's fields at the start of a program."""
-    word, offset = 0, 0
-    for field in UNIT_FIELDS[unit]:
-        word |= (field.default & ((1 << field.width) - 1)) << offset
-        offset += field.width
-    return word
+from hw.layouts import config_layout, default_word
 
 
 class UnitRegisters(wiring.Component):
@@ -31,7 +17,7 @@ class UnitRegisters(wiring.Component):
     Parameters
     ----------
     unit : Unit
-        Whose fields.
+        Unit that the fields belong to.
 
     Members
     -------
@@ -40,7 +26,7 @@ class UnitRegisters(wiring.Component):
     clear : In
         All fields return to their defaults.
     fields : Out
-        Current values.
+        Current values of the unit's fields.
     """
 
     def __init__(self, unit: Unit):
@@ -83,7 +69,7 @@ class ConfigRegisters(wiring.Component):
     clear : In
         Mask of the units whose fields return to their defaults.
     load, matrix, fuse, store : Out
-        Current fields.
+        Current fields of each unit.
     """
 
     def __init__(self) -> None:

@@ -1,29 +1,32 @@
-"""Sequencer core: runs one micro-program at a time."""
+"""Sequencer core: runs one micro-program at a time; the connections of its stages, stacks and CommandIssue."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
-from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.layouts import WORD_LAYOUT, command_stream
-from hw.registers import register
-from hw.sequencer.core_connect import connect_frames, connect_issue, count_steps
-from hw.sequencer.core_execute import Execute
-from hw.sequencer.core_fetch import Fetch
-from hw.sequencer.core_flow import advance, redirection
-from hw.sequencer.core_layouts import FRAME_LAYOUT
-from hw.sequencer.core_read import OperandRead
-from hw.sequencer.issue import Issue
-from hw.sequencer.layouts import (
+from hw.isa.micro_instruction import ISSUE_D
+from hw.layouts import (
     PC_BITS,
     SEGMENT_LAYOUT,
     START_LAYOUT,
     STATISTICS_LAYOUT,
     TRAP_LAYOUT,
+    WORD_LAYOUT,
+    command_stream,
     limit_ports,
     windows_layout,
 )
+from hw.lib.pipeline import optional_register, pipeline_domain
+from hw.sequencer.call_stack import CallStack
+from hw.sequencer.decode import Decode, PipelinedDecode
+from hw.sequencer.execute import Execute
+from hw.sequencer.execute_pipelined import PipelinedExecute
+from hw.sequencer.fetch import Fetch, PipelinedFetch
+from hw.sequencer.issue import CommandIssue, command_issue
+from hw.sequencer.layouts import COUNTER_BITS, FRAME_LAYOUT
+from hw.sequencer.loop_stack import LoopStack, PipelinedLoopStack
 
 #: Counter events.
 PULSES = (
@@ -43,14 +46,14 @@ class Core(wiring.Component):
 
     Latency: the first instruction executes 4 cycles after `start` is taken; `halted` comes one cycle after
     HALT executed. Throughput: one instruction a cycle; a taken branch, call or loop entry costs 3 cycles
-    more, RET, CALLP and a loop without trips 4, MUL 2, a second macro operand in one instruction 1; going
-    round a hardware loop costs nothing; ISSUE takes one cycle more than BoundsChecker's latency and the wait
+    more, RET, CALLP and a loop without trips 4, MUL 2, a second macro operand in one instruction 1; an
+    iteration of a hardware loop costs nothing; ISSUE takes one cycle more than ParallelChecker's latency and the wait
     for a full queue. With `pipelined` an instruction takes four cycles.
 
     Parameters
     ----------
     config : MlaConfig
-        Machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -71,7 +74,7 @@ class Core(wiring.Component):
     stop : In
         Nothing executes from the next cycle on until `clear`.
     step_limit, windows : In, limit : Out
-        Host registers, and which limit of a window is asked for.
+        Host registers, and the number of the window limit that is requested.
     load, matrix, fuse, store : Out
         Checked commands; an offer is withdrawn only by `clear` and the cycle after `stop`.
     word_valid, word : Out
@@ -81,15 +84,15 @@ class Core(wiring.Component):
     unit_idle : In
         Units with nothing queued or running.
     tag_hold : In
-        TAG waits: the counters have not yet put the last tag's sums away.
+        TAG waits: the counters have not yet stored the last tag's sums.
     blocked, blocked_pc : Out
         Waiting in WAIT, FENCE or for a full queue.
     statistics : In
         Values of the statistics selectors.
     running, tag, macro, pc, segment : Out
-        State: what runs, and the instruction that executes.
+        State of the program that runs and its instruction that executes.
     micro_*, fetch_stalls, queue_stalls, sync_stalls : Out
-        Counter events.
+        Events of the sequencer's counters.
     """
 
     def __init__(self, config: MlaConfig):
@@ -112,7 +115,7 @@ class Core(wiring.Component):
                 "stop": In(1),
                 "step_limit": In(32),
                 "windows": In(windows_layout(config)),
-                **limit_ports(config, asks=True),
+                **limit_ports(config, requests=True),
                 **{u.name.lower(): Out(command_stream(u)) for u in Unit},
                 "word_valid": Out(len(Unit)),
                 "word": Out(WORD_LAYOUT),
@@ -134,15 +137,16 @@ class Core(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.fetch = fetch = Fetch(self.config)
-        m.submodules.read = read = OperandRead(self.config)
-        m.submodules.execute = execute = Execute(self.config)
-        m.submodules.issue = issue = Issue(self.config)
+        config = self.config
+        m.submodules.fetch = fetch = config.variant(Fetch, PipelinedFetch)()
+        m.submodules.read = read = config.variant(Decode, PipelinedDecode)(config)
+        m.submodules.execute = execute = config.variant(Execute, PipelinedExecute)(config)
+        m.submodules.issue = issue = command_issue(config)
         started, active, frozen, flush = Signal(), Signal(), Signal(), Signal()
         frame, operands = Signal(FRAME_LAYOUT), Signal(6)
         boot, ended = self._life(m, execute, started, active, frozen, operands)
-        redirect, target = redirection(m, execute, self.clear)
-        present, passed = advance(m, execute, read.ready_valid & ~redirect)
+        redirect, target = execute.register_redirect(m, self.clear)
+        present, passed = execute.advance(m, read.ready_valid & ~redirect)
         m.d.comb += [
             flush.eq(self.clear | started | redirect | ended),
             fetch.redirect.eq(boot | redirect),
@@ -151,9 +155,7 @@ class Core(wiring.Component):
             fetch.take.eq(read.take),
             self.fetch_addr.eq(fetch.fetch_addr),
             self.fetch_en.eq(fetch.fetch_en),
-            read.word.eq(
-                register(m, "fetched", self.fetch_data) if self.config.pipelined else self.fetch_data
-            ),
+            read.word.eq(optional_register(m, "fetched", self.fetch_data, config.pipelined)),
             read.pc.eq(fetch.pc),
             read.valid.eq(fetch.valid),
             read.flush.eq(flush),
@@ -164,8 +166,7 @@ class Core(wiring.Component):
             read.operand_data.eq(self.operand_data),
             read.statistics.eq(self.statistics),
             read.tag.eq(Mux(execute.set_tag, execute.total, self.tag)),
-            # With `pipelined` a result is in its register before the next instruction reads.
-            read.w_en.eq(0 if self.config.pipelined else execute.valid & read.instruction.scalar),
+            read.w_en.eq(execute.forwards(read.instruction)),
             read.w_addr.eq(read.instruction.d),
             read.w_data.eq(execute.result),
             read.commit.eq(execute.finish_scalar),
@@ -229,7 +230,7 @@ class Core(wiring.Component):
         return boot & active, ended
 
     def _report(
-        self, m: Module, execute: Execute, issue: Issue, x: Value, frame: Value, active: Signal
+        self, m: Module, execute: Execute, issue: CommandIssue, x: Value, frame: Value, active: Signal
     ) -> None:
         """State and events for the outside."""
         m.d.comb += [
@@ -245,3 +246,124 @@ class Core(wiring.Component):
                 for name in ("scalar", "config", "issue", "control", "sync")
             ),
         ]
+
+
+def connect_frames(
+    m: Module, core: wiring.Component, fetch: Fetch, execute: Execute, frame: data.View, started: Value
+) -> None:
+    """Running segment, callers, loops."""
+    m.submodules.calls = calls = CallStack(core.config)
+    loop_stack = core.config.variant(LoopStack, PipelinedLoopStack)
+    m.submodules.loops = loops = loop_stack(core.config, width=COUNTER_BITS)
+    late = pipeline_domain(m, core.config.pipelined)
+    late += [
+        loops.step.eq(execute.step),
+        loops.push.eq(execute.push_loop),
+        loops.push_start.eq(execute.instruction.following),
+        loops.push_last.eq(execute.instruction.arrive),
+        loops.push_trips.eq(execute.total),
+        loops.pop.eq(execute.pop_loop),
+        loops.call.eq(execute.call),
+    ]
+    begin, x = core.start.p, execute.instruction
+    with m.If(started):
+        m.d.sync += [
+            frame.segment.eq(begin.segment),
+            frame.base.eq(begin.base),
+            frame.limit.eq(begin.base + begin.length),
+        ]
+    with m.Elif(execute.enter):
+        m.d.sync += frame.eq(execute.callee)
+    with m.Elif(execute.ret):
+        m.d.sync += frame.eq(calls.top.frame)
+    m.d.comb += [
+        calls.clear.eq(started),
+        calls.push.eq(execute.call),
+        calls.pop.eq(execute.ret),
+        calls.entry.frame.eq(frame),
+        calls.entry.pc.eq(x.pc),
+        calls.entry.loop_depth.eq(loops.depth),
+        calls.entry.loop_frame.eq(loops.frame),
+        execute.calls_empty.eq(calls.empty),
+        execute.calls_full.eq(calls.full),
+        execute.return_pc.eq(calls.top.pc),
+        loops.clear.eq(started),
+        loops.fetch_pc.eq(fetch.pc),
+        loops.fetch_step.eq(fetch.step),
+        fetch.loop_back.eq(loops.fetch_back),
+        fetch.loop_start.eq(loops.fetch_start),
+        loops.pc.eq(execute.arrive),
+        loops.redirect.eq(fetch.redirect),
+        execute.back.eq(loops.back),
+        execute.back_start.eq(loops.back_start),
+        loops.ret.eq(execute.return_loops),
+        loops.ret_depth.eq(calls.top.loop_depth),
+        loops.ret_frame.eq(calls.top.loop_frame),
+        execute.loops_full.eq(loops.depth == core.config.loop_depth),
+        execute.loops_empty.eq(loops.depth == loops.frame),
+        core.seg_index.eq(x.d),
+        execute.segment.eq(core.seg_info),
+        core.segment.eq(frame.segment),
+        core.in_use.eq(
+            Mux(
+                core.running | core.trap.valid,
+                calls.in_use | (1 << frame.segment[: (core.config.segments - 1).bit_length()]),
+                0,
+            )
+        ),
+    ]
+
+
+def connect_issue(
+    m: Module,
+    core: wiring.Component,
+    execute: Execute,
+    issue: CommandIssue,
+    started: Value,
+    frozen: Value,
+) -> None:
+    """Fields of commands and the issue block."""
+    x = execute.instruction
+    d, unit_bits = ISSUE_D.offset("signal_seq"), 2
+    registers = issue.make_registers()
+    # With `pipelined` a field is written a cycle later, long before a command can be issued.
+    domain = pipeline_domain(m, core.config.pipelined)
+    domain += [
+        registers.w_en.eq(execute.set_field),
+        registers.w_field.eq(x.d),
+        registers.w_data.eq(execute.total),
+        registers.clear.eq(Mux(started, 0b1111, Mux(execute.clear_fields, 1 << x.d[:unit_bits], 0))),
+    ]
+    m.d.comb += [
+        issue.unit.eq(x.d[:unit_bits]),
+        issue.windows.eq(core.windows),
+        issue.clear.eq(core.clear | frozen),
+        issue.meta.wait.eq(x.imm[:16]),
+        issue.meta.signal.eq(Cat(x.imm[16:], x.d[d : d + 4])),
+        issue.meta.tag.eq(core.tag),
+        issue.meta.macro.eq(core.macro),
+        issue.mul.eq(execute.multiply),
+        issue.mul_a.eq(x.a),
+        issue.mul_b.eq(execute.second),
+        execute.product.eq(issue.mul_product),
+    ]
+    issue.connect_execute(m, execute)
+    for unit in Unit:
+        name = unit.name.lower()
+        connect(m, getattr(issue, name), flipped(getattr(core, name)))
+    issue.connect_fields(m, core, registers)
+
+
+def count_steps(m: Module, core: wiring.Component, execute: Execute, started: Value) -> None:
+    """Counts instructions against the limit; the comparison has a separate cycle and does not wait for the
+    decision whether this cycle's instruction counts.
+    """
+    excess, hit = Signal(33), Signal()
+    reached, short_of_one = ~excess[32], excess.all()
+    m.d.comb += [excess.eq(core.steps - core.step_limit), execute.limit_hit.eq(hit)]
+    with m.If(started):
+        m.d.sync += [core.steps.eq(0), hit.eq(0)]
+    with m.Else():
+        m.d.sync += hit.eq((core.step_limit != 0) & (reached | (short_of_one & execute.finish)))
+        with m.If(execute.finish):
+            m.d.sync += core.steps.eq(core.steps + 1)

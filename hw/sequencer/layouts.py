@@ -1,101 +1,102 @@
-"""Layouts and port signatures of the sequencer."""
+"""Payloads between the stages of the sequencer core."""
 
-from amaranth.lib import data, wiring
-from amaranth.lib.wiring import In, Out
+from enum import IntEnum
+
+from amaranth.hdl import Cat, Value
+from amaranth.lib import data
 
 from hw.config import MlaConfig
+from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
+from hw.isa.enums import Unit
+from hw.layouts import PC_BITS
 
-#: Bits of a word address in the instruction store, and of a length.
-PC_BITS = 14
+#: Program counters inside the core: absolute word in the instruction store, and in the top bit that the
+#: target of a branch was no word a segment can have.
+COUNTER_BITS = PC_BITS + 2
+OUT_BIT = COUNTER_BITS - 1
 
-#: One program to run.
-START_LAYOUT = data.StructLayout(
+
+class Fault(IntEnum):
+    """Fault of an instruction that is detected before it executes."""
+
+    NONE = 0
+    PC_RANGE = 1
+    ILLEGAL = 2
+    BAD_OPERAND = 3
+
+
+class InstructionKind(IntEnum):
+    """Operation of the execute stage, encoded in few bits because all its decisions depend on them."""
+
+    SCALAR = 0  # all other instructions except MUL
+    BRANCH = 1
+    SET = 2
+    CLEAR = 3
+    HALT = 4
+    TRAP = 5
+    MUL = 6
+    TAG = 7
+    WAIT = 8
+    FENCE = 9
+    ISSUE = 10
+    LOOP = 11
+    BREAK = 12
+    CALL = 13
+    CALLP = 14
+    RET = 15
+
+
+#: Kinds that complete as soon as they may execute.
+PLAIN = (
+    InstructionKind.SCALAR,
+    InstructionKind.BRANCH,
+    InstructionKind.SET,
+    InstructionKind.CLEAR,
+    InstructionKind.HALT,
+)
+
+#: An instruction with its operands.
+EXECUTE_LAYOUT = data.StructLayout(
     {
-        "segment": 8,
-        "base": PC_BITS,  # first word in the instruction store
-        "length": PC_BITS,
-        "tag": 6,
-        "macro": 32,  # number of the macro-instruction since reset
-        "operands": 6,  # operands the macro-instruction has
+        "op": 6,
+        "d": 10,
+        "a": 32,
+        "b": 32,
+        "imm": 32,  # of LOOP: the immediate count alone
+        "target": COUNTER_BITS,
+        "pc": COUNTER_BITS,
+        "following": COUNTER_BITS,  # pc + 1
+        "arrive": COUNTER_BITS,  # pc, of LOOP: the loop's last word
+        "backward": 1,  # the target is not beyond `following`
+        "fault": Fault.BAD_OPERAND.bit_length(),
+        "selector": 8,  # the bad one
+        "scalar": 1,
+        "config": 1,
+        "issue": 1,
+        "sync": 1,
+        "kind": InstructionKind.RET.bit_length(),
+        "plain": 1,
     }
 )
 
-#: What the core asks about a segment.
-SEGMENT_LAYOUT = data.StructLayout({"valid": 1, "pinned": 1, "base": PC_BITS, "length": PC_BITS})
-
-#: Trap record.
-TRAP_LAYOUT = data.StructLayout(
-    {
-        "valid": 1,
-        "cause": 5,
-        "pc": PC_BITS,
-        "segment": 8,
-        "tag": 6,
-        "macro": 32,
-        "address": 32,
-    }
-)
-
-#: Values of the statistics selectors that come from outside the core.
-STATISTICS_LAYOUT = data.StructLayout(
-    {
-        "fuse_rows": 32,
-        "fuse_zeros": 32,
-        "fuse_min": 32,
-        "fuse_max": 32,
-        "matrix_zeros": 32,
-        "cycle": 32,
-    }
-)
-
-#: DRAM protection window; `perm` bit 0 is read, bit 1 write.
-WINDOW_LAYOUT = data.StructLayout({"base": 32, "last": 32, "perm": 2})
+#: Part of the instruction store a program runs in; `limit` is the first word beyond.
+FRAME_LAYOUT = data.StructLayout({"segment": 8, "base": PC_BITS, "limit": PC_BITS + 1})
 
 
-#: Bits of the number of a window's limit: window << 1, plus 1 for its last byte.
-LIMIT_BITS = 4
+def return_layout(config: MlaConfig) -> data.StructLayout:
+    """Layout of the state that a call saves."""
+    count = range(config.loop_depth + 1)
+    return data.StructLayout(
+        {
+            "frame": FRAME_LAYOUT,
+            "pc": COUNTER_BITS,
+            "loop_depth": count,
+            "loop_frame": count,
+        }
+    )
 
 
-def windows_layout(config: MlaConfig) -> data.Layout:
-    """All protection windows of a machine; with `serial_commands` who may access each, and the limit asked for."""
-    if config.serial_commands:
-        return data.StructLayout({"perm": data.ArrayLayout(2, config.windows), "limit": 32})
-    return data.ArrayLayout(WINDOW_LAYOUT, config.windows)
-
-
-def limit_ports(config: MlaConfig, *, asks: bool) -> dict[str, wiring.Member]:
-    """Number of the limit that is asked for, if limits are; the answer comes two cycles later."""
-    return {"limit": (Out if asks else In)(LIMIT_BITS)} if config.serial_commands else {}
-
-
-class SemaphorePort(wiring.Signature):
-    """One unit's access to the semaphores, seen from its command queue.
-
-    Consumer masks (`available`, `take`) are indexed producer << 2 | index, producer masks (`room`, `owe`,
-    `give`) consumer << 2 | index, the sequencer being consumer 4.
-
-    Members
-    -------
-    available : In
-        Semaphores this unit can take a token from.
-    room : In
-        Semaphores this unit may promise another signal to.
-    take, owe : Out
-        Tokens taken and signals promised by the command that starts in this cycle.
-    give : Out
-        Signals of the command that retires in this cycle.
-    step : Out
-        Up at least when any of these three is not 0: known sooner than they are.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            {
-                "available": In(16),
-                "room": In(20),
-                "take": Out(16),
-                "owe": Out(20),
-                "give": Out(20),
-                "step": Out(1),
-            }
-        )
+def field_exists(number: Value) -> Value:
+    """Condition that a field number names a field."""
+    index, unit = number[:FIELD_INDEX_BITS], number[FIELD_INDEX_BITS:]
+    return Cat(*((unit == int(u)) & (index < len(UNIT_FIELDS[u])) for u in Unit)).any()

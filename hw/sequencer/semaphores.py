@@ -5,8 +5,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
-from hw.registers import domain_of
-from hw.sequencer.layouts import SemaphorePort
+from hw.layouts import SemaphorePort
+from hw.lib.pipeline import pipeline_domain
 
 _PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
 _COUNTERS = len(Unit) * _PER_PRODUCER
@@ -14,10 +14,10 @@ _BITS = SEMAPHORE_MAX.bit_length()
 
 
 class PlaneCounters(wiring.Component):
-    """Many counters side by side, kept as bit planes so that one wide operation steps them all.
+    """Vector of counters, stored as bit planes so that one wide operation steps them all.
 
     Latency: a step is visible in the next cycle. Throughput: every counter may step each cycle. A counter
-    told to go both ways keeps its value; the user never steps a full one up nor an empty one down.
+    stepped in both directions does not change; a full one must not be stepped up nor an empty one down.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class PlaneCounters(wiring.Component):
     Members
     -------
     step : In
-        Some counter may step: what `up` and `down` decode is too late to switch all the counters' clocks.
+        A counter may step: `up` and `down` are decoded too late to enable the clocks of all counters.
     up, down : In
         Counters to step; 0 without `step`.
     clear : In
@@ -62,7 +62,7 @@ class PlaneCounters(wiring.Component):
         with m.If(self.clear | self.step):
             for k, plane in enumerate(self.planes):
                 m.d.sync += plane.eq(Mux(self.clear, 0, plane ^ moves))
-                # A carry passes ones on the way up, a borrow zeros on the way down.
+                # A carry propagates through ones, a borrow through zeros.
                 onward = Signal(self.up.shape(), name=f"moves{k + 1}")
                 m.d.comb += onward.eq(moves & ~(plane ^ self.up))
                 moves = onward
@@ -72,18 +72,18 @@ class PlaneCounters(wiring.Component):
 
 
 class Semaphores(wiring.Component):
-    """Four semaphores for each (producer unit, consumer) pair, with the signals started commands still owe.
+    """Four semaphores for each (producer unit, consumer) pair, and reservations for signals of started commands.
 
-    Beside each count a second counter holds count plus owed signals, so that a command only starts when its
+    A second counter of each semaphore holds its count plus reserved signals, so that a command only starts when its
     signals will fit.
 
-    Latency: takes, promises and signals are visible in the next cycle, with `pipelined` a cycle later. Throughput:
+    Latency: takes, reservations and signals are visible in the next cycle, with `pipelined` a cycle later. Throughput:
     all ports every cycle.
 
     Parameters
     ----------
     pipelined : int
-        1: what comes goes through a register first.
+        1: inputs are registered first.
 
     Members
     -------
@@ -94,12 +94,12 @@ class Semaphores(wiring.Component):
     seq_take : In
         Takes a token of each semaphore in the mask.
     clear : In
-        Empties all semaphores and forgets all promises.
+        Set all semaphores to 0 and drop all reservations.
 
     Attributes
     ----------
     counts, reserved : PlaneCounters
-        Tokens; tokens and promised signals. Index: producer, then consumer, then semaphore.
+        Tokens; tokens and reserved signals. Index: producer, then consumer, then semaphore.
     """
 
     units: In(SemaphorePort()).array(len(Unit))
@@ -119,7 +119,7 @@ class Semaphores(wiring.Component):
         m.submodules.reserved = reserved = self.reserved
         taken, step = Signal(_COUNTERS), Signal()
         takes = [*(self.units[u].take for u in Unit), self.seq_take]
-        domain = domain_of(m, self._pipelined)
+        domain = pipeline_domain(m, self._pipelined)
         domain += [
             taken.eq(
                 Cat(take.word_select(producer, SEMAPHORES_PER_PAIR) for producer in Unit for take in takes)
@@ -146,6 +146,6 @@ class Semaphores(wiring.Component):
 
     @staticmethod
     def _tokens(nonzero: Signal, consumer: int) -> Cat:
-        """The consumer's part of a mask over all semaphores."""
+        """Bits of one consumer in a mask of all semaphores."""
         offsets = [producer * _PER_PRODUCER + consumer * SEMAPHORES_PER_PAIR for producer in Unit]
         return Cat(nonzero[offset : offset + SEMAPHORES_PER_PAIR] for offset in offsets)

@@ -6,24 +6,17 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse import pipeline
+from hw.fuse.address_generator import PipelinedPointWalker, PointWalker
 from hw.fuse.decoder import Decoder
-from hw.fuse.inside import Inside
-from hw.fuse.issue import Issue
+from hw.fuse.in_flight import InFlightCommands
 from hw.fuse.layouts import CREDITS, control_write, controls
 from hw.fuse.pipeline import STAGES, Pipeline
+from hw.fuse.point_issue import PipelinedPointIssue, PointIssue
 from hw.fuse.statistics import Statistics
-from hw.fuse.walker import Walker
-from hw.fuse.writer import Writer
+from hw.fuse.writer import PipelinedWriter, Writer
 from hw.isa.enums import Unit
-from hw.layouts import (
-    AccReadPort,
-    AccWritePort,
-    SlotWritePort,
-    SpReadPort,
-    SpWritePort,
-    command_stream,
-    event_layout,
-)
+from hw.layouts import command_stream, event_layout
+from hw.memory.ports import AccReadPort, AccWritePort, SlotWritePort, SpReadPort, SpWritePort
 
 
 class FuseUnit(wiring.Component):
@@ -39,7 +32,7 @@ class FuseUnit(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -50,7 +43,7 @@ class FuseUnit(wiring.Component):
     rows, zeros, min, max : Out(32)
         Statistics of the last finished command.
     sp_read, sp_write, acc_read, acc_write : Out
-        Memory ports.
+        Ports of scratchpad and accumulator.
     slot_write : In
         Writes of parameter slots and tables.
     events, out_events : Out
@@ -85,12 +78,12 @@ class FuseUnit(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
-        m.submodules.walker = self._walker = Walker(config)
-        m.submodules.issue = self._issue = Issue(config)
+        m.submodules.walker = self._walker = config.variant(PointWalker, PipelinedPointWalker)(config)
+        m.submodules.issue = self._issue = config.variant(PointIssue, PipelinedPointIssue)(config)
         self._pipeline = Pipeline(config)
         self._moving = Signal()
         m.submodules.pipeline = EnableInserter(self._moving)(self._pipeline)
-        m.submodules.writer = self._writer = Writer(config)
+        m.submodules.writer = self._writer = config.variant(Writer, PipelinedWriter)(config)
         m.submodules.statistics = self._statistics = Statistics(config)
         self._commands(m)
         self._points(m)
@@ -114,8 +107,8 @@ class FuseUnit(wiring.Component):
                 held.control.eq(getattr(decoder, kind)),
             ]
             m.d.comb += target.eq(held)
-        m.submodules.inside = inside = Inside()
-        # The pipeline stands still while no command is inside: it holds nothing then, and that saves energy
+        m.submodules.inside = inside = InFlightCommands()
+        # The pipeline is disabled while it holds no command, which saves energy
         # (and simulation time). Writes of slots pass through it at any time.
         m.d.sync += self._moving.eq(walker.load | inside.active | self.slot_write.valid)
         adding = Signal()

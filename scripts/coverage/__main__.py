@@ -1,22 +1,22 @@
-"""Report of what the tests reached of the hardware: `python -m scripts.coverage DIR`, filled by `--hw-coverage DIR`."""
+"""Prints the coverage of the hardware: `python -m scripts.coverage DIR`, for a folder of `pytest --hw-coverage DIR`."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
-from compiler.cli.output import write_output
+from compiler.util.files import write_output
 from hw.errors import MlaError
 from scripts.coverage.merge import merge
-from scripts.coverage.reasons import read_reasons
 from scripts.coverage.report import Report
 from scripts.coverage.sources import ROOT
+from scripts.coverage.waivers import read_reasons
 
 REASONS = ROOT / "tests" / "soak" / "unreached.toml"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the report; status 0 if all is well, 1 if not, 2 for bad input."""
+    """Print the report; status 1 if it has failures, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m scripts.coverage", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="what pytest --hw-coverage filled")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as a document")

@@ -1,4 +1,4 @@
-"""Verilator's coverage data: what it counted, read, added up and written.
+"""Reading, adding and writing of Verilator's coverage data.
 
 A line is `C '<key><value>...' count`: each key follows the byte 1 and its value the byte 2.
 """
@@ -16,20 +16,20 @@ _HEAD = "# SystemC::Coverage-3\n"
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """One thing that Verilator counts.
+    """Coverage point of Verilator.
 
     Parameters
     ----------
     line, column : int
-        Where in the Verilog, from 1.
+        Position in the Verilog text, counted from 1.
     page : str
-        `v_line` or `v_branch`.
+        Type of coverage, `v_line` or `v_branch`.
     kind : str
-        block, case, if, elsif, else, cond_then, cond_else.
+        Kind of the point: block, case, if, elsif, else, cond_then or cond_else.
     module : str
-        The Verilog module.
+        Name of the Verilog module.
     lines : str
-        The Verilog lines that run when the point counts, as "3-4,6"; empty for an `else` without a body.
+        Verilog lines that are executed when the point counts, as "3-4,6"; empty for an `else` without a body.
     """
 
     line: int
@@ -41,7 +41,7 @@ class Point:
 
 
 def read_counts(path: Path) -> Counter[Point]:
-    """Counts of the chip's points in one data file; instances of a module are added up.
+    """Read the counts of the chip's points from a data file; instances of a module are added up.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def read_counts(path: Path) -> Counter[Point]:
 
 
 def _point(line: str) -> tuple[Point, int] | None:
-    """Point and count of a line of data; None for what is not the chip."""
+    """Parse the point and count of a line of data; None if it is not part of the chip."""
     start, keys, count = line[:3], *line[3:].rsplit("' ", 1)
     if start != "C '":
         raise ValueError("no count")
@@ -79,7 +79,7 @@ def _point(line: str) -> tuple[Point, int] | None:
 
 
 def write_counts(path: Path, counts: Counter[Point]) -> None:
-    """Write counts as Verilator would; the file is complete at every moment at which it is there."""
+    """Write counts in Verilator's format; the file is replaced atomically."""
     part = path.with_name(path.name + ".part")
     part.write_text(_HEAD + "".join(_lines(counts)))
     part.replace(path)
@@ -88,8 +88,12 @@ def write_counts(path: Path, counts: Counter[Point]) -> None:
 def _lines(counts: Counter[Point]) -> Iterator[str]:
     for point in sorted(counts):
         values = {
-            "f": CHIP, "l": point.line, "n": point.column, "page": f"{point.page}/{point.module}",
-            "o": point.kind, "S": point.lines,
-        }  # fmt: skip
+            "f": CHIP,
+            "l": point.line,
+            "n": point.column,
+            "page": f"{point.page}/{point.module}",
+            "o": point.kind,
+            "S": point.lines,
+        }
         keys = "".join(f"\x01{key}\x02{value}" for key, value in values.items() if value != "")
         yield f"C '{keys}' {counts[point]}\n"

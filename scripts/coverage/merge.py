@@ -1,4 +1,4 @@
-"""One set of points from the counts of many chips and processes."""
+"""Merging of the counts of many chips and processes into one set of points."""
 
 import re
 from collections import Counter
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from hw.errors import InputError
 from scripts.coverage.counts import Point, read_counts
-from scripts.coverage.places import WRITER, Place, Places
+from scripts.coverage.source_map import WRITER, Place, Places
 
 
 @dataclass(frozen=True, order=True)
 class Spot:
-    """A point as all configurations know it.
+    """Coverage point independent of the configuration of the chip.
 
     Parameters
     ----------
@@ -21,12 +21,12 @@ class Spot:
     module : str
         Path of the instance, without the numbers that make it unique in one chip.
     page, kind : str
-        As in `Point`.
+        Type and kind of the point, as in `Point`.
     label : str
-        Of a case, its pattern.
+        Pattern of a case; empty for other points.
     ordinal : int
-        Which of those that are otherwise the same, in the order of the Verilog; memories and conditional operands
-        of one line count as one.
+        Index among otherwise equal points in the order of the Verilog; memories and conditional operands of one line
+        count as one.
     """
 
     place: Place
@@ -38,17 +38,17 @@ class Spot:
 
     @property
     def about(self) -> str:
-        """What of the line it is, in words that an explanation can look for."""
+        """Description of the point within its line, which the pattern of a waiver can match."""
         return " ".join(part for part in (self.module, self.kind, self.label) if part)
 
 
 def merge(folder: Path) -> dict[Spot, int]:
-    """Counts of all spots of the chips in a folder that `--hw-coverage` filled.
+    """Return the counts of all spots of the chips in a folder written by `--hw-coverage`.
 
     Raises
     ------
     InputError
-        There is nothing, or a chip's text is missing.
+        The folder is empty, or the Verilog text of a chip is missing.
     """
     data = sorted(folder.glob("*.dat"))
     if not data:
@@ -66,7 +66,7 @@ def merge(folder: Path) -> dict[Spot, int]:
 
 
 def spots(places: Places, counts: Counter[Point]) -> Counter[Spot]:
-    """Counts of one chip."""
+    """Return the counts of one chip by spot."""
     seen: Counter[tuple] = Counter()
     result: Counter[Spot] = Counter()
     for point in sorted(counts):

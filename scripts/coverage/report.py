@@ -1,4 +1,4 @@
-"""What the merged counts say: totals, a table by source file, the lines that nothing reached."""
+"""Coverage report of merged counts: totals, a table by source file, unreached lines."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scripts.coverage.merge import Spot
-from scripts.coverage.places import Place
-from scripts.coverage.reasons import Reason
+from scripts.coverage.source_map import Place
 from scripts.coverage.sources import source_line
+from scripts.coverage.waivers import Reason
 
 SCHEMA = 1
 GOAL = 95.0
@@ -21,19 +21,19 @@ PAGES = {"v_line": "line points", "v_branch": "branch points"}
 
 @dataclass
 class Share:
-    """So many of so many."""
+    """Number of reached points out of a total."""
 
     reached: int = 0
     points: int = 0
 
     def add(self, count: int) -> None:
-        """Count a point in."""
+        """Count a point."""
         self.points += 1
         self.reached += count > 0
 
     @property
     def percent(self) -> float:
-        """Percentage; nothing of nothing is all."""
+        """Percentage of reached points; 100 if there are none."""
         return 100 * self.reached / self.points if self.points else 100.0
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Share:
 
 @dataclass
 class Unreached:
-    """The spots of a line that nothing reached, and the explanations that cover them."""
+    """Unreached spots of a line, and the waivers that cover them."""
 
     place: Place
     points: int = 0
@@ -52,14 +52,14 @@ class Unreached:
 
 
 class Report:
-    """Counts against explanations.
+    """Comparison of counts with waivers.
 
     Parameters
     ----------
     counts : dict
-        From `merge`.
+        Counts returned by `merge`.
     reasons : list
-        From `read_reasons`.
+        Waivers returned by `read_reasons`.
     """
 
     def __init__(self, counts: dict[Spot, int], reasons: list[Reason]):
@@ -79,7 +79,7 @@ class Report:
         self.stale = [reason for reason in reasons if reason not in used]
 
     def _add(self, spot: Spot, reasons: list[Reason]) -> list[Reason]:
-        """Note a spot that nothing reached; returns what explains it."""
+        """Record an unreached spot; return the waivers that cover it."""
         entry = self.unreached.setdefault(spot.place, Unreached(spot.place))
         entry.spots.append(spot)
         mine = [reason for reason in reasons if reason.covers(spot)]
@@ -89,7 +89,7 @@ class Report:
         return mine
 
     def failures(self) -> list[str]:
-        """What is wrong, in words; nothing if all is well."""
+        """Return the failures as text; empty if there are none."""
         wrong = []
         for share, what in ((self.pages["v_line"], "the line points"), (self.total, "all points")):
             if share.percent < GOAL:
@@ -108,7 +108,7 @@ class Report:
         return wrong
 
     def lines(self) -> Iterator[str]:
-        """The report as text."""
+        """Yield the lines of the report."""
         for page, name in PAGES.items():
             yield f"{name:<14} {self.pages[page]}"
         yield f"{'all':<14} {self.total}"
@@ -121,7 +121,7 @@ class Report:
             yield from _entry_lines(entry)
 
     def json(self) -> dict[str, Any]:
-        """The report as a document."""
+        """Return the report as a JSON document."""
         shares = {**{page: self.pages[page] for page in PAGES}, "all": self.total}
         return {
             "schema_version": SCHEMA,

@@ -1,23 +1,23 @@
-"""The sources that places name: those of the hardware, and of Amaranth."""
+"""Access to the lines of the sources of the hardware and of Amaranth."""
 
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from scripts.coverage.places import Place
+from scripts.coverage.source_map import Place
 
 ROOT = Path(__file__).parents[2]
 
 
 def source_line(place: Place) -> str:
-    """Text of a line without its indentation; empty for what has none."""
+    """Return the text of a source line without its indentation; empty if there is none."""
     lines = source_lines(place.file)
     return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
 
 
 @cache
 def source_lines(file: str) -> list[str]:
-    """Lines of a file without their indentation; none if there is no such file."""
+    """Return the lines of a file without their indentation; empty if there is no such file."""
     path = ROOT / file
     spec = None if path.is_file() else find_spec("amaranth")
     if spec and spec.origin:

@@ -1,1 +1,1 @@
-"""The project's own networks: what trains, quantizes and stores them, and the results."""
+"""The project's own networks: training, quantization, export, and the resulting files."""

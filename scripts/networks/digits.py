@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, split once and for all."""
+"""scikit-learn's handwritten digits with a fixed split."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -10,14 +10,14 @@ MODEL = Path(__file__).parent / "digits_int8.onnx"
 
 
 class Digits(NamedTuple):
-    """One part of the images: int8 of shape N x 1 x 8 x 8 with values 0..16, and their labels 0..9."""
+    """Subset of the images: int8 of shape N x 1 x 8 x 8 with values 0..16, and their labels 0..9."""
 
     images: np.ndarray
     labels: np.ndarray
 
 
 def load_digits_split() -> tuple[Digits, Digits]:
-    """Images to train with, and 360 held-out ones; the same on every call, classes in proportion."""
+    """Return the training images and 360 held-out ones; a fixed, stratified split."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

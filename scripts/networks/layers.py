@@ -1,7 +1,7 @@
 """Layers of a convolutional network in numpy, with gradients: small networks need no framework.
 
-Tensors are float32, images N x H x W x C. A layer's `forward` remembers what its `backward` needs, so one
-`backward` follows each `forward`; it returns the gradient of the input and fills that of the parameters.
+Tensors are float32, images N x H x W x C. A layer's `forward` stores intermediate values for `backward`, so one
+`backward` follows each `forward`; it returns the gradient of the input and sets that of the parameters.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ class Parameter:
 
 
 class Layer(ABC):
-    """A differentiable function; `parameters` are what an optimizer changes."""
+    """Differentiable function; an optimizer updates its `parameters`."""
 
     def parameters(self) -> Iterator[Parameter]:
         """The trainable parameters."""
@@ -30,11 +30,11 @@ class Layer(ABC):
 
     @abstractmethod
     def forward(self, x: Array) -> Array:
-        """The layer's output."""
+        """Return the output of the layer."""
 
     @abstractmethod
     def backward(self, grad: Array) -> Array:
-        """Gradient of the input, given that of the output."""
+        """Return the gradient of the input, given that of the output."""
 
 
 class Conv3x3(Layer):
@@ -122,7 +122,7 @@ class MaxPool2x2(Layer):
         return out.reshape(n, h // 2, w // 2, c)
 
     def backward(self, grad: Array) -> Array:
-        """To the maximum, in equal shares where several are."""
+        """Pass the gradient to the maximum, in equal shares if there are several."""
         n, h, w, c = grad.shape
         return (self.share * grad.reshape(n, h, 1, w, 1, c)).reshape(n, 2 * h, 2 * w, c)
 
@@ -134,20 +134,20 @@ class Residual(Layer):
         self.inner = inner
 
     def parameters(self) -> Iterator[Parameter]:
-        """Those of the inner layer."""
+        """Parameters of the inner layer."""
         return self.inner.parameters()
 
     def forward(self, x: Array) -> Array:
-        """Add the input to what the inner layer makes of it."""
+        """Add the input to the output of the inner layer."""
         return x + self.inner.forward(x)
 
     def backward(self, grad: Array) -> Array:
-        """Both ways get the whole gradient."""
+        """Pass the whole gradient to both branches."""
         return grad + self.inner.backward(grad)
 
 
 def cross_entropy(logits: Array, labels: Array) -> tuple[float, Array]:
-    """Mean loss of softmax(logits) and its gradient."""
+    """Return the mean cross-entropy of softmax(logits) and its gradient."""
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     probability = shifted / shifted.sum(axis=1, keepdims=True)
     rows = np.arange(len(labels))
@@ -157,7 +157,7 @@ def cross_entropy(logits: Array, labels: Array) -> tuple[float, Array]:
 
 
 class Adam:
-    """Adam with decoupled weight decay."""
+    """Adam optimizer with decoupled weight decay."""
 
     def __init__(self, parameters: list[Parameter], decay: float = 1e-3):
         self.parameters = parameters

@@ -14,7 +14,7 @@ IR_VERSION = 8
 
 
 class QdqBuilder:
-    """Adds one quantized operator after another; each method takes and returns the name of a tensor.
+    """Builder of a chain of quantized operators; each method takes and returns the name of a tensor.
 
     Parameters
     ----------
@@ -23,9 +23,9 @@ class QdqBuilder:
     input_name : str
         Name of the int8 input tensor.
     input_shape : sequence
-        Its shape; a string stands for a free dimension.
+        Shape of the input; a string names a symbolic dimension.
     input_affine : Affine
-        Its scale and zero point.
+        Scale and zero point of the input.
     """
 
     def __init__(self, name: str, input_name: str, input_shape: Sequence[int | str], input_affine: Affine):
@@ -56,14 +56,14 @@ class QdqBuilder:
         return self._node("DequantizeLinear", [quantized, *constants], f"{name}_real")
 
     def _requantize(self, x: str, affine: Affine, name: str) -> str:
-        """QuantizeLinear and DequantizeLinear, which share their constants."""
+        """Add QuantizeLinear and DequantizeLinear with shared constants."""
         self.affine[f"{name}_real"] = affine
         constants = self._affine_constants(name, affine)
         quantized = self._node("QuantizeLinear", [x, *constants], f"{name}_int8")
         return self._node("DequantizeLinear", [quantized, *constants], f"{name}_real")
 
     def _weights(self, name: str, weight: np.ndarray, bias: np.ndarray, input_affine: Affine) -> list[str]:
-        """int8 weights and int32 bias as constants, dequantized along the output channels."""
+        """Add int8 weights and int32 bias as constants, dequantized along the output channels."""
         quantized, scale = quantize_weight(weight)
         quantized_bias, bias_scale = quantize_bias(bias, input_affine.scale, scale)
         names = []
@@ -79,7 +79,7 @@ class QdqBuilder:
     def conv(
         self, x: str, name: str, weight: np.ndarray, bias: np.ndarray, affine: Affine, *, relu: bool
     ) -> str:
-        """Convolution that keeps the size; weights O x C x K x K with K odd."""
+        """Add a convolution with "same" padding; weights O x C x K x K with K odd."""
         constants = self._weights(name, weight, bias, self.affine[x])
         pads = [weight.shape[2] // 2] * 4
         y = self._node("Conv", [x, *constants], f"{name}_sum", kernel_shape=weight.shape[2:], pads=pads)
@@ -89,17 +89,17 @@ class QdqBuilder:
         return self._node("Relu", [x], f"{name}_relu")
 
     def add_relu(self, x: str, y: str, name: str, affine: Affine) -> str:
-        """Residual addition, clipped below zero."""
+        """Add a residual addition followed by ReLU."""
         total = self._node("Add", [x, y], f"{name}_sum")
         return self._requantize(self._relu(total, name), affine, name)
 
     def max_pool(self, x: str, name: str) -> str:
-        """Maximum of each 2x2 tile, in the scale of the input."""
+        """Add 2x2 maximum pooling, in the scale of the input."""
         y = self._node("MaxPool", [x], f"{name}_max", kernel_shape=[2, 2], strides=[2, 2])
         return self._requantize(y, self.affine[x], name)
 
     def flatten(self, x: str, name: str) -> str:
-        """All but the batch in one dimension, in the order C, H, W."""
+        """Flatten all dimensions but the batch, in the order C, H, W."""
         return self._requantize(self._node("Flatten", [x], f"{name}_flat", axis=1), self.affine[x], name)
 
     def dense_output(

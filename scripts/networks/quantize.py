@@ -9,21 +9,21 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Affine:
-    """value = scale * (q - zero_point), q int8."""
+    """Affine int8 quantization: value = scale * (q - zero_point)."""
 
     scale: float
     zero_point: int
 
     @staticmethod
     def of_values(values: Array) -> "Affine":
-        """The finest scale that covers the values; zero is exact, because padding is."""
+        """Return the smallest scale that covers the values; zero is exact, as padding requires."""
         low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
         scale = float(np.float32((high - low) / 255))
         return Affine(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
 
 
 def quantize_weight(weight: Array) -> tuple[Array, Array]:
-    """Symmetric int8 (-127..127) and float32 scale for each output channel, the first axis."""
+    """Quantize weights to symmetric int8 (-127..127) with a float32 scale per output channel, the first axis."""
     flat = np.abs(weight).reshape(len(weight), -1)
     scale = (np.maximum(flat.max(axis=1), 1e-12) / 127).astype(np.float32)
     shape = (-1,) + (1,) * (weight.ndim - 1)
@@ -31,6 +31,6 @@ def quantize_weight(weight: Array) -> tuple[Array, Array]:
 
 
 def quantize_bias(bias: Array, input_scale: float, weight_scale: Array) -> tuple[Array, Array]:
-    """int32 at the scale of the products, and that scale."""
+    """Quantize a bias to int32 at the scale of the products; return it and the scale."""
     scale = np.float32(input_scale) * weight_scale
     return np.rint(bias / scale).astype(np.int32), scale

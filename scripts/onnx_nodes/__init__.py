@@ -1,1 +1,1 @@
-"""The node tests of `onnx.backend.test`, all of them, through the backend: `python -m scripts.onnx_nodes`."""
+"""Runs all node tests of `onnx.backend.test` with the ONNX backend: `python -m scripts.onnx_nodes`."""

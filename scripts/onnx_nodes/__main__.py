@@ -12,7 +12,7 @@ from scripts.onnx_nodes.suite import node_tests
 
 
 def main() -> int:
-    """Status 1 if a test fails."""
+    """Run the tests; return status 1 if one fails."""
     parser = argparse.ArgumentParser(prog="python -m scripts.onnx_nodes", description=__doc__)
     parser.add_argument("pattern", nargs="?", default="", help="only tests whose name contains it")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE}, from all tests")

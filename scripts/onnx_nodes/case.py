@@ -1,4 +1,4 @@
-"""One node test of ONNX through the backend: where it ran; `right.py` says whether its results are right."""
+"""Execution of one ONNX node test with the backend; `compare.py` checks its results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from compiler.backend import MlaBackend, MlaBackendRep
+from compiler.onnx_backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError
-from scripts.onnx_nodes.reach import RANDOM, obstacle
-from scripts.onnx_nodes.right import Arrays, WrongError, checked
+from scripts.onnx_nodes.compare import Arrays, WrongError, checked
+from scripts.onnx_nodes.scope import RANDOM, obstacle
 
 _SHOWN = 160
 
 
 class Where(IntEnum):
-    """Where a test ran, best first."""
+    """Outcome of a test by where its node ran, best first."""
 
     FAILED = 0
     ACCELERATOR = 1
@@ -32,18 +32,18 @@ class Where(IntEnum):
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a test.
+    """Result of a test.
 
     Parameters
     ----------
     name : str
-        Of the test.
+        Name of the test.
     where : Where
-        Where it ran.
+        Outcome of the test.
     reason : str
-        Why on the host, refused, skipped or failed.
+        Reason why it ran on the host, was refused, skipped or failed.
     error : float
-        Greatest error of a quantized result, as part of the greatest number expected.
+        Maximum error of a quantized result, relative to the largest expected magnitude.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Result:
 
 
 def run(test: Any) -> Result:
-    """A test with all its inputs flowing, else with those behind the first as constants, whichever needs less host.
+    """Run a test with all inputs at run time, and with all but the first as constants; return the better result.
 
     Parameters
     ----------
     test : onnx.backend.test.case.test_case.TestCase
-        A node test.
+        Node test to run.
     """
     if any(node.op_type in RANDOM for node in test.model.graph.node):
         return Result(test.name, Where.SKIPPED, obstacle(test))
@@ -90,7 +90,7 @@ def _tried(test: Any, constants: bool) -> Result:
 
 
 def _one(test: Any, inputs: Sequence[Any], outputs: Sequence[Any], constants: bool) -> Result:
-    """One set of inputs of a test."""
+    """Run a test with one choice of run-time inputs."""
     names = [value.name for value in test.model.graph.input]
     arrays = {name: _array(value) for name, value in zip(names, inputs, strict=True)}
     if constants:
@@ -111,7 +111,7 @@ def _array(value: Any) -> Any:
 
 
 def _with_constants(model: onnx.ModelProto, arrays: Arrays, flowing: Sequence[str]) -> onnx.ModelProto:
-    """The model with the inputs that do not flow as constants."""
+    """Return the model with the other inputs as constants."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for value in list(made.graph.input):
@@ -122,7 +122,7 @@ def _with_constants(model: onnx.ModelProto, arrays: Arrays, flowing: Sequence[st
 
 
 def _prepared(model: onnx.ModelProto, sample: Mapping[str, Any]) -> MlaBackendRep:
-    """The model compiled, calibrated with the very sample if it computes in real numbers."""
+    """Compile the model; a float model is calibrated with the sample itself."""
     sizes = {
         f"{value.name}.{i}": sample[value.name].shape[i]
         for value in model.graph.input

@@ -1,4 +1,4 @@
-"""The node tests that the installed onnx has."""
+"""Node tests of the installed onnx package."""
 
 import re
 import warnings
@@ -9,7 +9,7 @@ _BODY = re.compile(r"_expanded(_ver\d+)?$")
 
 
 def node_tests() -> list[Any]:
-    """All of them; onnx computes the answers while it loads them, some with numpy's warnings."""
+    """Return all node tests; onnx computes the expected results while loading, some with numpy warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.loader import load_model_tests
@@ -18,13 +18,13 @@ def node_tests() -> list[Any]:
 
 
 def operators(tests: Sequence[Any]) -> dict[str, str]:
-    """The operator of each test; of one that is another's function body, that other's."""
+    """Return the operator of each test; for the function body of another test, that of the other."""
     own = {test.name: test.model.graph.node[-1].op_type for test in tests}
     return {name: own.get(_BODY.sub("", name), op) for name, op in own.items()}
 
 
 def share(tests: Sequence[Any], whole: Sequence[str], each: int = 1) -> list[Any]:
-    """The first tests of each operator, and all of some operators."""
+    """Return the first tests of each operator, and all tests of some operators."""
     taken: dict[str, int] = {}
     chosen = []
     for test, op in zip(tests, operators(tests).values(), strict=True):

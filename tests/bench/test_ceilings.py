@@ -7,9 +7,9 @@ from compiler.bench.case import Case, run_case
 from compiler.bench.conv import conv_case
 from compiler.bench.gemm import gemm_case
 from compiler.bench.tiny import tiny_case
-from compiler.devices import open_device
-from compiler.network import Network
-from compiler.schedule.dram import Dram
+from compiler.options import DramTiming
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_device
 from cosim.device import Device
 from hw.config import load_target
 
@@ -38,10 +38,10 @@ MEMORIES = ((20, 16, 8_640), (400, 16, 9_400), (100, 8, 9_740))
 
 
 def _cycles(case: Case, latency: int = 100, rate: int = 16) -> int:
-    def machine(network: Network) -> Device:
+    def machine(network: CompiledNetwork) -> Device:
         return open_device(network, "rtl", 1, latency, rate, lambda _text: None)
 
-    dram = Dram(latency, rate)
+    dram = DramTiming(latency, rate)
     rng = np.random.default_rng(0)
     result, _ = run_case(case, load_target("n16"), rng, machine, lambda _text: None, dram=dram)
     assert result["exact"]

@@ -2,15 +2,15 @@
 
 import pytest
 
-from compiler.bench import format_table, run_suite
-from compiler.devices import open_device
-from compiler.network import Network
+from compiler.bench import format_document, run_suite
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_device
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError
 
 
-def golden(network: Network) -> GoldenDevice:
+def golden(network: CompiledNetwork) -> GoldenDevice:
     return open_device(network, "golden", 1, 100, 16, print)  # type: ignore[return-value]
 
 
@@ -22,14 +22,14 @@ def golden(network: Network) -> GoldenDevice:
         ("conv", "9x7x6-6-3-1-dw", 9 * 7 * 9 * 6),
     ],
 )
-def test_case(suite, case, macs):
+def test_each_case_is_exact_on_the_golden_model(suite, case, macs):
     document = run_suite(suite, load_target("n8"), target="own", case=case, open_machine=golden)
-    assert document["target"] == "own" and f"{suite} on own, DRAM" in format_table(document)
+    assert document["target"] == "own" and f"{suite} on own, DRAM" in format_document(document)
     (result,) = document["results"]
     assert result["exact"] and result["max_abs_diff"] == 0 and result["reference"] == "numpy int64"
     assert result["macs"] == macs and result["cycles"] is None and result["where"] is None
     assert result["floor_cycles"] >= macs // 64
-    assert case in format_table(document) and "yes" in format_table(document)
+    assert case in format_document(document) and "yes" in format_document(document)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_bars_of_speed(monkeypatch, target, case, judged):
     assert (document["bars"] is not None) == judged
     if judged:
         assert not document["bars"]["sim_khz_met"] and not document["bars"]["bare_array_share_met"]
-    assert ("(bar: 0.25, MISSED)" in format_table(document)) == judged
+    assert ("(bar: 0.25, MISSED)" in format_document(document)) == judged
 
 
 def test_table_of_cycles():
@@ -63,7 +63,7 @@ def test_table_of_cycles():
         "results": [result],
     }
     document |= {"sim_khz": 100.0, "bare_array_khz": 400.0}
-    text = format_table(document)
+    text = format_document(document)
     assert "off by 3" in text and "idle 40.0%" in text and "useful" not in text.splitlines()[2]
     assert "0.25 of that" in text
 

@@ -5,14 +5,13 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import BOUNDARY, BURST, RESPONSE, AxiMaster, drive_pins, pin_members, read_beat, write_beat
-from hw.bus.read_arbiter import ReadArbiter
-from hw.bus.write_arbiter import WriteArbiter
+from hw.bus.axi_arbiter import ReadArbiter, WriteArbiter
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream
 from hw.memory.scratchpad import Scratchpad
-from hw.units.load import LoadUnit
-from hw.units.store import StoreUnit
+from hw.units.load.unit import LoadUnit
+from hw.units.store.unit import StoreUnit
 
 CONFIG = MlaConfig(n=8, sp_bytes=8192, acc_bytes=8192, max_burst=16)
 

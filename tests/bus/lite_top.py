@@ -4,7 +4,7 @@ from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In
 
-from hw.bus.axilite import AxiLite, join_lite_pins, lite_pins
+from hw.bus.axi_lite import AxiLite, join_lite_pins, lite_pins
 
 #: Registers; an address beyond them does not exist.
 REGISTERS = 64

@@ -78,7 +78,7 @@ class FaultyRam(AxiRam):
                 channel.pause = False
 
 
-class Bench:
+class PinsTestbench:
     """The chip's DMA side under test, and a copy of what its memories must hold."""
 
     def __init__(self, dut, seed: int):
@@ -255,7 +255,7 @@ class Bench:
 @cocotb.test()
 async def transactions(dut) -> None:
     """Thousands of bursts of four masters under stalls; LOAD and STORE swap halves of the scratchpad."""
-    bench = Bench(dut, 4711)
+    bench = PinsTestbench(dut, 4711)
     await bench.start()
     turn = 0
     while int(dut.ar_bursts.value) + int(dut.aw_bursts.value) < TRANSACTIONS:
@@ -285,7 +285,7 @@ async def transactions(dut) -> None:
 @cocotb.test()
 async def errors(dut) -> None:
     """SLVERR and DECERR at random beats spare exactly those bytes; after an abort all works again."""
-    bench = Bench(dut, 815)
+    bench = PinsTestbench(dut, 815)
     await bench.start()
     rng = bench.rng
     for turn in range(40):

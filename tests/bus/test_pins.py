@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from hw.emit import convert
+from cosim.rtl.pin_runner import run_bench
+from hw.verilog.writer import convert
 from tests.bus.dma_top import CONFIG, DmaTop
 from tests.bus.lite_top import LiteTop
-from tests.bus.pins_runner import run_bench
 
 
 @pytest.mark.parametrize("case", ["transactions", "errors"])
-def test_pins(tmp_path: Path, case: str) -> None:
+def test_load_and_store_are_axi4_masters(tmp_path: Path, case: str) -> None:
     """LOAD and STORE as masters of AXI4."""
     verilog = convert(DmaTop(CONFIG), "dma_top")
     run_bench(tmp_path, verilog=verilog, top="dma_top", module="tests.bus.pins_bench", case=case)
 
 
-def test_registers(tmp_path: Path) -> None:
+def test_registers_are_an_axi4_lite_slave(tmp_path: Path) -> None:
     """The AXI4-Lite slave."""
     verilog = convert(LiteTop(), "lite_top")
     run_bench(tmp_path, verilog=verilog, top="lite_top", module="tests.bus.lite_bench", case="accesses")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.cache.store import Store
+from compiler.cache.content_store import ContentStore
 
 
 @pytest.fixture(autouse=True)
@@ -14,5 +14,5 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path) -> Store:
-    return Store()
+def store(folder: Path) -> ContentStore:
+    return ContentStore()

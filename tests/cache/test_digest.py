@@ -36,11 +36,41 @@ def test_any_change_of_a_graph_changes_its_name(change):
 
 def test_values_that_look_alike_have_names_of_their_own():
     values = [
-        None, False, True, 0, 1, 0.0, 1.0, "", "0", "1", b"", b"0", (), (0,), ((0,),), (0, 0), {}, {"0": 0}, {"0": 1},
-        ("ab", "c"), ("a", "bc"), (("a",), "b"), ("a", ("b",)), Unit.LOAD, Unit.STORE, -1, 256, 1 << 70,
-        np.zeros(2, np.int8), np.zeros((1, 2), np.int8), np.zeros(2, np.uint8), np.zeros(1, np.int16),
-        np.zeros(2, np.float32), np.ones(2, np.int8),
-    ]  # fmt: skip
+        None,
+        False,
+        True,
+        0,
+        1,
+        0.0,
+        1.0,
+        "",
+        "0",
+        "1",
+        b"",
+        b"0",
+        (),
+        (0,),
+        ((0,),),
+        (0, 0),
+        {},
+        {"0": 0},
+        {"0": 1},
+        ("ab", "c"),
+        ("a", "bc"),
+        (("a",), "b"),
+        ("a", ("b",)),
+        Unit.LOAD,
+        Unit.STORE,
+        -1,
+        256,
+        1 << 70,
+        np.zeros(2, np.int8),
+        np.zeros((1, 2), np.int8),
+        np.zeros(2, np.uint8),
+        np.zeros(1, np.int16),
+        np.zeros(2, np.float32),
+        np.ones(2, np.int8),
+    ]
     assert len({name(value) for value in values}) == len(values)
     assert name(1, 2) != name((1, 2)) != name(12)
 

@@ -1,6 +1,5 @@
 """An RTL chip and a golden model (n4) and the board's RTL chip for all tests of whole machines, reset before each."""
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -87,14 +86,6 @@ class Machine:
         self.driver.enqueue(self.ALIVE_OPCODE, [address])
         self.driver.run()
         assert (self.driver.fetch(address, (8,), np.uint8) == 0x5A).all()
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    """Random numbers whose seed is printed."""
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from cosim.dram import DramFault, DramTooSmallError
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS, ID
 from hw.config import load_target
 from hw.errors import InputError
-from hw.regs import ADDRESS, ID
 from tests.chip.conftest import Machine
 
 CONFIG = load_target("n4")
@@ -37,12 +37,20 @@ BAD_CALLS: dict[str, tuple[Call, type[Exception], str]] = {
     "read one of many": (lambda d: d.read_regs([0, 0xFFFC]), RegisterError, "register 0xfffc"),
     "write odd": (lambda d: d.write_regs([(0xA5, 1)]), InputError, OFF_GRID + "0xa5"),
     "write none": (lambda d: d.write_reg(0xFFFC, 1), RegisterError, "the write of register 0xfffc answered"),
-    "write 33 bits": (lambda d: d.write_reg(LIMIT, 1 << 32), InputError, "value must fit 32 bits, not 0x1000"),
+    "write 33 bits": (
+        lambda d: d.write_reg(LIMIT, 1 << 32),
+        InputError,
+        "value must fit 32 bits, not 0x1000",
+    ),
     "write too low": (lambda d: d.write_reg(LIMIT, -(1 << 31) - 1), InputError, "must fit 32 bits, not -0x8"),
     "write float": (lambda d: d.write_reg(LIMIT, 1.0), InputError, "value must be an integer, not 1.0"),
     "delay": (lambda d: d.write_regs([], -5), InputError, "delay_cycles must be 0 or more, not -5"),
     "run back": (lambda d: d.run_cycles(-1), InputError, "cycles must be 0 or more, not -1"),
-    "run for ever": (lambda d: d.run_cycles(1 << 70), InputError, "cycles must be at most 4611686018427387904"),
+    "run for ever": (
+        lambda d: d.run_cycles(1 << 70),
+        InputError,
+        "cycles must be at most 4611686018427387904",
+    ),
     "run digits": (lambda d: d.run_cycles(10**5000), InputError, "not an integer of 16610 bits"),
     "read digits": (lambda d: d.read_reg(10**5000), InputError, "not an integer of 16610 bits"),
     "write digits": (lambda d: d.write_reg(LIMIT, 10**5000), InputError, "not an integer of 16610 bits"),
@@ -63,20 +71,36 @@ BAD_CALLS: dict[str, tuple[Call, type[Exception], str]] = {
     "acc before": (lambda d: d.read_acc(-1, 4), InputError, "accumulator rows must lie in 0.."),
     "acc beyond": (lambda d: d.read_acc(1 << 20, 1), InputError, "accumulator rows must lie in 0.."),
     "acc write": (lambda d: d.write_acc(1 << 20, _row(d, np.int32)), InputError, "rows must lie in"),
-    "acc shape": (lambda d: d.write_acc(0, np.zeros((1, 3), np.int32)), InputError, "be int32 of shape (rows, "),
+    "acc shape": (
+        lambda d: d.write_acc(0, np.zeros((1, 3), np.int32)),
+        InputError,
+        "be int32 of shape (rows, ",
+    ),
     "acc type": (lambda d: d.write_acc(0, _row(d, float)), InputError, "must be int32 of shape (rows, "),
-    "latency back": (lambda d: d.set_dram_timing(-1), InputError, "latency must be 1..1000000 cycles, not -1"),
+    "latency back": (
+        lambda d: d.set_dram_timing(-1),
+        InputError,
+        "latency must be 1..1000000 cycles, not -1",
+    ),
     "latency true": (lambda d: d.set_dram_timing(True), InputError, "latency must be an integer, not True"),
     "no bandwidth": (lambda d: d.set_dram_timing(10, 0), InputError, "bytes_per_cycle must be in 0.001..1"),
     "nan": (lambda d: d.set_dram_timing(10, float("nan")), InputError, "bytes_per_cycle must be in 0.001"),
     "infinite": (lambda d: d.set_dram_timing(10, float("inf")), InputError, "bytes_per_cycle must be in"),
-    "letters": (lambda d: d.set_dram_timing(10, "a"), InputError, "bytes_per_cycle must be in 0.001..1000000"),
+    "letters": (
+        lambda d: d.set_dram_timing(10, "a"),
+        InputError,
+        "bytes_per_cycle must be in 0.001..1000000",
+    ),
     "faults": (lambda d: d.set_dram_faults([(0, 4)]), InputError, "must be a DramFault, not (0, 4)"),
     "fault float": (lambda d: d.set_dram_faults([DramFault(0.0, 4)]), InputError, "must be an integer"),  # pyright: ignore[reportArgumentType]
     "fault far": (lambda d: d.set_dram_faults([DramFault(0, 1 << 70)]), InputError, "end at 0x100000000 or"),
-    "operand": (lambda d: Driver(d).enqueue(1, [0, 1 << 40]), InputError, "operand 1 must fit 32 bits, not 0x1"),
+    "operand": (
+        lambda d: Driver(d).enqueue(1, [0, 1 << 40]),
+        InputError,
+        "operand 1 must fit 32 bits, not 0x1",
+    ),
     "register": (lambda d: Driver(d).set("STEP_LIMIT", 1 << 40), InputError, "must fit 32 bits, not 0x1000"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from compiler.kernels.conv import Conv, conv_operands, conv_tiles
-from compiler.kernels.gemm import gemm_operands, gemm_tiles
-from compiler.kernels.resident import OPCODES, resident_program
+from compiler.kernel_library.conv import Conv, conv_operands, conv_tiles
+from compiler.kernel_library.gemm import gemm_operands, gemm_tiles
+from compiler.kernel_library.run import OPCODES, resident_program
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS
 from hw.isa.assembler import assemble
 from hw.isa.counters import CAUSES
-from hw.isa.macro import OPERAND_WORD, RECORD_WORDS
-from hw.isa.micro import MAX_OPERANDS
-from hw.regs import ADDRESS
+from hw.isa.macro_instruction import OPERAND_WORD, RECORD_WORDS
+from hw.isa.micro_instruction import MAX_OPERANDS
 
 GEMMS = ((8, 8, 8), (1, 40, 24), (33, 5, 17), (16, 12, 64), (50, 9, 7), (7, 31, 13))
 CONVS = (

@@ -53,9 +53,17 @@ def run(
     x, y = driver.memory.take(values.nbytes, 64, "x"), driver.memory.take(4 * COUNT, 64, "y")
     driver.put(values, x)
     text = PROGRAM.format(
-        size=values.nbytes, a=a, d=d, word=word, rows=ROWS, a_row=N * BYTES[a], d_row=N * BYTES[d], zero=zero & 0xFFFF,
-        zp=zp, out=COUNT * BYTES[d],
-    )  # fmt: skip
+        size=values.nbytes,
+        a=a,
+        d=d,
+        word=word,
+        rows=ROWS,
+        a_row=N * BYTES[a],
+        d_row=N * BYTES[d],
+        zero=zero & 0xFFFF,
+        zp=zp,
+        out=COUNT * BYTES[d],
+    )
     machine.load(text)
     driver.enqueue(1, [x, y, round(float(mantissa) * 2**31), int(power) & 255])
     assert not driver.run()

@@ -6,11 +6,11 @@ import pytest
 from cosim.dram import DramFault
 from cosim.programs import Candidate
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS
 from hw.config import load_target
 from hw.isa.assembler import assemble
 from hw.isa.enums import Compare, Trap
-from hw.isa.macro import SLOT_BYTES
-from hw.regs import ADDRESS
+from hw.isa.macro_instruction import SLOT_BYTES
 from tests.chip.conftest import ALIVE, Machine
 
 #: From the doorbell to the end of a dispatched macro-instruction, with a memory as fast as this.
@@ -66,11 +66,23 @@ def test_break_leaves_one_loop(machine: Machine, level: int) -> None:
     """In the loop at each depth: the ones around it go on."""
     opens = [f"loop 2, end{i}" for i in range(level + 1)]
     ends = [f"end{i}: add r3, r3, 1" for i in reversed(range(level + 1))]
-    text = "\n".join([
-        *opens, "add r1, r1, 1", f"break out{level}", "add r2, r2, 1", ends[0], f"out{level}: add r4, r4, 1",
-        *ends[1:], f"add r5, r0, {2**level}", "bne r1, r5, bad", "bne r2, r0, bad", "bne r4, r5, bad", "halt",
-        "bad: trap 1",
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            *opens,
+            "add r1, r1, 1",
+            f"break out{level}",
+            "add r2, r2, 1",
+            ends[0],
+            f"out{level}: add r4, r4, 1",
+            *ends[1:],
+            f"add r5, r0, {2**level}",
+            "bne r1, r5, bad",
+            "bne r2, r0, bad",
+            "bne r4, r5, bad",
+            "halt",
+            "bad: trap 1",
+        ]
+    )
     assert _traps(machine, text) == []
 
 

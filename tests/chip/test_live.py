@@ -8,10 +8,10 @@ import pytest
 from cosim.driver import Driver
 from cosim.programs import Candidate
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS
 from hw.isa.assembler import assemble
 from hw.isa.enums import Trap
 from hw.isa.program import Program
-from hw.regs import ADDRESS
 
 RESULT_BYTES = 16
 OPCODE = 1

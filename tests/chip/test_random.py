@@ -5,8 +5,8 @@ import pytest
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.support.programs import DRAM_BYTES, generate
-from tests.support.programs_run import check
+from tests.support.program_gen.generator import DRAM_BYTES, generate
+from tests.support.program_gen.run import check
 
 FIRST_SEED, CASES = 1, 60
 

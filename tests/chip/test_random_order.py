@@ -4,8 +4,8 @@ import pytest
 
 from cosim.golden import GoldenDevice
 from hw.config import load_target
-from tests.support.programs import DRAM_BYTES, generate
-from tests.support.programs_run import difference, execute
+from tests.support.program_gen.generator import DRAM_BYTES, generate
+from tests.support.program_gen.run import difference, execute
 
 FIRST_SEED, CASES = 1000, 25
 

@@ -5,17 +5,30 @@ import pytest
 
 from cosim.device import Device, RegisterError
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS, ID, REGISTERS
 from hw.isa.counters import MAXIMA
-from hw.regs import ADDRESS, ID, REGISTERS
 from tests.chip.conftest import LATENCY, Machine
 
 #: Written without an effect while nothing runs, and what of a written value they keep.
 KEPT = {
-    "RING_LOG2": 0xF, "STEP_LIMIT": 0xFFFFFFFF, "SEG_SELECT": 0x3, "SEG_BASE": 0x7F, "SEG_LENGTH": 0x3F,
-    "SEG_CRC": 0xFFFFFFFF, "WIS_ADDRESS": 0xFFFFFFFF, "LOADER_SOURCE": 0xFFFFFFC0, "DISPATCH_INDEX": 0x3F,
-} | {f"WINDOW{index}_{part}": mask for index in range(8) for part, mask in (
-    ("BASE", 0xFFFFFFFF), ("LAST", 0xFFFFFFFF), ("PERM", 3),
-)}  # fmt: skip
+    "RING_LOG2": 0xF,
+    "STEP_LIMIT": 0xFFFFFFFF,
+    "SEG_SELECT": 0x3,
+    "SEG_BASE": 0x7F,
+    "SEG_LENGTH": 0x3F,
+    "SEG_CRC": 0xFFFFFFFF,
+    "WIS_ADDRESS": 0xFFFFFFFF,
+    "LOADER_SOURCE": 0xFFFFFFC0,
+    "DISPATCH_INDEX": 0x3F,
+} | {
+    f"WINDOW{index}_{part}": mask
+    for index in range(8)
+    for part, mask in (
+        ("BASE", 0xFFFFFFFF),
+        ("LAST", 0xFFFFFFFF),
+        ("PERM", 3),
+    )
+}
 
 
 def test_every_register_can_be_read(device: Device) -> None:

@@ -7,13 +7,13 @@ from cosim.device import Device
 from cosim.dram import DramFault
 from cosim.programs import Candidate
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS
 from hw.config import load_target
+from hw.control.layouts import LoaderError, SegmentOp
 from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.enums import SegmentState, Trap
 from hw.isa.program import Program
-from hw.regs import ADDRESS
-from hw.sequencer.control_layouts import LoaderError, SegmentOp
 from tests.chip.conftest import DRAM_BYTES, Machine
 
 OPEN, CHECK, FREE, PIN = (int(op) for op in (SegmentOp.OPEN, SegmentOp.CHECK, SegmentOp.FREE, SegmentOp.PIN))
@@ -162,9 +162,13 @@ def _ready_to_load(machine: Machine, words: int) -> tuple[Program, int]:
     program = Program("image", tuple(assemble("halt", "halt").words) * words)
     source = driver.put(np.frombuffer(program.image, np.uint8))
     for name, value in (
-        ("SEG_SELECT", 5), ("SEG_BASE", 1024), ("SEG_LENGTH", words), ("SEG_COMMAND", OPEN),
-        ("SEG_CRC", program.crc), ("LOADER_SOURCE", source),
-    ):  # fmt: skip
+        ("SEG_SELECT", 5),
+        ("SEG_BASE", 1024),
+        ("SEG_LENGTH", words),
+        ("SEG_COMMAND", OPEN),
+        ("SEG_CRC", program.crc),
+        ("LOADER_SOURCE", source),
+    ):
         driver.set(name, value)
     return program, source
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from cosim.dram import DramFault
-from cosim.reports import TrapReport
 from cosim.rtl.rtl_device import RtlDevice
+from cosim.status import TrapReport
+from hw.bus.register_map import ADDRESS
 from hw.isa.assembler import assemble
 from hw.isa.enums import EXACT_TRAPS, Trap
-from hw.regs import ADDRESS
 from tests.chip.conftest import Machine
 
 #: Cause -> (program, word of the trap, address or value recorded; None where the record has no program).

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from compiler.kernels.conv import Conv, conv_operands, conv_tiles
-from compiler.kernels.depthwise import depthwise_operands, depthwise_tiles
-from compiler.kernels.gemm import gemm_operands, gemm_tiles
-from compiler.kernels.resident import OPCODES, resident_program
+from compiler.kernel_library.conv import Conv, conv_operands, conv_tiles, depthwise_operands, depthwise_tiles
+from compiler.kernel_library.gemm import gemm_operands, gemm_tiles
+from compiler.kernel_library.run import OPCODES, resident_program
 from cosim.driver import Driver
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target

@@ -8,10 +8,10 @@ from compiler.validate import ValidationError
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.compiler.damage import damages
-from tests.compiler.test_validate_random import Damaged, check, traps
-from tests.support.programs import DRAM_BYTES, generate
-from tests.support.programs_run import difference, execute
+from tests.support.program_gen.generator import DRAM_BYTES, generate
+from tests.support.program_gen.run import difference, execute
+from tests.validate.mutate import damages
+from tests.validate.test_random_programs import Damaged, check, traps
 
 FIRST_SEED, CASES, DAMAGES = 7000, 60, 5
 

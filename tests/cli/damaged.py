@@ -10,7 +10,7 @@ from ai_edge_litert import schema_py_generated as schema
 from onnx import TensorProto, helper, numpy_helper
 
 from scripts.networks.digits import MODEL
-from tests.library.models import weighted
+from tests.kernel_library.models import weighted
 from tests.numerics.litert import Tensor
 
 HUGE = 1 << 40
@@ -18,9 +18,17 @@ HUGE = 1 << 40
 SCALES = (np.nan, np.inf, 0.0, -1.0)
 #: Places where external data must not be; the folder holds a link to a secret file outside, and one to its folder.
 ESCAPES = (
-    "../secret", "/etc/passwd", "a/../../secret", "link", "links/secret", "..", ".", "", "x\0y",
+    "../secret",
+    "/etc/passwd",
+    "a/../../secret",
+    "link",
+    "links/secret",
+    "..",
+    ".",
+    "",
+    "x\0y",
     "C:\\secret/../..",
-)  # fmt: skip
+)
 Change = Callable[[onnx.ModelProto], None]
 
 
@@ -156,10 +164,15 @@ def _convolution() -> bytes:
     options.padding, options.strideH, options.strideW = schema.Padding.SAME, 2, 2
     rng = np.random.default_rng(1)
     return weighted(
-        schema.BuiltinOperator.CONV_2D, (schema.BuiltinOptions.Conv2DOptions, options), Tensor((1, 5, 6, 4), 0.5, 3),
-        rng.integers(-127, 128, (3, 3, 3, 4)), [0.1, 0.2, 0.3], rng.integers(-99, 99, 3),
-        Tensor((1, 3, 3, 3), 0.25, -7), 0,
-    )  # fmt: skip
+        schema.BuiltinOperator.CONV_2D,
+        (schema.BuiltinOptions.Conv2DOptions, options),
+        Tensor((1, 5, 6, 4), 0.5, 3),
+        rng.integers(-127, 128, (3, 3, 3, 4)),
+        [0.1, 0.2, 0.3],
+        rng.integers(-99, 99, 3),
+        Tensor((1, 3, 3, 3), 0.25, -7),
+        0,
+    )
 
 
 def _rebuilt(change: Callable[[schema.ModelT], None]) -> bytes:

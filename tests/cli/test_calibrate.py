@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from compiler.hpm.calibrate import learn
-from compiler.hpm.model import Model
-from tests.loop.test_hpm import N4, samples
+from compiler.cost.learned.model import CycleModel
+from compiler.tuning.calibration.calibrate import learn
+from tests.cost.test_learned_model import N4, samples
 
 
 @pytest.fixture
 def made_up(monkeypatch):
     """A calibration that measures nothing."""
     monkeypatch.setattr(
-        "compiler.hpm.calibrate.calibrate",
+        "compiler.tuning.calibration.calibrate.calibrate",
         lambda conditions, _seconds, _journal, _spaces, *_rest: learn(conditions, samples(30, 2), 7),
     )
 
@@ -28,8 +28,8 @@ def test_calibrate(mla, made_up, tmp_path, monkeypatch):
     assert found["target"] == "n4" and found["dram"] == {"latency": 100, "bytes_per_cycle": 4.0}
     assert found["measured_now"] == 7 and found["mape"] == found["held_out"]["single"]["mape"]
     assert found["prediction_us"] > 0 and -1 <= found["spearman"] <= 1
-    assert Model.load(out).about["conditions"] == N4.key
-    assert "measurements kept out" in result.out and "a prediction takes" in result.out
+    assert CycleModel.load(out).about["conditions"] == N4.key
+    assert "held-out measurements" in result.out and "a prediction takes" in result.out
     assert mla("calibrate", "--target", "n4", "--seconds", "1").status == 0
     assert (tmp_path / "cache" / "hpm" / f"{N4.key}.hpm").exists()
 
@@ -41,4 +41,4 @@ def test_bad_use_is_told_at_once(complains, tmp_path, monkeypatch):
     journal = tmp_path / "hpm" / f"{N4.key}.0.jsonl"
     journal.parent.mkdir()
     journal.write_text("other\n")
-    complains(2, "remove it to begin anew", "calibrate", "--target", "n4")
+    complains(2, "remove it to start over", "calibrate", "--target", "n4")

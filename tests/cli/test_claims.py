@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from compiler.cli.claims import check_outputs, claim, release
+from compiler.cli.options import check_outputs, claim, release
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
 
@@ -25,7 +25,7 @@ def test_outputs_are_files_of_their_own(tmp_path):
         check_outputs([new, link], [None, there])
     with pytest.raises(InputError, match="there is an input"):
         check_outputs([], [there], str(there))
-    with pytest.raises(InputError, match="new is named for two outputs"):
+    with pytest.raises(InputError, match="new is given for two outputs"):
         check_outputs([new, None, tmp_path / "." / "new"])
     check_outputs([Path("/dev/null"), Path("/dev/null"), new], [there, Path("/dev/null")], "-")
     assert there.read_bytes() == b"" and not new.exists()
@@ -60,8 +60,12 @@ def files(tmp_path, mla, monkeypatch):
         Path(f"w/{tensor.name}.data").write_bytes(tensor.raw_data)
         set_external_data(tensor, f"w/{tensor.name}.data")
         tensor.ClearField("raw_data")
-    onnx.save(helper.make_model(helper.make_graph(nodes, "external", [x], [y], weights), opset_imports=versions,
-                                ir_version=8), "m.onnx")  # fmt: skip
+    onnx.save(
+        helper.make_model(
+            helper.make_graph(nodes, "external", [x], [y], weights), opset_imports=versions, ir_version=8
+        ),
+        "m.onnx",
+    )
     np.save("samples.npy", rng.normal(size=(2, 6)).astype(np.float32))
     Path("own.toml").write_text("n = 8\n")
     assert (
@@ -83,7 +87,10 @@ VERBS = [
     (("compile", "m.onnx", *QUANTIZED, "--schedule", "s.json", "-o", "{}"), "s.json"),
     (("compile", "m.onnx", *QUANTIZED, "-o", "new.mla", "--listing", "{}"), "m.onnx w/a.data samples.npy"),
     (("compile", "m.onnx", *QUANTIZED, "-o", "new.mla", "--save-schedule", "{}"), "m.onnx w/b.data"),
-    (("compile", "whole.onnx", "-o", "new.mla", "--target", "own.toml", "--json", "{}"), "whole.onnx own.toml"),
+    (
+        ("compile", "whole.onnx", "-o", "new.mla", "--target", "own.toml", "--json", "{}"),
+        "whole.onnx own.toml",
+    ),
     (("run", "m.onnx", *QUANTIZED, *GOLDEN, "--out", "{}"), "m.onnx w/a.data w/b.data samples.npy"),
     (("run", "m.onnx", *QUANTIZED, *GOLDEN, "--json", "{}"), "m.onnx w/a.data w/b.data samples.npy"),
     (("run", "m.mla", *GOLDEN, "--json", "{}"), "m.mla samples.npy"),
@@ -102,7 +109,7 @@ VERBS = [
     (("bench", "gemm", "--case", "8x8x8", "--target", "own.toml", "--json", "{}"), "own.toml"),
     (("verilog", "--target", "own.toml", "-o", "{}"), "own.toml"),
     (("fpga", "--board", "ulx3s-85f", "--target", "own.toml", "--json", "{}"), "own.toml"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +143,7 @@ def test_no_file_that_is_read_is_written(mla, files, arguments, read):
 )
 def test_no_two_outputs_are_one_file(complains, files, arguments):
     Path("other").symlink_to("new")
-    complains(2, "other is named for two outputs: they must be different files", *arguments)
+    complains(2, "other is given for two outputs: they must be different files", *arguments)
     assert not Path("new").exists()
 
 

@@ -60,8 +60,12 @@ def test_in_a_process_of_little_memory(folder: Path, damage: Damage) -> None:
     path.write_bytes(damage.data)
     command = [sys.executable, "-m", "compiler.cli.main", "run", path, "--device", "golden"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False,
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"mla run: {path}: ") and done.stderr.count("\n") == 1

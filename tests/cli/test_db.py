@@ -1,6 +1,8 @@
 """`mla db`, and `--db` of `mla tune` and `mla serve`."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +22,7 @@ def file(tmp_path_factory):
 def database(mla, file):
     if not file.exists():
         result = mla(*TUNE, "--trials", "2", "--db", file)
-        assert result.status == 0 and "0 measurements were remembered" in result.out, result.err
+        assert result.status == 0 and "0 measurements came from the database" in result.out, result.err
     return file
 
 
@@ -29,7 +31,10 @@ def test_a_second_search_remembers_the_first(mla, database, tmp_path):
     result = mla(*TUNE, "--trials", "2", "--db", f"sqlite:///{database}", "--json", out)
     document = json.loads(out.read_text())
     assert result.status == 0 and document["trials"] == document["cache_hits"] == 2, result.err
-    assert "2 measurements were remembered" in result.out and "opening the machine" not in result.err
+    assert (
+        "2 measurements came from the database" in result.out
+        and "opening the simulated chip" not in result.err
+    )
 
 
 def test_by_default_the_database_is_in_the_cache(mla, database, tmp_path, monkeypatch):
@@ -38,7 +43,7 @@ def test_by_default_the_database_is_in_the_cache(mla, database, tmp_path, monkey
     assert mla("db", "show").out.startswith("0 profiles, 0 trials") and (tmp_path / "profile.db").exists()
 
 
-def test_show(mla, database):
+def test_db_show_counts_trials_and_programs(mla, database):
     result = mla("db", "show", "--db", database, "--json", "-")
     document = json.loads(result.out)
     assert document["schema_version"] == 1
@@ -52,10 +57,10 @@ def test_show(mla, database):
 def test_out_and_in_again(mla, database, tmp_path):
     lines, other = tmp_path / "entries.jsonl", tmp_path / "other.db"
     assert mla("db", "export", lines, "--db", database).out == "4 entries written\n"
-    assert mla("db", "import", lines, "--db", other).out == "4 entries taken\n"
-    assert mla("db", "import", lines, "--db", other).out == "0 entries taken\n"
+    assert mla("db", "import", lines, "--db", other).out == "4 entries added\n"
+    assert mla("db", "import", lines, "--db", other).out == "0 entries added\n"
     result = mla(*TUNE, "--trials", "2", "--db", other)  # what somebody else measured is measured again
-    assert result.status == 0 and "0 measurements were remembered" in result.out, result.err
+    assert result.status == 0 and "0 measurements came from the database" in result.out, result.err
 
 
 def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
@@ -63,22 +68,52 @@ def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
     text.write_text("some text\n" * 1000)
     complains(2, "there is no database", "db", "show", "--db", tmp_path / "absent.db")
     complains(1, "file is not a database", "db", "show", "--db", text)
-    complains(2, "no kind of database is called 'luck'", "db", "show", "--db", "luck://x")
+    complains(2, "unknown database type 'luck'", "db", "show", "--db", "luck://x")
     complains(2, "its first line must be", "db", "import", text, "--db", tmp_path / "new.db")
     complains(2, "cannot be read", "db", "import", tmp_path / "absent", "--db", tmp_path / "new.db")
     complains(2, "is an input", "db", "export", database, "--db", database)
     complains(2, "invalid choice", "db", "drop")
     complains(2, "--db: must be a file, or a URL", "db", "show", "--db", "")
-    complains(2, "--no-cache asks for no database", *TUNE, "--trials", "1", "--no-cache", "--db", database)
+    complains(2, "--no-cache disables the database", *TUNE, "--trials", "1", "--no-cache", "--db", database)
     complains(1, "unable to open database file", *TUNE, "--trials", "1", "--db", tmp_path / "none" / "x.db")
-    complains(2, "--db is for --adapt", "serve", MODEL, "--db", database)
+    complains(2, "--db requires --adapt", "serve", MODEL, "--db", database)
     assert text.read_text().startswith("some text")
 
 
 def test_serving_knows_what_was_measured_in_the_stream(mla, database):
-    serve = ("serve", MODEL, *N4, "--adapt", "--pace", "0", "--requests", "2", "--db", database)
+    serve = ("serve", MODEL, *N4, "--adapt", "--trials-per-request", "0", "--requests", "2", "--db", database)
     for _ in range(2):  # once: requests back to back are another measurement than one by itself
         result = mla(*serve)
         assert result.status == 0, result.err
         document = json.loads(mla("db", "show", "--db", database, "--json", "-").out)
         assert (document["trials"], document["programs"]) == (4, 2)
+
+
+@pytest.mark.parametrize("action", ["show", "export"])
+def test_reading_writes_nothing(mla, database, tmp_path, monkeypatch, action):
+    """Neither the database, nor files beside it, nor the cache."""
+    folder = tmp_path / "only # read"
+    folder.mkdir()
+    copy = folder / "x?.db"
+    copy.write_bytes(database.read_bytes())
+    before = copy.stat().st_mtime_ns
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "none"))
+    # For root every folder seems writable: so say that this one is not.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) not in (folder, copy))
+    result = mla("db", action, *(["--db", copy] if action == "show" else [tmp_path / "out", "--db", copy]))
+    assert (result.status, result.err) == (0, "")
+    assert " trials, " in result.out or " entries written" in result.out
+    assert list(folder.iterdir()) == [copy] and copy.stat().st_mtime_ns == before
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_empty_cache_has_an_empty_database(mla, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "none"))
+    assert mla("db", "show").out.startswith("0 profiles, 0 trials")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_file_without_tables_is_named(complains, tmp_path):
+    (tmp_path / "empty.db").write_bytes(b"")
+    complains(2, "has none of this program's tables", "db", "show", "--db", tmp_path / "empty.db")
+    assert (tmp_path / "empty.db").read_bytes() == b""

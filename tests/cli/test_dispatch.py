@@ -37,10 +37,12 @@ def test_a_file_for_several_sizes(mla, tmp_path, file):
     )
     assert found["outputs"] == wanted["outputs"] and found["macs"] == wanted["macs"]
     assert [(each["guard"], each["runs"]) for each in found["variants"]] == [
-        ("op3 <u 2", 1), ("op3 <u 3", 0), (None, 1)
-    ]  # fmt: skip
+        ("op3 <u 2", 1),
+        ("op3 <u 3", 0),
+        (None, 1),
+    ]
     text = mla("run", path, "--input", file, *N16).out
-    assert "x 1 ran 1 times, if op3 <u 2" in text and "x 4 ran 1 times, else" in text
+    assert "x 1 ran 1 times, if op3 <u 2" in text and "x 4 ran 1 times, otherwise" in text
 
 
 def test_its_programs_as_text(mla, tmp_path):
@@ -60,7 +62,7 @@ def test_its_programs_as_text(mla, tmp_path):
 
 def test_requests_that_wait_go_together(mla, file, images):
     result = mla(
-        "serve", MODEL, "--input", file, "--requests", "12", "--batches", "1,4", "--flights", "1", *N16
+        "serve", MODEL, "--input", file, "--requests", "12", "--batches", "1,4", "--max-in-flight", "1", *N16
     )
     assert result.status == 0, result.err
     lines = [json.loads(line) for line in result.out.splitlines()]
@@ -89,15 +91,23 @@ def test_bad_use(complains, tmp_path):
     path = tmp_path / "digits.mla"
     for batches, text in (
         ("2,1", "batches must ascend, not be 2, 1"),
-        ("1,2,3,4,5", "must be at most as many, not 5"),
+        ("1,2,3,4,5", "must be at most 4 sizes (an opcode has 4 candidate programs), not 5"),
         ("1,", "--batches: must be an integer in 1..4096, not ''"),
         ("0,1", "--batches: must be an integer in 1..4096, not '0'"),
     ):
         complains(2, text, "compile", MODEL, "-o", path, "--batches", batches)
     complains(
-        2, "batch, which must be left out, not 3", "run", MODEL, "--batches", "1,2", "--batch", "3", *N4
+        2,
+        "batch must be omitted if batches is given, not 3",
+        "run",
+        MODEL,
+        "--batches",
+        "1,2",
+        "--batch",
+        "3",
+        *N4,
     )
-    complains(2, "skip does not go with batches", "run", MODEL, "--batches", "1,2", "--skip", "x", *N4)
+    complains(2, "skip cannot be combined with batches", "run", MODEL, "--batches", "1,2", "--skip", "x", *N4)
     complains(2, "there is no tensor and no node 'nothing'", "run", MODEL, "--skip", "nothing", *N4)
     assert not path.exists()
 
@@ -106,6 +116,6 @@ def test_a_compiled_file_has_its_own(mla, complains, tmp_path):
     path = tmp_path / "digits.mla"
     assert mla("compile", MODEL, "-o", path, "--batches", "1,2").status == 0
     complains(
-        2, "was compiled for batches of 1,2, not for --batches 1,4", "run", path, "--batches", "1,4", *N16
+        2, "was compiled for batch sizes 1,2, not for --batches 1,4", "run", path, "--batches", "1,4", *N16
     )
-    complains(2, "is compiled already: --skip", "run", path, "--skip", "x", *N16)
+    complains(2, "is already compiled: --skip", "run", path, "--skip", "x", *N16)

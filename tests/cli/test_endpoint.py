@@ -17,7 +17,9 @@ TUNE = ("tune", MODEL, "--method", "llm", "--target", "n4", "--devices", "1")
 def small(asked: Asked) -> str:
     """Smaller tiles of the first layer; the key comes back too."""
     name = re.findall(r'(?m)^"([^"]+)": ', asked.prompt)[0]
-    return f"{KEY}, take this:\n```json\n{json.dumps({'layers': {name: {'rows': 2, 'band': 2}}})}\n```"
+    return (
+        f"{KEY}, take this:\n```json\n{json.dumps({'layers': {name: {'rows': 2, 'rows_per_load': 2}}})}\n```"
+    )
 
 
 def commented(asked: Asked) -> str:
@@ -39,10 +41,24 @@ def test_tune(mla, tmp_path, monkeypatch):
     out = tmp_path / "tune.json"
     with ChatServer(small, commented, f"no idea, {KEY}") as server:
         result = mla(
-            *TUNE, "--trials", "3", "--endpoint", server.url, "--endpoint-model", NAME, "--endpoint-prices", "1,10",
-            "--endpoint-requests", "3", "--db", tmp_path / "x.db", "--json", out, "--save-schedule",
+            *TUNE,
+            "--trials",
+            "3",
+            "--endpoint",
+            server.url,
+            "--endpoint-model",
+            NAME,
+            "--endpoint-prices",
+            "1,10",
+            "--endpoint-requests",
+            "3",
+            "--db",
+            tmp_path / "x.db",
+            "--json",
+            out,
+            "--save-schedule",
             tmp_path / "s.json",
-        )  # fmt: skip
+        )
     assert result.status == 0, result.err
     document = json.loads(out.read_text())
     assert document["method"] == "llm" and document["exact"] and document["trials"] == 3
@@ -50,8 +66,8 @@ def test_tune(mla, tmp_path, monkeypatch):
     assert (asked["model"], asked["url"], asked["requests"]) == (NAME, server.url, 3)
     assert asked["cost"] == pytest.approx(3 * (100 * 1 + 10 * 10) / 1e6) and asked["candidates"] == 2
     assert asked["ended"] == "its limit of requests is used up (3 of 3)"
-    assert result.err.count("the language model is asked no more: its limit of requests is used up") == 1
-    assert f"{NAME}: 3 requests, 300 tokens read and 30 written in " in result.out
+    assert result.err.count("the language model is no longer queried: its limit of requests is used up") == 1
+    assert f"{NAME}: 3 requests, 300 input tokens and 30 output tokens in " in result.out
     assert all(each.headers["Authorization"] == f"Bearer {KEY}" for each in server.asked)
     assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)
     assert b"; [key]" in everything(tmp_path)
@@ -63,16 +79,39 @@ def test_serve(mla, tmp_path, monkeypatch):
     out, lines = tmp_path / "serve.json", tmp_path / "lines.jsonl"
     with ChatServer(small, "no idea") as server:
         result = mla(
-            "serve", MODEL, "--adapt", "--method", "llm", "--target", "n4", "--requests", "4", "--pace", "1", "--seed",
-            "1", "--endpoint", server.url, "--endpoint-model", NAME, "--endpoint-requests", "2", "--json", out, "--out",
-            lines, "--db", tmp_path / "x.db", "--no-cache",
-        )  # fmt: skip
+            "serve",
+            MODEL,
+            "--adapt",
+            "--method",
+            "llm",
+            "--target",
+            "n4",
+            "--requests",
+            "4",
+            "--trials-per-request",
+            "1",
+            "--seed",
+            "1",
+            "--endpoint",
+            server.url,
+            "--endpoint-model",
+            NAME,
+            "--endpoint-requests",
+            "2",
+            "--json",
+            out,
+            "--out",
+            lines,
+            "--db",
+            tmp_path / "x.db",
+            "--no-cache",
+        )
         assert result.status == 0, result.err
         assert len(server.asked) == 2 and server.asked[0].headers["Authorization"] == f"Bearer {KEY}"
     document = json.loads(out.read_text())
     assert document["requests"] == 4 and document["endpoint"]["requests"] == 2
     told = [each["reason"] for each in document["events"] if each["event"] == "endpoint"]
-    assert told[0] == "asked no more: its limit of requests is used up (2 of 2)" and told[1].startswith(
+    assert told[0] == "no more queries: its limit of requests is used up (2 of 2)" and told[1].startswith(
         "2 requests,"
     )
     assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)
@@ -119,18 +158,39 @@ def test_endpoints_that_are_none_are_told_at_once(mla, complains, models, status
     [
         ("--endpoint URL", "--endpoint needs --endpoint URL and --endpoint-model NAME"),
         ("--endpoint-model m", "--endpoint-model needs --endpoint URL and --endpoint-model NAME"),
-        ("--method random --endpoint-seconds 3", "--endpoint-seconds is for --method llm"),
-        ("--endpoint localhost:80 --endpoint-model m", "URL must be such as http://localhost:8080/v1, not 'localhost"),
+        ("--method random --endpoint-seconds 3", "--endpoint-seconds requires --method llm"),
+        (
+            "--endpoint localhost:80 --endpoint-model m",
+            "URL must be such as http://localhost:8080/v1, not 'localhost",
+        ),
         ("--endpoint URL --endpoint-model m --endpoint-cost 1", "a limit of cost needs the prices"),
-        ("--endpoint URL --endpoint-model m --endpoint-cost 0", "--endpoint-cost: must be a number above 0, not '0'"),
-        ("--endpoint URL --endpoint-model m --endpoint-prices 3", "--endpoint-prices: must be IN,OUT such as 2.5,10"),
-        ("--endpoint URL --endpoint-model m --endpoint-fields []", "--endpoint-fields: must be a JSON object such as"),
-        ("--endpoint URL --endpoint-model m --endpoint-context 100", "--endpoint-context: must be an integer of at"),
-        ("--endpoint URL --endpoint-model m --endpoint-context 4096", "must be at least twice an answer's 4,096"),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-cost 0",
+            "--endpoint-cost: must be a number above 0, not '0'",
+        ),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-prices 3",
+            "--endpoint-prices: must be IN,OUT such as 2.5,10",
+        ),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-fields []",
+            "--endpoint-fields: must be a JSON object such as",
+        ),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-context 100",
+            "--endpoint-context: must be an integer of at",
+        ),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-context 4096",
+            "must be at least twice an answer's 4,096",
+        ),
         ("--endpoint URL --endpoint-model m --endpoint-grammar ebnf", "--endpoint-grammar: invalid choice"),
-        ("--endpoint URL --endpoint-model m --endpoint-key NO_SUCH", "that is to hold the endpoint's key is not set"),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-key NO_SUCH",
+            "that is to hold the endpoint's key is not set",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_options(complains, options, words, monkeypatch):
     monkeypatch.delenv("MLA_ENDPOINT_KEY", raising=False)
     given = options.replace("URL", "http://127.0.0.1:1/v1").split()
@@ -138,4 +198,4 @@ def test_bad_options(complains, options, words, monkeypatch):
 
 
 def test_for_adapt_only(complains):
-    complains(2, "--endpoint is for --adapt", "serve", MODEL, "--endpoint", "http://x")
+    complains(2, "--endpoint requires --adapt", "serve", MODEL, "--endpoint", "http://x")

@@ -9,7 +9,7 @@ def test_fuse(mla, tmp_path):
     out = tmp_path / "fuse.json"
     result = mla("fuse", MODEL, "--json", out)
     assert result.status == 0, result.err
-    assert "cycles predicted" in result.out and "more cannot be done (--all says why)" in result.out
+    assert "cycles predicted" in result.out and "more are impossible (--all lists the reasons)" in result.out
     document = json.loads(out.read_text())
     assert document["predicted_cycles"] > 1000 and document["measured_cycles"] is None
     sites = document["sites"]
@@ -17,7 +17,7 @@ def test_fuse(mla, tmp_path):
     assert all(site["possible"] != bool(site["reason"]) for site in sites)
     assert all(not site["options"] or site["possible"] for site in sites)
     whole = mla("fuse", MODEL, "--all")
-    assert "no: no depthwise convolution right behind it reads its result" in whole.out
+    assert "no: the next layer is not a depthwise convolution that reads its result" in whole.out
 
 
 def test_fuse_measures(mla, tmp_path):
@@ -33,10 +33,29 @@ def test_fuse_measures(mla, tmp_path):
 def test_constraints_of_tune(mla, tmp_path):
     schedule = tmp_path / "best.json"
     result = mla(
-        "tune", MODEL, "--trials", "50", "--seconds", "1", "--method", "generators", "--devices", "1", "--target", "n4",
-        "--forbid", "tiling", "--forbid", "program", "--sp-limit", "32768", "--save-schedule", schedule,
-        "--json", tmp_path / "tune.json",
-    )  # fmt: skip
+        "tune",
+        MODEL,
+        "--trials",
+        "50",
+        "--seconds",
+        "1",
+        "--method",
+        "generators",
+        "--devices",
+        "1",
+        "--target",
+        "n4",
+        "--forbid",
+        "tiling",
+        "--forbid",
+        "program",
+        "--sp-limit",
+        "32768",
+        "--save-schedule",
+        schedule,
+        "--json",
+        tmp_path / "tune.json",
+    )
     assert result.status == 0, result.err
     document = json.loads((tmp_path / "tune.json").read_text())
     assert document["forbidden"] == ["program", "tiling"] and document["trials"] < 50 and document["exact"]
@@ -70,9 +89,14 @@ def test_bad_use(complains, mla, tmp_path):
         2, "the limit of the scratchpad must be at least 512 bytes, not 3", "fuse", MODEL, "--sp-limit", "3"
     )
     complains(2, "must be an integer in 1..", "fuse", MODEL, "--acc-limit", "none")
-    complains(2, "bytes of DRAM: the limit is 100", "fuse", MODEL, "--dram-limit", "100")
+    complains(2, "bytes of DRAM, but the limit is 100", "fuse", MODEL, "--dram-limit", "100")
     complains(2, "cannot be read", "fuse", tmp_path / "absent.tflite")
     mla("compile", MODEL, "-o", tmp_path / "x.mla")
     complains(
-        2, "is compiled already: --sp-limit is for models", "run", tmp_path / "x.mla", "--sp-limit", "65536"
+        2,
+        "is already compiled: --sp-limit applies to models",
+        "run",
+        tmp_path / "x.mla",
+        "--sp-limit",
+        "65536",
     )

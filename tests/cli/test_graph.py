@@ -45,7 +45,7 @@ def test_picture(mla, tmp_path):
     assert ElementTree.fromstring(path.read_text()).tag.endswith("svg")
 
 
-def test_errors(complains, tmp_path):
+def test_bad_graph_arguments_are_one_line_errors(complains, tmp_path):
     complains(2, "stage must be one of imported, fold_constants", "graph", MODEL, "--stage", "drawn")
     complains(2, "timeline, not 'drawn'", "graph", MODEL, "--stage", "drawn")
     complains(2, f"{tmp_path} cannot be written: it is a folder", "graph", MODEL, "-o", tmp_path)

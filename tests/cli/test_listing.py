@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.listing import listing, programs_of, readable, with_programs
-from compiler.package import read_package, to_bytes
+from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.program_text import listing, programs_of, readable, with_programs
 from hw.isa.program import Program
-from tests.compiler.control_models import early_exit
-from tests.compiler.networks import NETWORKS, model
-from tests.compiler.test_stages import compiled
+from tests.lowering.test_partition import compiled
+from tests.support.control_models import early_exit
+from tests.support.trained_networks import NETWORKS, model
 
 KWS = model("kws_ref_model")
 
@@ -119,7 +119,7 @@ def test_several_programs_are_no_program(complains, mla, package, tmp_path):
     complains(2, text, "validate", source)
     complains(
         2,
-        "--target is for single programs",
+        "--target cannot be combined with --network",
         "asm",
         source,
         "--network",
@@ -141,7 +141,7 @@ def test_binaries_name_the_last_target(mla, tmp_path):
     assert mla("asm", source, "-o", image).status == 0
     shown = mla("validate", image).out
     assert (
-        f"refused: {image}: instruction 3, 1 behind target 2 (line 5 of its disassembly), `issue store`"
+        f"refused: {image}: instruction 3, 1 after target 2 (line 5 of its disassembly), `issue store`"
         in shown
     )
     assert mla("validate", source).out.startswith(f"refused: {source}:6: `issue store`")

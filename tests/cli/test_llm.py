@@ -6,9 +6,9 @@ import sys
 import pytest
 from numpy.random import default_rng
 
-from compiler.llm.gpt import Gpt, Shape
-from compiler.llm.language import LANGUAGE
-from compiler.llm.weights import save
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
+from compiler.llm.model.weights import save
+from compiler.llm.tokens.vocabulary import LANGUAGE
 from scripts.networks.digits import MODEL as DIGITS
 
 
@@ -23,6 +23,7 @@ def test_samples_are_schedules_that_can_be_compiled(mla, tmp_path):
         assert len(layer["answers"]) == 3
         for answer in layer["answers"]:
             assert answer["log_likelihood"] <= 0 and answer["words"][-1] == "end"
+    assert result.out.count(" cycles; log likelihood and text of answers:\n") == len(document["layers"])
     assert mla(*sampled[:-2]).out == result.out  # the same seed says the same
 
 
@@ -55,7 +56,10 @@ def test_unconstrained_answers_are_any_words(mla):
 
 def test_answers_written_on_the_machine(mla, tmp_path):
     """By a model of one layer: how often it agrees is of no account, it has not learnt anything."""
-    shape, rng = Shape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=16, context=128), default_rng(0)
+    shape, rng = (
+        TransformerShape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=16, context=128),
+        default_rng(0),
+    )
     weights = {name: rng.normal(size=size).astype("float32") for name, size in shape.tensors.items()}
     save(Gpt(shape, weights), tmp_path / "small.safetensors", {})
     asked = (
@@ -74,11 +78,22 @@ def test_answers_written_on_the_machine(mla, tmp_path):
     written = [len(each["words"]) for each in layer["answers"]]
     assert machine["words"] == len(layer["question"]) + sum(written) - 2  # nothing follows the last word
     assert 0 < machine["same"] <= machine["compared"] and machine["cycles"] > 1000 * machine["words"]
-    assert f"{machine['words']} words read and written by n16" in result.out
+    assert f"{machine['words']} tokens processed on n16" in result.out
 
 
 def test_evaluation_compares_methods(mla, tmp_path):
-    asked = ("--layers", "1", "--trials", "2", "--others", "2", "--methods", "random", "--seeds", "1")
+    asked = (
+        "--layers",
+        "1",
+        "--trials",
+        "2",
+        "--baseline-trials",
+        "2",
+        "--methods",
+        "random",
+        "--seeds",
+        "1",
+    )
     asked += ("--samples", "4")
     result = mla("llm", "eval", *asked, "--json", str(tmp_path / "a.json"))
     assert result.status == 0, result.err
@@ -98,16 +113,20 @@ def test_evaluation_compares_methods(mla, tmp_path):
     assert "schedules with edits: " in result.out
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    (("sample", DIGITS, "--layer", "nonsense"), "--layer must be one of"),
-    (("sample", "none.onnx"), "none.onnx"),
-    (("sample", DIGITS, "--llm", "none"), "none: cannot be read as a language model"),
-    (("sample", DIGITS, "--llm", DIGITS), "cannot be read as a language model"),
-    (("sample", DIGITS, "--temperature", "-1"), "--temperature must be at least 0"),
-    (("eval", "--methods", "nonsense"), "--methods must be among"),
-    (("eval", "--machine", "nonsense"), "--machine must be one of"),
-    (("eval", "--seeds", "0"), "--seeds"), (("eval", "--samples", "3"), "--samples must be 0 or at least 4"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("sample", DIGITS, "--layer", "nonsense"), "--layer must be one of"),
+        (("sample", "none.onnx"), "none.onnx"),
+        (("sample", DIGITS, "--llm", "none"), "none: cannot be read as a language model"),
+        (("sample", DIGITS, "--llm", DIGITS), "cannot be read as a language model"),
+        (("sample", DIGITS, "--temperature", "-1"), "--temperature must be at least 0"),
+        (("eval", "--methods", "nonsense"), "--methods must be among"),
+        (("eval", "--machine", "nonsense"), "--machine must be one of"),
+        (("eval", "--seeds", "0"), "--seeds"),
+        (("eval", "--samples", "3"), "--samples must be 0 or at least 4"),
+    ],
+)
 def test_bad_input(complains, options, words):
     complains(2, words, "llm", *options)
 

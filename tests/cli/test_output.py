@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.cli.output import atomic_output, check_output, read_input, report, write_output
+from compiler.util.files import atomic_output, check_output, read_input, report, write_output
 from hw.errors import InputError, WorkError
 
 

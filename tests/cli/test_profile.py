@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from compiler.cli.profile import memory_in_use
 from hw.isa.counters import CAUSES
 from scripts.networks.digits import MODEL
 
@@ -24,6 +25,8 @@ def test_profile(mla, profiled):
         trace,
         "--report",
         report,
+        "--clock",
+        "50",
         "--json",
         profiled / "run.json",
     )
@@ -32,7 +35,7 @@ def test_profile(mla, profiled):
     assert document["cycles"] == sum(document["where"].values()) and set(document["where"]) == set(CAUSES)
     lines = result.out.splitlines()
     assert (
-        len(lines) == len(document["layers"]) + 4
+        len(lines) == len(document["layers"]) + 5
         and "wait_fuse" in lines[1]
         and lines[1].endswith("bound by")
     )
@@ -45,7 +48,18 @@ def test_profile(mla, profiled):
     windows = 256 / 4  # bytes of a beat of n4
     read = sum(rates["read"] for rates in bus) * windows
     assert read >= document["dram_bytes_read"] / 4  # beats of a ring slot and of programs besides
-    assert "Units over time" in report.read_text()
+    text = report.read_text()
+    assert "Units over time" in text
+    assert '<th class="n">ms</th>' in text and "time per sample at 50 MHz" in text
+    memory = document["memory"]
+    for name in ("scratchpad", "accumulator"):
+        assert f"<dt>{name} in use</dt><dd>{memory[name]['peak_bytes']:,} bytes</dd>" in text
+    assert f"<dt>DRAM in use</dt><dd>{memory['dram']['total']:,} bytes</dd>" in text
+
+
+def test_unknown_peaks_are_omitted():
+    peaks = {"scratchpad": {"peak_bytes": None}, "accumulator": {"peak_bytes": 64}}
+    assert memory_in_use(peaks | {"dram": {"total": 96}}) == {"DRAM": 96, "accumulator": 64}
 
 
 def test_bad_use_is_told_at_once(complains, tmp_path):

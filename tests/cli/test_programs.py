@@ -47,7 +47,7 @@ def test_unreadable_sources(complains, source, tmp_path):
 @pytest.mark.parametrize("text", ["", "; nothing\n\n", ".name demo\n.equ SIZE, 4\nstart:\n"])
 def test_a_program_of_nothing(complains, source, tmp_path, text):
     source.write_text(text)
-    message = f"{source}: a program must have at least one instruction, this has none"
+    message = f"{source}: a program must have at least one instruction, not none"
     complains(2, message, "asm", source, "-o", tmp_path / "out")
     assert list(tmp_path.iterdir()) == [source]
 

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, numbers
-from tests.compiler.networks import model as trained
-from tests.compiler.onnx_models import model
+from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, numbers
+from tests.support.onnx_models import model
+from tests.support.trained_networks import model as trained
 
 
 @pytest.fixture
@@ -37,19 +37,24 @@ def process(*arguments):
 
 def test_run_quantizes_with_the_samples_of_a_file(mla, network, data, caplog):
     result = mla("run", network, "--calibrate", data, "--device", "golden", "--json", "-")
-    assert result.status == 0 and "not to be trusted" not in caplog.text
+    assert result.status == 0 and "accuracy is meaningless" not in caplog.text
     report = json.loads(result.out)
     found = report["quantization"]
     assert (found["samples"], found["measured"], found["random"]) == (5, 5, False)
     assert found["outputs"][0]["name"] == "y" and found["outputs"][0]["sqnr_db"] > 30
-    assert {each["reason"] for each in report["host_ops"]} == {"float at the model's edge"}
+    assert {each["reason"] for each in report["host_ops"]} == {
+        "conversion between float and integers at the model boundary"
+    }
     assert {each["node"] for each in report["host_ops"]} == set(found["kept"])
     assert report["outputs"]["y"]["dtype"] == "float32"
 
 
 def test_without_a_file_it_says_what_the_accuracy_is_worth(network, tmp_path):
     out, err = process("compile", network, "-o", tmp_path / "block.mla", "--seed", 3, "--json", "-")
-    assert "2 random samples of seed 3: its accuracy is not to be trusted" in err and err.count("\n") == 2
+    assert (
+        "2 random samples (seed 3): accuracy is meaningless, pass calibration data (--calibrate)" in err
+        and err.count("\n") == 2
+    )
     assert json.loads(out)["quantization"]["random"] is True
 
 
@@ -69,7 +74,7 @@ def test_calibrated_files_run_as_they_are(mla, network, data, tmp_path):
     wanted = json.loads(mla("run", network, "--calibrate", data, *options).out)
     assert found["outputs"] == wanted["outputs"] and found["quantization"] == wanted["quantization"]
     refused = mla("run", package, "--calibrate", data)
-    assert refused.status == 2 and "is compiled already: --calibrate is for float models" in refused.err
+    assert refused.status == 2 and "is already compiled: --calibrate applies to float models" in refused.err
 
 
 def test_files_that_do_not_fit_are_refused(mla, network, data, tmp_path):
@@ -86,6 +91,6 @@ def test_both_verbs_print_what_quantization_lost(mla, network, data, tmp_path):
     for verb, *more in (("run", "--device", "golden"), ("compile", "-o", tmp_path / "block.mla")):
         result = mla(verb, network, "--calibrate", data, *more)
         told = result.out.splitlines()[-3:] if verb == "run" else result.out.splitlines()[-4:-1]
-        assert told[0] == "quantized with 5 samples; against float on 5 of them:", result.out
-        assert "output y: " in told[1] and " dB, at most " in told[1] and "same top 1 in" in told[1]
-        assert "of a node alone: " in told[2] and told[2].count(" dB") == 3
+        assert told[0] == "quantized with 5 samples; compared with float on 5:", result.out
+        assert "output y: " in told[1] and " dB, maximum error " in told[1] and "same top 1 in" in told[1]
+        assert "of single nodes: " in told[2] and told[2].count(" dB") == 3

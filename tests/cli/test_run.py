@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from compiler.api import compile as compile_graph
-from compiler.package import to_bytes
+from compiler.runtime.package.writer import to_bytes
 from hw.isa.counters import CAUSES
-from tests.compiler.float_graphs import numbers
-from tests.compiler.networks import Reference, model
-from tests.compiler.onnx_models import model as onnx_model
-from tests.compiler.onnx_models import node
-from tests.compiler.test_stages import compiled
-from tests.compiler.test_strict import model as edge_model
+from tests.lowering.test_partition import compiled
+from tests.lowering.test_strict import model as edge_model
+from tests.support.float_graphs import numbers
+from tests.support.onnx_models import model as onnx_model
+from tests.support.onnx_models import node
+from tests.support.trained_networks import Reference, model
 
 KWS = model("kws_ref_model")
 INPUT = "input_1"
@@ -79,7 +79,7 @@ def test_golden_model_has_no_cycles_and_the_same_outputs(mla, samples):
 def test_table_and_random_input(mla):
     result = mla("run", KWS, "--target", "n8", "--device", "golden", "--seed", 4)
     assert result.status == 0
-    assert "one random sample of seed 4" in result.err
+    assert "one random sample (seed 4)" in result.err
     assert "fully_connected_11" in result.out and "sha256" in result.out
 
 
@@ -93,8 +93,11 @@ def test_files_that_do_not_fit(complains, samples, tmp_path):
     complains(
         2, "must be int8[samples, 49, 10, 1], not int8[2, 49, 10]", *run, "--input", tmp_path / "shape.npy"
     )
-    np.save(tmp_path / "dtype.npy", np.zeros((2, 49, 10, 1), np.float32))
-    complains(2, "not float32[2, 49, 10, 1]", *run, "--input", tmp_path / "dtype.npy")
+    np.save(tmp_path / "dtype.npy", np.zeros((2, 49, 10, 1), np.int16))
+    wrong = "not int16[2, 49, 10, 1]; its scale is 0.584703, its zero point 83"
+    complains(2, wrong, *run, "--input", tmp_path / "dtype.npy")
+    np.save(tmp_path / "nan.npy", np.full((1, 49, 10, 1), np.nan))
+    complains(2, "'input_1' must be finite numbers", *run, "--input", tmp_path / "nan.npy")
     np.save(tmp_path / "none.npy", np.zeros((0, 49, 10, 1), np.int8))
     complains(2, "at least one", *run, "--input", tmp_path / "none.npy")
     np.save(tmp_path / "object.npy", np.array([{}], object), allow_pickle=True)
@@ -145,7 +148,7 @@ def test_a_compiled_file_keeps_its_batch(mla, complains, samples, tmp_path):
     found = json.loads(mla("run", package, *options).out)
     assert (found["batch"], found["origin"]) == (2, "file")
     assert found["outputs"] == json.loads(mla("run", KWS, *options).out)["outputs"]
-    complains(2, "was compiled for a batch of 2, not for --batch 3", "run", package, "--batch", 3)
+    complains(2, "was compiled for batch size 2, not for --batch 3", "run", package, "--batch", 3)
     complains(2, "argument --batch: must be an integer in 1..4096, not '0'", "run", KWS, "--batch", 0)
 
 
@@ -156,7 +159,7 @@ def test_where_the_network_comes_from_is_told(mla, tmp_path, monkeypatch):
     reports = [json.loads(each.out) for each in told]
     assert [each["origin"] for each in reports] == ["compiled", "cache", "compiled"]
     assert all(each["compile_seconds"] > 0 for each in reports)
-    assert ["compiled before: found in" in each.err for each in told] == [False, True, False]
+    assert ["using cached compilation of " in each.err for each in told] == [False, True, False]
     assert reports[0]["outputs"] == reports[1]["outputs"] == reports[2]["outputs"]
 
 

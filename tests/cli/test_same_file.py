@@ -11,16 +11,21 @@ import pytest
 
 from compiler.api import compile
 from scripts.networks.digits import MODEL
-from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, numbers
-from tests.compiler.onnx_models import model, node
+from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, numbers
+from tests.support.onnx_models import model, node
 
 #: Nodes on the host between such on the accelerator, several inputs and outputs that are converted and laid out.
 HOSTED = [
-    node("Conv", "x w b", "c", kernel_shape=[3, 3], pads=[1] * 4), node("Relu", "c", "r"),
-    node("LogSoftmax", "r", "l", axis=1), node("Conv", "l d", "e", kernel_shape=[3, 3], pads=[1] * 4, group=8),
-    node("Transpose", "e", "t", perm=[0, 2, 3, 1]), node("LogSoftmax", "t", "y"), node("Relu", "e", "z"),
-    node("Add", "r q", "v"), node("TopK", "v k", "top places", axis=1),
-]  # fmt: skip
+    node("Conv", "x w b", "c", kernel_shape=[3, 3], pads=[1] * 4),
+    node("Relu", "c", "r"),
+    node("LogSoftmax", "r", "l", axis=1),
+    node("Conv", "l d", "e", kernel_shape=[3, 3], pads=[1] * 4, group=8),
+    node("Transpose", "e", "t", perm=[0, 2, 3, 1]),
+    node("LogSoftmax", "t", "y"),
+    node("Relu", "e", "z"),
+    node("Add", "r q", "v"),
+    node("TopK", "v k", "top places", axis=1),
+]
 ROOT = Path(__file__).parents[2]
 CASES = ("block", "hosted", "digits")
 

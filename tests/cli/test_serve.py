@@ -13,9 +13,9 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.model import read_model
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.schedule.plain import plain_schedule
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.scheduler.initial import naive_schedule
 from hw.config import load_target
 from scripts.networks.digits import MODEL
 
@@ -82,9 +82,19 @@ def test_standard_input(mla, monkeypatch, images, hashes):
 def test_cycles_profile_and_a_file_of_lines(mla, tmp_path):
     out, profile = tmp_path / "lines.jsonl", tmp_path / "profile.json"
     result = mla(
-        "serve", MODEL, "--requests", "70", "--target", "n4", "--out", out, "--profile", profile,
-        "--conditions-at", "60:latency=400,bytes=1",
-    )  # fmt: skip
+        "serve",
+        MODEL,
+        "--requests",
+        "70",
+        "--target",
+        "n4",
+        "--out",
+        out,
+        "--profile",
+        profile,
+        "--conditions-at",
+        "60:latency=400,bytes=1",
+    )
     assert result.status == 0 and result.out == "", result.err
     found = [line for line in lines(out.read_text()) if "index" in line]
     assert len(found) == 70 and found[-1]["cycles"] > found[20]["cycles"] > 0
@@ -92,7 +102,7 @@ def test_cycles_profile_and_a_file_of_lines(mla, tmp_path):
     assert document["schema_version"] == 1 and document["bottlenecks"]
     for layer in document["layers"]:
         assert layer["bound"] in ("compute", "bus", "bank", "weight_shift", "fuse", "dispatch")
-        assert "bytes a cycle" in layer["evidence"] and layer["history"]
+        assert "bytes per cycle" in layer["evidence"] and layer["history"]
         assert layer["cycles"] == pytest.approx(sum(layer["where"].values()))
     quiet = mla("serve", MODEL, "--requests", "40", "--target", "n4")
     usual = [line["cycles"] for line in lines(quiet.out)]
@@ -108,7 +118,7 @@ def test_adaptation_in_step_repeats(mla):
         "--target",
         "n4",
         "--adapt",
-        "--pace",
+        "--trials-per-request",
         "1",
         "--seed",
         "2",
@@ -122,12 +132,29 @@ def test_adaptation_in_step_repeats(mla):
 
 def test_from_a_schedule_to_the_static_compiler_s_and_a_picture_of_it(mla, tmp_path):
     plain, picture, report, out = (tmp_path / name for name in ("plain.json", "p.svg", "r.json", "lines"))
-    prepared = Prepared(read_model(MODEL), load_target("n4"), Options(rounding="onnxruntime"))
-    plain.write_text(plain_schedule(prepared.lowered(())).to_json())
+    prepared = ModelCompiler(read_model(MODEL), load_target("n4"), CompileOptions(rounding="onnxruntime"))
+    plain.write_text(naive_schedule(prepared.lowered(())).to_json())
     result = mla(
-        "serve", MODEL, "--requests", "24", "--target", "n4", "--adapt", "--pace", "0", "--adapt-from", "10",
-        "--schedule", plain, "--picture", picture, "--json", report, "--out", out,
-    )  # fmt: skip
+        "serve",
+        MODEL,
+        "--requests",
+        "24",
+        "--target",
+        "n4",
+        "--adapt",
+        "--trials-per-request",
+        "0",
+        "--adapt-from",
+        "10",
+        "--schedule",
+        plain,
+        "--picture",
+        picture,
+        "--json",
+        report,
+        "--out",
+        out,
+    )
     assert result.status == 0 and result.out == "", result.err
     document = json.loads(report.read_text())
     assert document["schema_version"] == 1 and document["target"] == "n4" and document["reloads"] == 1
@@ -142,7 +169,7 @@ def test_from_a_schedule_to_the_static_compiler_s_and_a_picture_of_it(mla, tmp_p
     [
         (b"", "standard input is empty"),
         (b"{", "standard input, line 1: must be JSON"),
-        (b'{"other": 1}', "inputs must be"),
+        (b'{"other": 1}', "missing input '"),
         (b"[[1, 2], [3]]", "not lists of different lengths"),
         (b'["a"]', "not str"),
         (b"[1, 2]", "not [2]"),
@@ -167,16 +194,23 @@ def test_what_came_before_a_bad_line_comes_out(mla, monkeypatch, images, hashes)
 def test_bad_use_is_told_at_once(complains, tmp_path):
     complains(2, "cannot be read", "serve", tmp_path / "absent.tflite", *N4)
     complains(2, "--requests: must be an integer of at least 1", "serve", MODEL, "--requests", "0")
-    complains(2, "--pace is for --adapt", "serve", MODEL, "--pace", "1")
-    complains(2, "--adapt-from is for --adapt", "serve", MODEL, "--adapt-from", "1")
-    complains(2, "--schedule is for --adapt", "serve", MODEL, "--schedule", tmp_path / "x.json")
+    complains(2, "--trials-per-request requires --adapt", "serve", MODEL, "--trials-per-request", "1")
+    complains(2, "--adapt-from requires --adapt", "serve", MODEL, "--adapt-from", "1")
+    complains(2, "--schedule requires --adapt", "serve", MODEL, "--schedule", tmp_path / "x.json")
     complains(2, "x.json cannot be read", "serve", MODEL, "--adapt", "--schedule", tmp_path / "x.json")
     complains(2, "--picture needs --device rtl", "serve", MODEL, "--picture", tmp_path / "x.svg", *N4)
     complains(2, "--json - needs --out FILE", "serve", MODEL, "--json", "-")
     complains(2, "--adapt needs --device rtl", "serve", MODEL, "--adapt", *N4)
     for option in (("--batch", "4"), ("--batches", "1,2"), ("--skip", "x")):
         complains(
-            2, f"{option[0]} does not go with --adapt", "serve", MODEL, *option, "--adapt", "--target", "n4"
+            2,
+            f"{option[0]} cannot be combined with --adapt",
+            "serve",
+            MODEL,
+            *option,
+            "--adapt",
+            "--target",
+            "n4",
         )
     complains(2, "--adapt needs the model itself", "serve", tmp_path / "x.mla", "--adapt")
     complains(2, "invalid choice", "serve", MODEL, "--adapt", "--method", "luck")

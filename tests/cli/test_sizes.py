@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.compiler.onnx_models import node, small
+from tests.support.onnx_models import model as onnx_model
+from tests.support.onnx_models import node, small
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def test_sizes_at_every_verb(mla, complains, model: Path, tmp_path: Path) -> Non
     assert mla("compile", model, "-o", package, *size).status == 0
     report = json.loads(mla("run", package, "--device", "golden", "--target", "n4", "--json", "-").out)
     assert report["outputs"]["y"]["shape"] == [1, 5]
-    complains(2, f"{package} is compiled already: --size", "run", package, *size)
+    complains(2, f"{package} is already compiled: --size", "run", package, *size)
     profile = mla("profile", model, "--size", "width", "--target", "n4")
     assert profile.status == 2 and "must be NAME=N" in profile.err
     profile = mla("profile", model, *size, "--json", "-")
@@ -46,3 +48,21 @@ def test_compiling_takes_the_memory_and_no_output_depends_on_it(
     assert report["dram"] == {"latency": 40, "bytes_per_cycle": 8, "used": True}
     assert made[0] == made[1]
     complains(2, "must be an integer in 1..1000000", *run, "--dram-latency", 0)
+
+
+def test_inputs_bound_to_constants(mla, complains, tmp_path: Path) -> None:
+    path, package, file = tmp_path / "sum.onnx", tmp_path / "sum.mla", tmp_path / "b.npy"
+    inputs = {name: np.zeros((2, 3), np.float32) for name in ("a", "b")}
+    path.write_bytes(onnx_model([node("Add", "a b", "y")], inputs, ["y"]).SerializeToString())
+    np.save(file, np.ones((2, 3), np.float32))
+    target = ("--device", "golden", "--target", "n4")
+    for value in ("2.5", file):
+        report = json.loads(mla("run", path, "--bind", f"b={value}", *target, "--json", "-").out)
+        assert list(report["outputs"]) == ["y"]
+    complains(2, "there is no input 'c'", "run", path, "--bind", "c=1", *target)
+    complains(2, "must be NAME=VALUE", "run", path, "--bind", "b", *target)
+    complains(2, "VALUE must be a number", "run", path, "--bind", "b=much", *target)
+    complains(2, "input 'b' is bound twice", "run", path, "--bind", "b=1", "--bind", "b=2", *target)
+    assert mla("compile", path, "-o", package, "--bind", "b=1", "--target", "n4").status == 0
+    complains(2, f"{package} is already compiled: --bind", "run", package, "--bind", "b=1", *target)
+    assert "b" not in mla("graph", path, "--bind", "b=1").out.split()

@@ -8,14 +8,29 @@ from scripts.networks.digits import MODEL
 def test_tune(mla, tmp_path):
     schedule, out = tmp_path / "best.json", tmp_path / "tune.json"
     result = mla(
-        "tune", MODEL, "--trials", "3", "--method", "random", "--devices", "1", "--target", "n4", "--no-cache",
-        "--save-schedule", schedule, "--json", out,
-    )  # fmt: skip
+        "tune",
+        MODEL,
+        "--trials",
+        "3",
+        "--method",
+        "random",
+        "--devices",
+        "1",
+        "--target",
+        "n4",
+        "--no-cache",
+        "--save-schedule",
+        schedule,
+        "--json",
+        out,
+    )
     assert result.status == 0, result.err
     document = json.loads(out.read_text())
     assert document["trials"] == 3 and document["exact"] and document["method"] == "random"
     assert document["best_cycles"] <= document["baseline_cycles"] and document["curve"][0][0] == 0
-    assert "trial 3 of 3" in result.err and "cycles in 3 trials" in result.out
+    assert "trial 3 of 3" in result.err and "\n3 trials (random) closed " in result.out
+    figures = [f"{document[f'{name}_cycles']:,}" for name in ("baseline", "best", "floor")]
+    assert result.out.splitlines()[1].split() == ["cycles", *figures]
     compiled = mla("compile", MODEL, "--target", "n4", "--schedule", schedule, "-o", tmp_path / "x.mla")
     assert compiled.status == 0, compiled.err
 

@@ -1,12 +1,13 @@
 """`mla validate`: programs as text and as files, proved or refused with their line."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
-from compiler.package import to_bytes
-from tests.compiler.test_stages import compiled
+from compiler.runtime.package.writer import to_bytes
+from hw.isa.program import Program
+from tests.lowering.test_partition import compiled
 
 SOURCE = """\
 .name demo
@@ -51,7 +52,7 @@ def test_a_safe_program(mla, program, tmp_path):
     for path in (source, image):
         result = mla("validate", path, *ARGUMENTS)
         assert (result.status, result.err) == (0, "")
-        assert result.out.startswith("safe: 1 calls, 8 instructions, 1 ways\n")
+        assert result.out.startswith("safe: 1 call, 8 instructions, 1 path\n")
         assert "dram: read 0x1000..0x100f, write 0x2000..0x200f" in result.out
     document = json.loads(mla("validate", image, *ARGUMENTS, "--json", "-").out)
     assert (document["schema_version"], document["valid"], document["commands"]["store"]) == (1, True, 1)
@@ -65,7 +66,7 @@ def test_a_refused_program_names_the_line(mla, program):
     result = mla("validate", source, *ARGUMENTS)
     assert (result.status, result.err) == (1, "")
     assert result.out.startswith(
-        f"refused: {source}:8: `issue store`: race: store reads sp 0x0..0xf and nothing"
+        f"refused: {source}:8: `issue store`: race: store reads sp 0x0..0xf without waiting for"
     )
     result = mla("validate", image, *ARGUMENTS)
     assert result.status == 1
@@ -81,7 +82,7 @@ def test_a_refused_program_names_the_line(mla, program):
     )
 
 
-def test_options(mla, program):
+def test_validate_options_change_the_proof(mla, program):
     source, _ = program(SAFE)
     result = mla("validate", source, *ARGUMENTS, "--require-written", "--calls", "3")
     assert result.out.startswith("safe: 3 calls, 24 instructions")
@@ -101,14 +102,14 @@ def test_options(mla, program):
     ("arguments", "text"),
     [
         (["--operands", "1,x"], "--operands: must hold integers, not 'x'"),
-        (["--window", "5"], "must be FIRST:BYTES or FIRST:BYTES:r, w or rw, not '5'"),
+        (["--window", "5"], "must be START:LENGTH or START:LENGTH:r, w or rw, not '5'"),
         (["--window", "0:16:x"], "r, w or rw, not '0:16:x'"),
-        (["--window", "0:0"], "must hold bytes of 0..0xffffffff, not '0:0'"),
-        (["--window", "1:4294967296"], "must hold bytes of 0..0xffffffff"),
+        (["--window", "0:0"], "must be a range within 0..0xffffffff, not '0:0'"),
+        (["--window", "1:4294967296"], "must be a range within 0..0xffffffff"),
         (["--limit", "0"], "must be an integer of at least 1, not '0'"),
         (["--calls", "0"], "must be an integer in 1..65536, not '0'"),
         (["--target", "n5"], "target must be one of"),
-        (["--window", "0:1"] * 5, "there are 4 windows, not 5"),
+        (["--window", "0:1"] * 5, "there may be at most 4 windows, not 5"),
         (["--pinned", "absent.s"], "absent.s cannot be read"),
         (["--json", "absent/out"], "absent/out cannot be written"),
     ],
@@ -138,13 +139,15 @@ def test_a_compiled_network(mla, complains, tmp_path):
     document = json.loads(mla("validate", path, "--json", "-").out)
     assert [stage["stage"] for stage in document["stages"]] == stages
     assert all(stage["commands"]["store"] > 0 for stage in document["stages"])
-    complains(2, "is a compiled network: it has operands, windows", "validate", path, "--operands", "1")
+    complains(
+        2, "is a compiled network, which has its own operands, windows", "validate", path, "--operands", "1"
+    )
     own, other = tmp_path / "own.toml", "n4" if network.config.n != 4 else "n8"
     own.write_text("".join(f"{name} = {value}\n" for name, value in asdict(network.config).items()))
     assert mla("validate", path, "--target", own) == result
     complains(
         2,
-        f"{path} was compiled for another machine than --target {other}",
+        f"{path} was compiled for another configuration than --target {other}",
         "validate",
         path,
         "--target",
@@ -153,3 +156,16 @@ def test_a_compiled_network(mla, complains, tmp_path):
     complains(2, "target must be one of", "validate", path, "--target", "n5")
     path.write_bytes(b"PK")
     complains(2, "mixed.mla", "validate", path)
+
+
+@pytest.mark.parametrize("word", [0, (1 << 64) - 1])
+def test_words_that_are_no_instruction(mla, program, word):
+    """A program file is refused in one line whatever words it holds."""
+    image = program("    halt\n")[1]
+    found = Program.from_bytes(image.read_bytes())
+    image.write_bytes(replace(found, words=(word, *found.words)).to_bytes())
+    result = mla("validate", image, "--target", "n4")
+    assert (result.status, result.err) == (1, "")
+    assert result.out.startswith(
+        f"refused: {image}: instruction 0 (line 2 of its disassembly), `.word {word:#018x}`"
+    )

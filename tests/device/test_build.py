@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,11 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+import cocotb_tools
 import pytest
+from cocotb_tools import config
 
-from cosim.device import BuildError, DiskFullError, ToolMissingError
-from cosim.rtl.build import PLAIN, Variant, build_simulator
-from cosim.rtl.yardstick import bare_array_khz
+from cosim.rtl import build, toolchain
+from cosim.rtl.build import PLAIN, Variant, build_simulator, simulator_key
+from cosim.rtl.errors import BuildError, DiskFullError, ToolMissingError
+from cosim.rtl.runner import TOP
+from cosim.rtl.sim_speed_baseline import bare_array_khz
 from hw.errors import InputError
 from tests.support.sim_chip import Reg
 from tests.support.sim_device import GO_READ, N, is_running, open_sim, traffic, verilog
@@ -128,6 +133,84 @@ def is_free(file: TextIO) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def installation(folder: Path) -> dict[str, str]:
+    """Environment of a checkout and its packages in a folder of their own; of cocotb only what has the paths."""
+    for package in ("cosim", "hw"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(cocotb_tools.__file__).parent, folder / "packages" / "cocotb_tools")
+    (folder / "packages" / "cocotb" / "libs").mkdir(parents=True)
+    return os.environ | {"PYTHONPATH": f"{folder}:{folder / 'packages'}"}
+
+
+@pytest.mark.parametrize("variant", ["Variant()", "Variant(waves=True, coverage=True, probe=True)"])
+def test_installations_share_simulators(tmp_path: Path, variant: str) -> None:
+    """Neither the checkout's path nor that of its packages is in the key."""
+    show = f"""
+from cocotb_tools.config import libs_dir
+from cosim.rtl.build import Variant, simulator_key
+print(libs_dir)
+print(simulator_key("module mla_chip; endmodule", 4, {variant}))
+"""
+    seen = []
+    for name in ("first", "the second"):
+        done = subprocess.run(
+            [sys.executable, "-c", show],
+            cwd=tmp_path,
+            env=installation(tmp_path / name),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        seen.append(done.stdout.splitlines())
+    (first, key), (second, other_key) = seen
+    assert [first, second] == [f"{tmp_path / name}/packages/cocotb/libs" for name in ("first", "the second")]
+    assert key == other_key
+
+
+def test_what_determines_a_simulator_is_in_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [
+        simulator_key("module a; endmodule", 4, PLAIN),
+        simulator_key("module b; endmodule", 4, PLAIN),
+        simulator_key("module a; endmodule", 8, PLAIN),
+        *(simulator_key("module a; endmodule", 4, Variant(**{name: True})) for name in vars(PLAIN)),
+    ]
+    monkeypatch.setenv("CXXFLAGS", "-O0")
+    keys.append(simulator_key("module a; endmodule", 4, PLAIN))
+    monkeypatch.setenv("CXX", str(fake_compiler(tmp_path, "exit 0")))
+    keys.append(simulator_key("module a; endmodule", 4, PLAIN))
+    assert len(set(keys)) == len(keys) == 8
+
+
+def test_a_simulator_holds_no_path_of_an_installation() -> None:
+    """It runs where the packages lie elsewhere, and where those that it was built with are gone."""
+    contents = build_simulator(verilog(), N).read_bytes()
+    assert TOP.encode() in contents
+    for path in (config.libs_dir, Path(sys.prefix), ROOT):
+        assert str(path).encode() not in contents
+
+
+def test_paths_with_blanks(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make and the compilers meet no such path, wherever the checkout, its packages and the tools lie."""
+    folder = tmp_path / "a b$c'd"
+    folder.mkdir()
+    log = tmp_path / "log"
+    compiler = fake_compiler(folder, f'echo "$@" >> {log}; exit 3')
+    monkeypatch.setenv("CXX", str(compiler))
+    there = {name: folder / name for name in ("libs", "share", "verilator")}
+    there["libs"].symlink_to(config.libs_dir)
+    there["share"].symlink_to(config.share_dir)
+    there["verilator"].symlink_to(toolchain.verilator_root())
+    monkeypatch.setattr(config, "libs_dir", there["libs"])
+    monkeypatch.setattr(config, "share_dir", there["share"])
+    monkeypatch.setattr(toolchain, "verilator_root", lambda: there["verilator"])
+    model = folder / "rtl"
+    shutil.copytree(build.HERE, model)
+    monkeypatch.setattr(build, "HERE", model)
+    with pytest.raises(BuildError, match=r"make failed"):
+        build_simulator(verilog(), N)
+    assert log.read_text() and "a b" not in log.read_text()
 
 
 def test_waves_and_coverage(tmp_path: Path):

@@ -2,13 +2,14 @@
 
 import errno
 import fcntl
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from cosim.device import DiskFullError
 from cosim.rtl import cache
+from cosim.rtl.errors import DiskFullError
 from hw.errors import InputError, WorkError
 
 
@@ -105,6 +106,7 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
             cache.cached("things", "key", fill)
         assert len(str(refusal.value)) < 300
     monkeypatch.delenv("MLA_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     with pytest.raises(WorkError, match="cannot be used: Not a directory; set MLA_CACHE to move it"):
         cache.cached("things", "key", fill)
@@ -113,8 +115,30 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
         cache.cached("things", "key", fill)
 
 
+def test_an_entry_of_a_read_only_cache_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    cache.cached("things", "key", fill)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for where, name in ((os, "utime"), (os, "open"), (Path, "mkdir")):
+        monkeypatch.setattr(where, name, refuse)
+    assert cache.cached("things", "key", fill) == folder / "key"
+
+
+def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
+    assert cache.cache_folder() == tmp_path / "cache"  # MLA_CACHE
+    monkeypatch.delenv("MLA_CACHE")
+    assert cache.cache_folder() == tmp_path / "shared" / "mla"
+    for ignored in ("", "relative/path"):
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        assert cache.cache_folder() == Path("/home/me/.cache/mla")
+
+
 def test_old_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "KEEP_ENTRIES", 3)
+    monkeypatch.setattr(cache, "MAX_ENTRIES", 3)
     for number in range(5):
         cache.cached("things", f"key{number}", fill)
     assert entries(folder) == ["key2", "key3", "key4"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cosim.device import BuildError, DiskFullError
+from cosim.rtl.errors import BuildError, DiskFullError
 from cosim.rtl.runner import run_tool
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cosim.device import SimulatorDiedError
-from cosim.pool import DevicePool
+from cosim.device_pool import DevicePool
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
 from tests.support.sim_chip import Reg

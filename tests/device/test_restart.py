@@ -14,8 +14,8 @@ from cosim.dram import DramFault
 from cosim.driver import Driver
 from cosim.rtl.process import QUIT_SECONDS
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS
 from hw.config import load_target
-from hw.regs import ADDRESS
 from tests.support.sim_device import is_running
 
 ROOT = Path(__file__).parents[2]

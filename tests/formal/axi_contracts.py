@@ -7,14 +7,13 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from hw.bus.axi import BOUNDARY, WRITE_MASTERS
-from hw.bus.axi_bursts import BurstWalk
-from hw.bus.axilite import AxiLite, lite_names
-from hw.bus.read_arbiter import ReadArbiter
-from hw.bus.write_arbiter import WriteArbiter
+from hw.bus.axi_arbiter import ReadArbiter, WriteArbiter
+from hw.bus.axi_lite import AxiLite, lite_names
+from hw.bus.dma_bursts import BurstWalk
 from hw.config import MlaConfig
-from hw.sequencer.completion_record import RecordWriter
-from hw.units.load import LoadUnit
-from hw.units.store import StoreUnit
+from hw.control.completion import RecordWriter
+from hw.units.load.unit import LoadUnit
+from hw.units.store.unit import StoreUnit
 
 CONFIG = MlaConfig(n=4, sp_bytes=512, acc_bytes=1024, max_burst=4)
 

@@ -3,9 +3,9 @@
 from amaranth.hdl import Assert, Assume, Module, Signal
 
 from hw.config import MlaConfig
-from hw.sequencer.control_layouts import ENTRY_LAYOUT
-from hw.sequencer.dispatch import Dispatch
-from hw.sequencer.dispatch_table import DispatchTable
+from hw.control.dispatch import Dispatch
+from hw.control.dispatch_table import DispatchTable
+from hw.control.layouts import ENTRY_LAYOUT
 from tests.formal.axi_contracts import Contract
 
 _ENTRIES = 2

@@ -7,7 +7,7 @@ from amaranth.hdl import Assert, Assume, Cat, Module, Signal, signed
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.sequencer.semaphores import Semaphores
-from hw.units.queue import STARTED_MAX, CommandQueue
+from hw.units.command_queue import STARTED_MAX, CommandQueue
 from tests.formal.axi_contracts import Contract
 
 CONFIG = MlaConfig(n=4, queue_depth=3)

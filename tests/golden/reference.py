@@ -6,7 +6,7 @@ history with the oldest pixel first.
 
 from math import isqrt
 
-from cosim.golden.command import Config
+from cosim.semantics.command_fields import CommandFields
 from tests.support.floats import float32, significand
 
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
@@ -65,7 +65,7 @@ def element(memory: list[int], address: int, dtype: int) -> int:
     return value if dtype == 1 else sx(value, 8 * SIZE[dtype])
 
 
-def load(mem: dict, n: int, c: Config) -> None:
+def load(mem: dict, n: int, c: CommandFields) -> None:
     target = mem[("sp", "param", "table")[c.space]]
     for z in range(c.z_count):
         for y in range(c.y_count) if not c.transpose else ():
@@ -85,7 +85,7 @@ def load(mem: dict, n: int, c: Config) -> None:
                 ]
 
 
-def store(mem: dict, n: int, c: Config) -> None:
+def store(mem: dict, n: int, c: CommandFields) -> None:
     for z in range(c.z_count):
         for y in range(c.y_count):
             for i in range(c.len):
@@ -98,11 +98,11 @@ def operand(byte: int, unsigned: int, zero: int) -> int:
     return (byte if unsigned else sx(byte, 8)) - zero
 
 
-def inside(u: int, v: int, c: Config) -> bool:
+def inside(u: int, v: int, c: CommandFields) -> bool:
     return not ((c.u_lim and not 0 <= u < c.u_lim) or (c.v_lim and not 0 <= v < c.v_lim))
 
 
-def accumulate(mem: dict, n: int, c: Config, r: int, psum: list[int], first: bool) -> None:
+def accumulate(mem: dict, n: int, c: CommandFields, r: int, psum: list[int], first: bool) -> None:
     for lane in range(n):
         old = mem["acc"][r * n + lane]
         if first and c.shift8:
@@ -114,7 +114,7 @@ def accumulate(mem: dict, n: int, c: Config, r: int, psum: list[int], first: boo
         mem["acc"][r * n + lane] = s32(new)
 
 
-def matrix(mem: dict, n: int, c: Config) -> dict[str, int]:
+def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
     """Returns the counters."""
     count: dict[str, int] = dict.fromkeys(
         ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "acc_writes"), 0
@@ -157,7 +157,7 @@ def matrix(mem: dict, n: int, c: Config) -> dict[str, int]:
     return count
 
 
-def depthwise(mem: dict, n: int, c: Config, oc: int, cols: int, count: dict[str, int]) -> None:
+def depthwise(mem: dict, n: int, c: CommandFields, oc: int, cols: int, count: dict[str, int]) -> None:
     sp, p_count = mem["sp"], c.x_count
     past = list(mem["line"]) if c.keep else []
     stream = []
@@ -215,7 +215,7 @@ def root(x: int) -> tuple[int, int]:
 class Fuse:
     """One FUSE command; `counters` and `statistics` after `run`."""
 
-    def __init__(self, mem: dict, n: int, c: Config) -> None:
+    def __init__(self, mem: dict, n: int, c: CommandFields) -> None:
         self.mem, self.n, self.c = mem, n, c
         self.written, self.results, self.saturations = [], 0, 0
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from cosim.golden.bounds import Box, box
+from cosim.semantics.bounding_box import BoundingBox, box
 
 
 def touched(base: int, steps: list[tuple[int, int]], width: int) -> set[int]:
@@ -44,9 +44,9 @@ def test_blocks_of_channels() -> None:
     blocks = [box("sp", 7 + block * n, [(pixels, channels)], n) for block in range(channels // n)]
     assert not any(a.meets(b) for i, a in enumerate(blocks) for b in blocks[:i])
     assert all(a.meets(box("sp", 7, [(pixels * channels, 1)], 1)) for a in blocks)
-    assert not blocks[0].meets(Box("sp", 7 + n, 7 + channels - 1))
-    assert blocks[0].meets(Box("sp", 7 + n, 7 + channels))
-    assert not blocks[0].meets(Box("acc", 0, 1000))
+    assert not blocks[0].meets(BoundingBox("sp", 7 + n, 7 + channels - 1))
+    assert blocks[0].meets(BoundingBox("sp", 7 + n, 7 + channels))
+    assert not blocks[0].meets(BoundingBox("acc", 0, 1000))
 
 
 def test_lines_between_those_of_a_comb() -> None:

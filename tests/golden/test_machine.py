@@ -8,7 +8,7 @@ from cosim.dram import DramFault
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.programs import Candidate
-from cosim.reports import TrapError
+from cosim.status import TrapError
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.assembler import assemble

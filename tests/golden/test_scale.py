@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from cosim.golden import scale as model
+from cosim.semantics import fixed_point as model
 from hw.isa.enums import Rounding
 from tests.golden import reference
 

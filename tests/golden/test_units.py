@@ -6,15 +6,15 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+from cosim.golden.dma import run_load, run_store
 from cosim.golden.fuse import run_fuse
 from cosim.golden.matrix import run_matrix
 from cosim.golden.memory import Memories
-from cosim.golden.transfer import run_load, run_store
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from tests.golden import reference
-from tests.support.programs_commands import Arena, attempt, config_of
-from tests.support.programs_matrix import random_kept_pair
+from tests.support.program_gen.commands import Arena, attempt, config_of
+from tests.support.program_gen.matrix import random_kept_pair
 
 DRAM = (1024, 8192)
 CASES = {Unit.LOAD: 150, Unit.STORE: 60, Unit.MATRIX: 40, Unit.FUSE: 150}

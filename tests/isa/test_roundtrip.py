@@ -8,7 +8,7 @@ from hw.isa.assembler import AssemblyError, assemble
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, field_number
 from hw.isa.disassembler import disassemble, instruction
 from hw.isa.enums import Unit
-from hw.isa.micro import FORMS, WORD, MicroOp, decode, encode
+from hw.isa.micro_instruction import FORMS, WORD, MicroOp, decode, encode
 from hw.isa.program import Program
 
 

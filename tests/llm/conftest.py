@@ -1,20 +1,10 @@
-"""Random numbers whose seed is printed; simulated machines, and networks as they are compiled."""
+"""Simulated machines, and networks measured under the static compiler's schedule."""
 
-import os
-
-import numpy as np
 import pytest
 
-from compiler.hpm.points import Point
-from compiler.llm.corpus.rig import Devices, Rig
-from compiler.llm.corpus.walk import Walk, unusual
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return np.random.default_rng(seed)
+from compiler.llm.data.measure_harness import Devices, MeasureHarness
+from compiler.llm.data.trajectories import Trajectory, non_default
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +15,11 @@ def devices():
 
 
 @pytest.fixture(scope="module")
-def walk(devices: Devices, request: pytest.FixtureRequest) -> Walk:
+def walk(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
     """The module's POINT under the static compiler's schedule alone."""
-    point: Point = request.module.POINT
-    rig = Rig(devices, "usual", point)
-    measured = rig.measured(rig.first)
+    point: CalibrationNetwork = request.module.POINT
+    harness = MeasureHarness(devices, "usual", point)
+    measured = harness.measure(harness.first)
     assert measured is not None
-    layers = [unusual(rig.first.schedule.layers[name]) for name in rig.names]
-    return Walk("usual", 1, point, layers, [rig.step(-1, -1, {}, measured)])
+    layers = [non_default(harness.first.schedule.layers[name]) for name in harness.names]
+    return Trajectory("usual", 1, point, layers, [harness.step(-1, -1, {}, measured)])

@@ -4,21 +4,27 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.hpm.points import Op, Point
-from compiler.listing import program_text
-from compiler.llm.edits import edits_of
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.specialize.edits.edit import Edit
-from compiler.specialize.edits.workshop import Workshop
+from compiler.llm.tokens.program_edits import decode_edits
+from compiler.options import CompileOptions
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.runtime.program_text import program_text
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.edits.edit import Edit
+from compiler.tuning.edits.editable_programs import EditablePrograms
+from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 
 PAGE = Path(__file__).parents[2] / "docs" / "llm-program.md"
-LAYER = Point((8, 8, 48), (Op("mul"),))
+LAYER = CalibrationNetwork((8, 8, 48), (CalibrationOp("mul"),))
 #: Of the best schedule that was found.
-FIELDS = {"rows": 56, "x_buffers": 3, "y_buffers": 4, "prefetch": 16, "joined": True, "counted": False}
+FIELDS = {
+    "rows": 56,
+    "x_buffers": 3,
+    "y_buffers": 4,
+    "prefetch": 16,
+    "same_program_as_previous": True,
+    "own_counter_tag": False,
+}
 #: Words of edits that stand with spaces.
 HEADS = re.compile(r"(split at|move at) ")
 
@@ -32,18 +38,20 @@ def _said() -> list[tuple[list[Edit], int]]:
             each.replace("_", " ")
             for each in HEADS.sub(lambda m: m[1].replace(" ", "_") + " ", answer).split()
         ]
-        found.append((list(edits_of([*words, "end"])) if words else [], int(cycles.replace(",", ""))))
+        found.append((list(decode_edits([*words, "end"])) if words else [], int(cycles.replace(",", ""))))
     return found
 
 
 def test_each_answer_costs_what_the_page_says() -> None:
     answers = _said()
     assert len(answers) == 7 and answers[0][0] == [] and all(edits for edits, _ in answers[1:])
-    with Measurer(LAYER.graph(), Conditions(load_target("n16")), Options(rounding="reference")) as measurer:
+    with Measurer(
+        LAYER.graph(), HardwareProfile(load_target("n16")), CompileOptions(rounding="reference")
+    ) as measurer:
         first = measurer.first.schedule
         ((name, layer),) = first.layers.items()
         schedule = replace(first, layers={name: replace(layer, **FIELDS)})
-        workshop, edits = Workshop(measurer.prepared.network(schedule)), []
+        workshop, edits = EditablePrograms(measurer.prepared.network(schedule)), []
         (piece,) = workshop.pieces
         for more, cycles in answers:
             edits += more

@@ -4,14 +4,13 @@ from amaranth.hdl import Elaboratable, Module, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.fuse.scale import ScaleLane
-from hw.fuse.scale_control import ScaleControl
+from hw.fuse.requant_scale import ScaleControl, ScaleLane
 
 
 class ScaleStage(wiring.Component):
     """One control and one lane.
 
-    Latency: hw.fuse.scale.LATENCY. Throughput: one value in each cycle.
+    Latency: that of `ScaleLane`. Throughput: one value in each cycle.
 
     Parameters
     ----------

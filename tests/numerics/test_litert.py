@@ -12,8 +12,8 @@ from ai_edge_litert.schema_py_generated import (
     SoftmaxOptionsT,
 )
 
-from compiler.kernels.scaling import float32_ratio
-from tests.library.models import weighted
+from compiler.util.scaling import float32_ratio
+from tests.kernel_library.models import weighted
 from tests.numerics import kernels
 from tests.numerics.litert import DEFAULT, REFERENCE, Tensor, model, run
 from tests.numerics.reference import AWAY, DOUBLE, EVEN
@@ -42,7 +42,7 @@ def pairs(rng: np.random.Generator, product: bool):
 @pytest.mark.parametrize(
     ("resolver", "parameters"), [(REFERENCE, kernels.add_reference), (DEFAULT, kernels.add_xnnpack)]
 )
-def test_add(resolver, parameters) -> None:
+def test_integer_add_equals_litert(resolver, parameters) -> None:
     print("seed 1")
     for (x, r, o), x_values, r_values in pairs(np.random.default_rng(1), False):
         content = model(BuiltinOperator.ADD, (BuiltinOptions.AddOptions, AddOptionsT()), [x, r], o)
@@ -109,7 +109,7 @@ def test_pools(resolver) -> None:
         for place in np.ndindex(*out):
             first = np.array(place) * stride - before
             low, high = np.maximum(first, 0), np.minimum(first + kernel, size)
-            window = x[0, low[0]:high[0], low[1]:high[1]].astype(np.int64)  # fmt: skip
+            window = x[0, low[0] : high[0], low[1] : high[1]].astype(np.int64)
             count = window.shape[0] * window.shape[1]
             results[BuiltinOperator.AVERAGE_POOL_2D].append(kernels.divide(window.sum((0, 1)), count))
             results[BuiltinOperator.MAX_POOL_2D].append(window.max((0, 1)))

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.kernels.scaling import float32_multiplier
+from compiler.util.scaling import float32_multiplier
 from cosim.rtl import toolchain
 from cosim.rtl.runner import run_tool
-from hw.emit import convert
-from hw.fuse.post import COUNT_LIMIT, divider
-from hw.fuse.scale import LATENCY
+from hw.fuse.post_scale import COUNT_LIMIT, divider
+from hw.fuse.requant_scale import SCALE_LATENCY
+from hw.verilog.writer import convert
 from tests.numerics import kernels
 from tests.numerics.reference import SINGLE, divide, scale
 from tests.numerics.scale_stage import ScaleStage
@@ -26,7 +26,9 @@ def build(folder: Path, x_width: int) -> Path:
     """Simulator of the stage."""
     source = folder / "scale_stage.v"
     source.write_text(convert(ScaleStage(x_width), "scale_stage"))
-    environment = dict(os.environ, VERILATOR_ROOT=str(toolchain.verilator_root()))
+    main = folder / MAIN.name
+    main.write_text(MAIN.read_text())
+    environment = os.environ | toolchain.verilator_variables(folder)
     verilate = [
         str(toolchain.verilator()),
         "--cc",
@@ -38,7 +40,7 @@ def build(folder: Path, x_width: int) -> Path:
         str(folder),
     ]
     make = [toolchain.make(), "-s", "-f", "Vscale_stage.mk", *toolchain.make_variables(), "OPT_FAST=-O2"]
-    for command in ([*verilate, str(source), str(MAIN)], make):
+    for command in ([*verilate, str(source), str(main)], make):
         run_tool(command, cwd=folder, env=environment)
     return folder / "Vscale_stage"
 
@@ -48,7 +50,7 @@ def test_hardware_stage(x_width: int, tmp_path: Path) -> None:
     seed = 1 + x_width
     print(f"seed {seed}")
     program = build(tmp_path, x_width)
-    arguments = [str(v) for v in (x_width, LATENCY, RANDOM, seed)]
+    arguments = [str(v) for v in (x_width, SCALE_LATENCY, RANDOM, seed)]
     done = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     *counts, changed = (int(count) for count in done.stdout.split())

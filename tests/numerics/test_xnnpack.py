@@ -12,12 +12,12 @@ from ai_edge_litert.interpreter import Interpreter
 from compiler.frontends.model import read_model
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization
-from compiler.kernels.scaling import float32_multiplier, float32_ratio
-from cosim.golden.scale import half_even, scale
+from compiler.util.scaling import float32_multiplier, float32_ratio
+from cosim.semantics.fixed_point import half_even, scale
 from hw.isa.enums import Rounding
-from tests.compiler.networks import model as model_file
-from tests.library.models import weighted
+from tests.kernel_library.models import weighted
 from tests.numerics.litert import DEFAULT, Tensor, run
+from tests.support.trained_networks import model as model_file
 
 OPERATOR, OPTIONS = schema.BuiltinOperator, schema.BuiltinOptions
 #: Random inputs of each network.
@@ -62,9 +62,11 @@ def packed(kind: str, x: Tensor, w: np.ndarray, units: np.ndarray, bias: np.ndar
         "dense": (OPERATOR.FULLY_CONNECTED, OPTIONS.FullyConnectedOptions, schema.FullyConnectedOptionsT()),
         "conv2d": (OPERATOR.CONV_2D, OPTIONS.Conv2DOptions, schema.Conv2DOptionsT()),
         "depthwise_conv2d": (
-            OPERATOR.DEPTHWISE_CONV_2D, OPTIONS.DepthwiseConv2DOptions, schema.DepthwiseConv2DOptionsT(),
+            OPERATOR.DEPTHWISE_CONV_2D,
+            OPTIONS.DepthwiseConv2DOptions,
+            schema.DepthwiseConv2DOptionsT(),
         ),
-    }[kind]  # fmt: skip
+    }[kind]
     if kind != "dense":
         fields.padding, fields.strideH, fields.strideW = schema.Padding.VALID, 1, 1
         fields.dilationHFactor = fields.dilationWFactor = fields.depthMultiplier = 1

@@ -1,14 +1,18 @@
 """Recordings as spans, as a trace and as a page; the numbers are worked out by hand."""
 
 import json
+import re
+from html import escape
 from html.parser import HTMLParser
+from typing import Any
 
 import numpy as np
 
-from compiler.profile.page import joined, page
-from compiler.profile.timeline import Span, spans
-from compiler.profile.trace import trace_json
-from cosim.rtl.records import BEATS, EVENT, Recording
+from compiler.profile.counters import MEANINGS
+from compiler.profile.trace import Span, spans, trace_json
+from compiler.visualize.profile_page import joined, page
+from compiler.visualize.svg.svg import CAUSE_COLOURS, OKABE_ITO, hue
+from cosim.rtl.abi import BEATS, EVENT, Recording
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Unit
 
@@ -36,8 +40,11 @@ RECORDING = Recording(
     np.array([(0, 0)] * 3 + [(0, 9), (32, 128)], BEATS),
 )
 SPANS = [
-    Span("programs", 7, 0, 30), Span("load", 7, 10, 31), Span("load", 9, 31, 42), Span("store", 0, 41, 51),
-]  # fmt: skip
+    Span("programs", 7, 0, 30),
+    Span("load", 7, 10, 31),
+    Span("load", 9, 31, 42),
+    Span("store", 0, 41, 51),
+]
 
 
 def test_overlapping_commands_count_for_the_oldest():
@@ -52,15 +59,26 @@ def test_trace_has_every_span_and_the_bus():
     trace = json.loads(trace_json(RECORDING, {7: "conv", 9: "pool"}, row_bytes=16))["traceEvents"]
     work = [event for event in trace if event["ph"] == "X"]
     assert [(e["name"], e["cat"], e["args"]["cycle"], e["args"]["cycles"]) for e in work] == [
-        ("conv", "programs", 0, 30), ("conv", "load", 10, 21), ("pool", "load", 31, 11), ("tag 0", "store", 41, 10),
-    ]  # fmt: skip
+        ("conv", "programs", 0, 30),
+        ("conv", "load", 10, 21),
+        ("pool", "load", 31, 11),
+        ("tag 0", "store", 41, 10),
+    ]
     names = {e["tid"]: e["args"]["name"] for e in trace if e["name"] == "thread_name"}
     assert all(names[event["tid"]] == event["cat"] for event in work)
     # Cycles 768..1023 and 1024..1279 are windows 3 and 4; the first event was in cycle 1000.
     bus = [event for event in trace if event["ph"] == "C"]
     assert [(e["ts"], e["args"]) for e in bus] == [
-        (0.0, {"read": 0.0, "written": 9 / 16}), (0.024, {"read": 2.0, "written": 8.0}),
-    ]  # fmt: skip
+        (0.0, {"read": 0.0, "written": 9 / 16}),
+        (0.024, {"read": 2.0, "written": 8.0}),
+    ]
+
+
+def test_trace_says_that_a_nanosecond_is_a_cycle():
+    trace = json.loads(trace_json(RECORDING, {7: "conv", 9: "pool"}, row_bytes=16))
+    assert trace["otherData"] == {"time_unit": "1 ns of this trace is 1 clock cycle of the simulated chip"}
+    (process,) = (e for e in trace["traceEvents"] if e["name"] == "process_name")
+    assert "1 ns = 1 cycle" in process["args"]["name"]
 
 
 def test_gaps_nobody_sees_are_closed_in_crowded_pictures():
@@ -78,29 +96,115 @@ class _Checker(HTMLParser):
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in ("meta", "rect", "path", "i"):
+        if tag != "meta":
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in ("rect", "path", "i"):
-            assert self.open.pop() == tag
+        assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         self.text += data
 
 
-def test_page_is_well_formed_and_escapes_names():
-    where = dict.fromkeys(CAUSES, 0) | {"useful": 40, "wait_bus": 11}
-    layer = {
-        "names": ["<conv>"], "tag": 7, "cycles": 51, "floor_cycles": 40, "utilization": 0.5, "bound": "compute",
+def layer_of(name: str, tag: int, useful: int, wait_bus: int, **more: object) -> dict[str, Any]:
+    """An entry of a report."""
+    where = dict.fromkeys(CAUSES, 0) | {"useful": useful, "wait_bus": wait_bus}
+    return {
+        "names": [name],
+        "ops": ["conv2d"],
+        "tag": tag,
+        "cycles": useful + wait_bus,
+        "floor_cycles": 40,
+        "utilization": 0.5,
+        "bound": "compute",
         "where": where,
-    }  # fmt: skip
-    document = {
-        "model": "a<b", "target": "n16", "samples": 1, "cycles": 51, "cycles_per_sample": 51, "utilization": 0.5,
-        "floor_cycles": 40, "floor_layerwise_cycles": 41, "energy_uj": 1.5,
-        "dram": {"latency": 100, "bytes_per_cycle": 16}, "where": where, "layers": [layer],
-    }  # fmt: skip
+    } | more
+
+
+def document_of(*layers: dict[str, Any], model: str = "net.tflite") -> dict[str, Any]:
+    """A report with these layers."""
+    cycles = sum(layer["cycles"] for layer in layers)
+    return {
+        "model": model,
+        "target": "n16",
+        "samples": 1,
+        "cycles": cycles,
+        "cycles_per_sample": cycles,
+        "utilization": 0.5,
+        "floor_cycles": 40,
+        "floor_layerwise_cycles": 41,
+        "energy_uj": 1.5,
+        "dram": {"latency": 100, "bytes_per_cycle": 16},
+        "layers": layers,
+        "where": {cause: sum(layer["where"][cause] for layer in layers) for cause in CAUSES},
+    }
+
+
+def test_page_is_well_formed_and_escapes_names():
     checker = _Checker()
-    checker.feed(page(document, SPANS))
-    assert checker.open == [] and "a<b on n16" in checker.text and "<conv>" in checker.text
+    text = page(document_of(layer_of("<conv>\"'&", 7, 40, 11), model="a<b"), SPANS)
+    checker.feed(text)
+    assert checker.open == [] and "a<b on n16" in checker.text and "<conv>\"'&" in checker.text
     assert "cycles 10 to 31" in checker.text
+    assert "<conv>" not in text and 'title="&lt;conv&gt;&#34;&#39;&amp;"' in text
+
+
+def test_page_names_the_model_without_its_folder():
+    text = page(document_of(layer_of("conv", 7, 40, 11), model="/home/somebody/models/net.tflite"), SPANS)
+    assert "<title>net.tflite on n16</title>" in text and "somebody" not in text
+
+
+def test_bars_of_all_layers_have_one_scale():
+    text = page(document_of(layer_of("long", 7, 60, 40), layer_of("short", 9, 5, 5)), SPANS)
+    _, whole, long, short = text.split('<div class="bar">')
+    assert [re.findall(r"width:([\d.]+)%", bar.split("</div>")[0]) for bar in (whole, long, short)] == [
+        ["59.091", "40.909"],
+        ["60.000", "40.000"],
+        ["5.000", "5.000"],
+    ]
+    assert "90.9%" in text and "9.1%" in text  # shares of all cycles
+
+
+def test_page_explains_causes_overlap_and_depthwise_floors():
+    plain = page(document_of(layer_of("conv", 7, 40, 11)), SPANS)
+    assert "Layers overlap" in plain and "depthwise" not in plain
+    for cause, meaning in MEANINGS.items():
+        assert (escape(meaning) in plain) == (cause in ("useful", "wait_bus")), cause
+    assert "depthwise convolutions" in page(
+        document_of(layer_of("dw", 7, 40, 11, ops=["depthwise_conv2d"])), SPANS
+    )
+    # What holds a layer up says nothing of one without cycles of its own.
+    assert "<td>compute</td>" in plain
+    assert "<td>compute</td>" not in page(
+        document_of(layer_of("conv", 7, 40, 11, bound="bus"), layer_of("hidden", 9, 0, 0)), SPANS
+    )
+
+
+def test_page_has_milliseconds_if_there_is_a_clock_and_memory_if_it_is_known():
+    document = document_of(layer_of("conv", 7, 40, 10))
+    assert '<th class="n">ms</th>' not in page(document, SPANS)
+    text = page(document, SPANS, clock_hz=50e3, memory={"DRAM": 4096})
+    assert '<th class="n">ms</th>' in text and '<td class="n">1.000</td>' in text
+    assert "<dd>1.000 ms</dd>" in text and "<dd>1,000.0</dd>" in text
+    assert "<dt>DRAM in use</dt><dd>4,096 bytes</dd>" in text
+
+
+def test_page_fits_phones_and_dark_rooms_and_has_a_key():
+    text = page(document_of(layer_of("conv", 7, 40, 11), layer_of("pool", 9, 1, 0)), SPANS)
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+    assert "@media (prefers-color-scheme: dark)" in text
+    assert text.count('<div class="scroll">') == 2  # the table and the timeline
+    _, key = text.split('<ul class="layers">')
+    for number, name in enumerate(("conv", "pool")):
+        colour = hue(number)[0]
+        assert f'<span class="swatch" style="background:{colour}"></span>{name}</li>' in key
+        assert f'fill="{colour}"' in text
+
+
+def test_every_cause_has_a_meaning_and_a_colour_of_its_own():
+    assert tuple(MEANINGS) == CAUSES
+    assert len(set(CAUSE_COLOURS.values())) == len(CAUSES)
+    counted = [
+        c for cause, c in CAUSE_COLOURS.items() if cause not in ("wait_activations", "wait_accumulator")
+    ]
+    assert set(counted) == {*OKABE_ITO.values(), "#c9c9c9"}

@@ -5,19 +5,19 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-from compiler.cache.source import Source
-from compiler.hpm.points import Op, Point
-from compiler.options import Options
-from compiler.pipeline import Prepared
+from compiler.cache.model_source import ModelSource
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from hw.config import load_target
 from scripts.bench_jit import CANDIDATES, candidates, measure
 
 ROOT = Path(__file__).parents[2]
-CHAIN = Point((7, 7, 16), (Op("conv", 16, 3), Op("dense", 16)))
+CHAIN = CalibrationNetwork((7, 7, 16), (CalibrationOp("conv", 16, 3), CalibrationOp("dense", 16)))
 
 
 def test_each_candidate_is_another_schedule_of_one_layer():
-    prepared = Prepared(CHAIN.graph(), load_target("n16"), Options(rounding="reference"))
+    prepared = ModelCompiler(CHAIN.graph(), load_target("n16"), CompileOptions(rounding="reference"))
     first = prepared.network().schedule
     changed = set()
     for name, schedule in islice(candidates(prepared, first, seed=5), 6):
@@ -28,7 +28,7 @@ def test_each_candidate_is_another_schedule_of_one_layer():
 
 
 def test_all_stages_of_every_candidate_are_timed():
-    times = measure(Source(CHAIN.graph()))
+    times = measure(ModelSource(CHAIN.graph()))
     assert len(times) == CANDIDATES
     for each in times:
         assert min(each.compile, each.prove, each.load) > 0

@@ -11,10 +11,10 @@ from hw.errors import InputError
 from scripts.coverage.__main__ import REASONS, main
 from scripts.coverage.counts import Point, read_counts, write_counts
 from scripts.coverage.merge import Spot, merge
-from scripts.coverage.places import WRITER, Place, Places
-from scripts.coverage.reasons import Reason, read_reasons
 from scripts.coverage.report import Report
+from scripts.coverage.source_map import WRITER, Place, Places
 from scripts.coverage.sources import source_line, source_lines
+from scripts.coverage.waivers import Reason, read_reasons
 
 VERILOG = """\
 module \\mla_chip.core$7 (clk);

@@ -11,10 +11,10 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from cosim.device import SimulatorDiedError
-from hw.emit import convert
 from hw.errors import WorkError
+from hw.verilog.writer import convert
 from scripts.coverage.counts import Point, read_counts, write_counts
-from scripts.coverage.places import Places
+from scripts.coverage.source_map import Places
 from tests.support.coverage_option import Collector
 from tests.support.coverage_verilog import annotated
 

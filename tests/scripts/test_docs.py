@@ -2,7 +2,7 @@
 
 import pytest
 
-from compiler.lower.unary import UNARY
+from compiler.ir.ops import TABLE_OPS
 from compiler.quantize.plan import quantizable
 from scripts import docs, docs_operators
 from scripts.docs_operators import BEGIN, END
@@ -13,7 +13,7 @@ def test_all_is_current():
         assert (docs.DOCS / name).read_text() == text, f"docs/{name}: run `make docs`"
 
 
-def test_the_table_s_place():
+def test_the_operator_table_replaces_what_is_between_its_markers():
     made = docs_operators.page(f"before\n{BEGIN}\nyesterday's\n{END}\nafter\n")
     assert made.startswith(f"before\n{BEGIN}\n| operator |")
     assert made.endswith(f"\n{END}\nafter\n")
@@ -23,20 +23,20 @@ def test_the_table_s_place():
         docs_operators.page("nothing")
 
 
-def test_what_the_table_says_of_some():
+def test_table_lists_the_units_of_operators():
     lines = {
         line.split("`")[1]: line
         for line in docs_operators.page(f"{BEGIN}{END}").splitlines()
         if line[:3] == "| `"
     }
-    assert lines["conv2d"].endswith("| MATRIX and FUSE, with what follows in its drain |")
-    assert lines["mish"].endswith("| FUSE: a table, alone or in a drain |")
+    assert lines["conv2d"].endswith("| MATRIX and FUSE, with fused epilogue |")
+    assert lines["mish"].endswith("| FUSE: lookup table, separately or in an epilogue |")
     assert lines["softmax"].endswith("| FUSE |")
     assert lines["quantize"].endswith("| FUSE |")
     assert lines["equal"].endswith("| host |")
 
 
-@pytest.mark.parametrize("op", sorted({*UNARY} - {"requantize"}))
+@pytest.mark.parametrize("op", sorted(TABLE_OPS - {"requantize", "table"}))
 def test_tables_are_for_float_models_too(op):
     """The second step that is easily forgotten."""
     assert quantizable(op)

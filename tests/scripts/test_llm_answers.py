@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from compiler.hpm.points import Op, Point
-from compiler.llm.corpus.machines import MACHINES
-from compiler.measure.measurement import Measurement, Rejected
-from compiler.measure.measurer import Measurer
+from compiler.llm.data.held_out import MACHINES
+from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.measure.measurer import Measurer
 from scripts import llm_latency, llm_validity
 from scripts.llm_validity import KINDS, STAGES, WAYS, Free, stage_of
 
@@ -44,13 +44,18 @@ def test_answers_are_followed_to_their_ends(tmp_path, monkeypatch, capsys):
 
 
 def test_stages():
-    machine, point = MACHINES["usual"], Point((4, 4, 16), (Op("add"),))
+    machine, point = MACHINES["usual"], CalibrationNetwork((4, 4, 16), (CalibrationOp("add"),))
     with Measurer(point.graph(), machine.conditions, machine.options) as measurer:
         good = Measurement(100, (), 1.0, 10, exact=True, floor=50)
         ends = {
-            0: None, 1: Rejected("compile", ""), 2: Rejected("validate", ""), 3: Rejected("trap", ""),
-            4: Measurement(90, (), 1.0, 10, exact=False, floor=50), 5: good, 6: Measurement(99, (), 1.0, 10, True, 50),
-        }  # fmt: skip
+            0: None,
+            1: Rejected("compile", ""),
+            2: Rejected("validate", ""),
+            3: Rejected("trap", ""),
+            4: Measurement(90, (), 1.0, 10, exact=False, floor=50),
+            5: good,
+            6: Measurement(99, (), 1.0, 10, True, 50),
+        }
         for stage, result in ends.items():
             answer = None if result is None else measurer.first.schedule
             known = {} if result is None else {measurer.first.schedule.to_json(): result}

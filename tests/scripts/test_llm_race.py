@@ -59,10 +59,20 @@ def test_searches_are_remembered_and_charged(tmp_path, monkeypatch, capsys):
 
 def test_layers_that_lack_a_search_are_left_out():
     rows = [
-        {"number": number, "layer": f"{number}", "method": method, "seed": seed, "static": 10, "floor": 1,
-         "curve": [10, 9, 8], "seconds": [0.5, 1.0]}
-        for number in range(2) for method in ("llm", "hpm") for seed in range(2)
-    ]  # fmt: skip
+        {
+            "number": number,
+            "layer": f"{number}",
+            "method": method,
+            "seed": seed,
+            "static": 10,
+            "floor": 1,
+            "curve": [10, 9, 8],
+            "seconds": [0.5, 1.0],
+        }
+        for number in range(2)
+        for method in ("llm", "hpm")
+        for seed in range(2)
+    ]
     (layer,) = layers_of(rows[:-1])
     assert layer.name == "0" and list(layer.runs) == ["llm", "hpm"]
     assert [layer.within("llm", at) for at in (0.4, 0.5, 0.9, math.inf)] == [

@@ -14,15 +14,15 @@ ROOT = Path(__file__).parents[2]
 SLOW_BUILD = """
 import sys, time
 from pathlib import Path
-from cosim.rtl import cache, source
+from cosim.rtl import cache, verilog_cache
 
-def build(parts, write):
+def build(parts, write, watch):
     def make(folder, lock):
         print("ready", flush=True)
         time.sleep(60)
-    cache.cached("verilog", "key", make)
+    cache.cached("verilog", "key", make, watch)
 
-source.cached_verilog = build
+verilog_cache.cached_verilog = build
 sys.argv[1:] = ["--images", "2"]
 from scripts import sim
 sys.exit(sim.main())

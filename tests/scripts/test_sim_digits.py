@@ -6,13 +6,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from compiler.draw.serving import draw_serving
-from compiler.serve.history import History
-from compiler.serve.run import open_machine, serve
+from compiler.serve.observers import ServingHistory
+from compiler.serve.serve import open_machine, serve
+from compiler.visualize.svg.charts import draw_serving
 from scripts import sim_report
 from scripts.networks.digits import Digits, load_digits_split
 from scripts.sim import plan, requests_of
-from scripts.sim_marks import Marks
+from scripts.sim_accuracy import Marks
 
 IMAGES = 48
 #: Cycles of an image under the static compiler's programs and under better ones: what was measured, and a little.
@@ -27,7 +27,7 @@ def some(count: int) -> Digits:
 def test_a_stream_that_gets_better():
     digits = some(IMAGES)
     serving, compiled = plan(IMAGES, adapt=True)
-    marks, history = Marks(compiled, digits.labels), History(clocked=True)
+    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=True)
     with open_machine(serving) as device:
         assert serve(serving, device, requests_of(compiled, digits), [marks, history]) == 0
     assert marks.images == marks.exact == IMAGES and marks.accuracy > 0.9
@@ -47,7 +47,7 @@ def test_a_stream_that_gets_better():
 def test_the_golden_model_classifies():
     digits = some(12)
     serving, compiled = plan(12, adapt=False)
-    marks, history = Marks(compiled, digits.labels), History(clocked=False)
+    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=False)
     with open_machine(serving, "golden") as device:
         assert serve(serving, device, requests_of(compiled, digits), [marks, history]) == 0
     assert marks.exact == 12 and not history.windows

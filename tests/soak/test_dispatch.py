@@ -4,15 +4,17 @@ import sys
 
 import pytest
 
-from tests.compiler.growing.examples import GOLDEN, RTL, TENTH, any_seed, try_out
-from tests.compiler.growing.graphs import graphs
-from tests.dispatch.random_graphs import Dispatched
+from tests.runtime.dispatch.random_graphs import Dispatched
+from tests.support.strategies.examples import GOLDEN, RTL, TENTH, any_seed, try_out
+from tests.support.strategies.graphs import graphs
 
 
 @pytest.mark.parametrize(
     ("count", "rtl"), [(GOLDEN // TENTH, False), (RTL // TENTH, True)], ids=["golden", "rtl"]
 )
-def test_random_graphs(capfd: pytest.CaptureFixture[str], count: int, rtl: bool) -> None:
+def test_batch_sizes_and_skips_of_random_graphs(
+    capfd: pytest.CaptureFixture[str], count: int, rtl: bool
+) -> None:
     dispatched = Dispatched(rtl)
     with capfd.disabled():
         try_out(graphs(6), dispatched.check, count, any_seed())

@@ -5,12 +5,12 @@ import os
 import numpy as np
 import pytest
 
-from compiler.llm.assembly.grammar import Grammar
-from compiler.llm.assembly.words import program_of, words_of
-from compiler.validate import Call, validate
+from compiler.llm.assembly.decoder_state import AssemblyGrammar
+from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.validate import MacroCall, validate
 from hw.config import load_target
-from tests.llm.sampling import VOCABULARY, drawn, equally
-from tests.llm.test_assembly_machine import OPERANDS, WINDOWS, busily, limits
+from tests.llm.assembly.test_abstract_machine import OPERANDS, WINDOWS, busily, limits
+from tests.llm.program_sampling import VOCABULARY, drawn, equally
 
 GRAMMARS, PROGRAMS = 60, 4
 
@@ -34,11 +34,11 @@ def test_programs(target: str, jumps: bool) -> None:
         own = limits(
             config=config, tokens=tokens, instructions=instructions, jumps=jumps, written=number % 3 == 0
         )
-        grammar = Grammar(VOCABULARY, own)
+        grammar = AssemblyGrammar(VOCABULARY, own)
         for _ in range(PROGRAMS):
             state, words = drawn(grammar, rng, busily if number % 2 else equally)
             program = state.program("drawn")
             assert len(words) <= tokens and len(program.words) <= instructions
             assert program_of(words, "drawn") == program and words_of(program) == words
             if not jumps:
-                validate(config, [Call(program, OPERANDS)], WINDOWS)
+                validate(config, [MacroCall(program, OPERANDS)], WINDOWS)

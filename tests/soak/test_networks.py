@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.network import Network
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
-from tests.compiler.growing.examples import any_seed
-from tests.compiler.networks import NETWORKS, Reference, model, random_inputs
+from tests.support.strategies.examples import any_seed
+from tests.support.trained_networks import NETWORKS, Reference, model, random_inputs
 
 Say = Callable[[str], None]
 GOLDEN, RTL = 1000, 20
@@ -48,14 +48,16 @@ def compare(name: str, rounding: str, samples: int, *, rtl: bool, say: Say) -> N
     assert away[1 + ends_in_softmax(network) :].sum() == 0
 
 
-def differences(network: Network, found: dict[str, np.ndarray], wanted: list[np.ndarray]) -> np.ndarray:
+def differences(
+    network: CompiledNetwork, found: dict[str, np.ndarray], wanted: list[np.ndarray]
+) -> np.ndarray:
     """How many output values are how far away."""
     pairs = zip((found[tensor.name] for tensor in network.outputs), wanted, strict=True)
     steps = [np.abs(mine.astype(int) - theirs.astype(int)).reshape(-1) for mine, theirs in pairs]
     return np.bincount(np.concatenate(steps), minlength=256)
 
 
-def ends_in_softmax(network: Network) -> bool:
+def ends_in_softmax(network: CompiledNetwork) -> bool:
     """The output is one."""
     assert network.graph is not None
     (output,) = network.graph.outputs

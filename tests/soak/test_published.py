@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.bench.published import NETWORKS, model_file
+from compiler.bench.architectures import NETWORKS, model_file
 from compiler.frontends.model import read_model
-from compiler.host import evaluate
 from compiler.quantize import quantize
 from compiler.quantize.plan import EDGE
-from compiler.quantize.samples import random_samples
-from compiler.runtime import Session, dram_bytes
+from compiler.quantize.ranges import random_samples
+from compiler.reference import evaluate
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 
 #: Multiply-accumulates of the four that are images to classes.
@@ -27,8 +27,13 @@ MACS = {
 }
 #: Least SQNR of the output in dB: what was measured, less 3.
 LEAST = {
-    "resnet18": 27, "resnet50": 24, "mobilenet_v1": 29, "mobilenet_v2": 29, "bert_layer": 27, "lstm": 29,
-}  # fmt: skip
+    "resnet18": 27,
+    "resnet50": 24,
+    "mobilenet_v1": 29,
+    "mobilenet_v2": 29,
+    "bert_layer": 27,
+    "lstm": 29,
+}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -50,8 +55,9 @@ def test_published_networks_compile_and_run(capfd: pytest.CaptureFixture[str], n
         print(
             f"\n{name}: quantized in {seconds[0]:.0f} s, compiled in {seconds[1]:.0f}, run in {seconds[2]:.0f}; "
             f"{network.floor.macs:,} MACs; on the host beside its edges: {left or 'nothing'}",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
     wanted = evaluate(made, inputs)
     for each in report.outputs:
         # Softmax and normalizations may be a step off, and what follows them a few.

@@ -9,8 +9,8 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from compiler.bench.published import model_file
-from tests.compiler.onnx_layers import cut, differing
+from compiler.bench.architectures import model_file
+from tests.support.onnx_layers import cut, differing
 
 SAMPLES = 2
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "bert_layer")
@@ -41,10 +41,15 @@ def quantized(name: str, folder: Path) -> tuple[onnx.ModelProto, dict[str, np.nd
     quant_pre_process(str(model_file(name)), str(plain), skip_symbolic_shape=True)
     samples = _Samples(onnx.load(plain))
     quantize_static(
-        str(plain), str(made), samples, quant_format=QuantFormat.QDQ, per_channel=True,
-        activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
+        str(plain),
+        str(made),
+        samples,
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
         nodes_to_exclude=[node.name for node in onnx.load(plain).graph.node if node.name.endswith(_GELU)],
-    )  # fmt: skip
+    )
     return onnx.load(made), {samples.name: samples.samples[0]}
 
 
@@ -62,6 +67,7 @@ def test_layers_fed_onnxruntime_s_inputs(
     with capfd.disabled():
         print(
             f"\n{name}: {layers} layers, {apart} of {values:,} values a unit off; on the host: {left or 'nothing'}",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
     assert layers and not left

@@ -14,8 +14,8 @@ import pytest
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.support.programs import DRAM_BYTES, generate
-from tests.support.programs_run import check
+from tests.support.program_gen.generator import DRAM_BYTES, generate
+from tests.support.program_gen.run import check
 
 #: Seeds of `make test` come before these.
 FIRST_SEED = int(os.environ.get("MLA_SOAK_SEED", "100000"))

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.bench.published import model_file
+from compiler.bench.architectures import model_file
 from compiler.frontends.model import read_model
-from compiler.loaded import Loaded
-from compiler.network import Network
-from compiler.quantize.samples import random_samples
-from compiler.runtime import Session, dram_bytes
+from compiler.quantize.ranges import random_samples
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import PlacedStage, Session, dram_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
@@ -34,42 +33,46 @@ def memory(session: Session) -> dict[str, np.ndarray]:
     }
 
 
-def digests(device: Device, network: Network, inputs: Inputs) -> tuple[list[tuple[str, str, str]], Inputs]:
+def digests(
+    device: Device, network: CompiledNetwork, inputs: Inputs
+) -> tuple[list[tuple[str, str, str]], Inputs]:
     """For each program its name, a memory, and the digest of what that holds after it; and the outputs."""
     out: list[tuple[str, str, str]] = []
 
-    def look(place: Loaded, number: int) -> None:
+    def look(place: PlacedStage, number: int) -> None:
         program = place.code.parts[number].program
         for name, held in memory(session).items():
             out.append((program.name, name, hashlib.sha256(np.ascontiguousarray(held).tobytes()).hexdigest()))
 
     session = Session(device, network)
-    session.look = look
+    session.on_program = look
     return out, session.run(inputs)
 
 
 @pytest.fixture(scope="module")
-def joined() -> Network:
+def joined() -> CompiledNetwork:
     """ResNet-50 as the compiler schedules it, small layers as parts of their neighbours' programs."""
     graph = read_model(model_file("resnet50"))
     return compile(graph, "n16", calibration=random_samples(graph, 0, 1))
 
 
 @pytest.fixture(scope="module")
-def network(joined: Network) -> Network:
+def network(joined: CompiledNetwork) -> CompiledNetwork:
     """The same with a program, or more, for each layer."""
     assert joined.graph is not None
-    layers = {name: replace(layer, joined=False) for name, layer in joined.schedule.layers.items()}
+    layers = {
+        name: replace(layer, same_program_as_previous=False) for name, layer in joined.schedule.layers.items()
+    }
     return compile(joined.graph, "n16", schedule=replace(joined.schedule, layers=layers))
 
 
 @pytest.fixture(scope="module")
-def inputs(joined: Network) -> Inputs:
+def inputs(joined: CompiledNetwork) -> Inputs:
     """An image."""
     return {t.name: np.random.default_rng(1).standard_normal(t.shape).astype(t.dtype) for t in joined.inputs}
 
 
-def test_every_layer_writes_the_same(network: Network, inputs: Inputs) -> None:
+def test_every_layer_writes_the_same(network: CompiledNetwork, inputs: Inputs) -> None:
     size, (code,) = dram_bytes(network), network.codes
     assert all(len(part.layers) == 1 for part in code.parts)
     assert {layer for part in code.parts for layer in part.layers} == set(range(len(network.layers)))
@@ -84,7 +87,9 @@ def test_every_layer_writes_the_same(network: Network, inputs: Inputs) -> None:
         np.testing.assert_array_equal(results[name], array)
 
 
-def test_back_to_back_it_is_fast(joined: Network, inputs: Inputs, capfd: pytest.CaptureFixture[str]) -> None:
+def test_back_to_back_it_is_fast(
+    joined: CompiledNetwork, inputs: Inputs, capfd: pytest.CaptureFixture[str]
+) -> None:
     size = dram_bytes(joined)
     with GoldenDevice(joined.config, size) as device:
         wanted = Session(device, joined).run(inputs)

@@ -2,13 +2,12 @@
 
 import random
 
-from compiler.serve.room import serving_bytes
-from compiler.serve.stream import Server
+from compiler.server.server import Server, serving_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.loop.conftest import two_convolutions
-from tests.loop.serving import Model
-from tests.loop.test_serve_reloads import check, stream
+from tests.serve.small_servers import Model
+from tests.server.test_versions import check, stream
+from tests.support.small_network import two_convolutions
 
 REQUESTS, RELOADS, SEED = 10_000, 60, 31
 
@@ -22,6 +21,6 @@ def test_ten_thousand_requests_with_sixty_reloads() -> None:
         check(results, model, REQUESTS, RELOADS)
         assert server.driver.get("TRAP_COUNT") == 0
     print(
-        f"{sum(result.cycles for result in results):,} cycles, {server.line.residency.loads} programs loaded in "
-        f"{server.line.residency.load_cycles:,}, most delayed {max(result.delay for result in results)}"
+        f"{sum(result.cycles for result in results):,} cycles, {server.queue.residency.loads} programs loaded in "
+        f"{server.queue.residency.load_cycles:,}, most delayed {max(result.delay for result in results)}"
     )

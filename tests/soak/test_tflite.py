@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.compiler.test_tflite_chains import grown
-from tests.compiler.test_tflite_operators import COMBINATIONS, on_the_accelerator
-from tests.compiler.tflite_models import check
+from tests.frontends.tflite.test_operators import COMBINATIONS, on_the_accelerator
+from tests.frontends.tflite.test_random_networks import grown
+from tests.support.tflite_models import check
 
 MODELS, CHAINS = 25, 60
 

@@ -12,9 +12,9 @@ from unittest.mock import patch
 from amaranth.back import rtlil, verilog
 from amaranth.hdl import Elaboratable
 
-from cosim.rtl.source import HARDWARE, cached_verilog
+from cosim.rtl.verilog_cache import HARDWARE, cached_verilog
 from hw.config import MlaConfig
-from hw.emit import VerilogPlatform
+from hw.verilog.writer import VerilogPlatform
 
 _nir = rtlil._nir
 _TRUE = _nir.Net.from_const(1)
@@ -36,7 +36,7 @@ def annotated_verilog(config: MlaConfig) -> str:
 
 
 def annotated(component: Elaboratable, name: str) -> str:
-    """What `hw.emit.convert` gives, with positions: the logic is the same."""
+    """What `hw.verilog.writer.convert` gives, with positions: the logic is the same."""
     platform = VerilogPlatform()
     with (
         patch.object(rtlil.ModuleEmitter, "emit_assignment_list", _emit_assignment_list),

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from compiler.host import evaluate
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference import evaluate
 from tests.numerics.litert import DEFAULT, REFERENCE, pack, run, tensor
 
 #: The interpreter that rounds as each of the host's kernels.
@@ -120,9 +120,14 @@ class OneOperator:
         tensors += [_entry(each, number) for number, each in enumerate(stored, 1)]
         contents = [each.data for each in stored if each.data is not None]
         return pack(
-            self.kind, self.options, [*tensors, _entry(self.output)], len(self.inputs), contents,
-            version=self.version, order=self.order,
-        )  # fmt: skip
+            self.kind,
+            self.options,
+            [*tensors, _entry(self.output)],
+            len(self.inputs),
+            contents,
+            version=self.version,
+            order=self.order,
+        )
 
     def both(self, rng: np.random.Generator, kernels: Any) -> tuple[np.ndarray, np.ndarray]:
         """What the host and what LiteRT make of random inputs."""

@@ -6,9 +6,9 @@ import numpy as np
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from compiler.host import evaluate
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
+from compiler.reference import evaluate
 from tests.support.exact_products import exact_products
 
 #: GELU came with 20, RMSNormalization with 23.

@@ -10,8 +10,8 @@ from amaranth.hdl import Cat, ClockSignal, Elaboratable, Instance, Module, Signa
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.emit import convert
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
+from hw.verilog.writer import convert
 from tests.support.sim_pins import host_pins, join, read_pins, write_pins
 from tests.support.sim_regs import SimRegs
 from tests.support.sim_traffic import ReadTraffic, WriteTraffic
@@ -65,9 +65,10 @@ class Banks(wiring.Component):
             for index, name in enumerate(self._names):
                 m.submodules[name] = ram = Ram(width=self._width, depth=self._depth, granularity=8)
                 m.d.comb += [
-                    ram.r0_addr.eq(self.address), ram.w_addr.eq(self.address),
+                    ram.r0_addr.eq(self.address),
+                    ram.w_addr.eq(self.address),
                     ram.w_en.eq(self.clear.replicate(len(ram.w_en))),
-                ]  # fmt: skip
+                ]
                 with m.Case(index):
                     m.d.comb += self.word.eq(ram.r0_data)
         return m
@@ -103,13 +104,23 @@ class SimChip(wiring.Component):
         held = {reg: Signal(32, name=reg.name.lower()) for reg in WRITABLE}
         now = Signal(32)
         shown = held | {
-            Reg.IDENTITY: IDENTITY, Reg.GO: 0, Reg.BUSY: Cat(read.busy, write.busy), Reg.NOW: now,
-            Reg.READ_TOTAL: read.total, Reg.READ_ERRORS: read.errors, Reg.READ_ASKED: read.asked,
-            Reg.READ_FIRST: read.first, Reg.READ_LAST: read.last, Reg.WRITE_ERRORS: write.errors,
-            Reg.WRITE_FIRST: write.first, Reg.WRITE_LAST: write.last, Reg.WRITE_ANSWERED: write.answered,
-            Reg.SP_WORD: sp.word, Reg.ACC_WORD: acc.word,
+            Reg.IDENTITY: IDENTITY,
+            Reg.GO: 0,
+            Reg.BUSY: Cat(read.busy, write.busy),
+            Reg.NOW: now,
+            Reg.READ_TOTAL: read.total,
+            Reg.READ_ERRORS: read.errors,
+            Reg.READ_ASKED: read.asked,
+            Reg.READ_FIRST: read.first,
+            Reg.READ_LAST: read.last,
+            Reg.WRITE_ERRORS: write.errors,
+            Reg.WRITE_FIRST: write.first,
+            Reg.WRITE_LAST: write.last,
+            Reg.WRITE_ANSWERED: write.answered,
+            Reg.SP_WORD: sp.word,
+            Reg.ACC_WORD: acc.word,
             Reg.ARRAY_WORD: self._bare_array(m) if self._array else 0,
-        }  # fmt: skip
+        }
         m.d.sync += now.eq(now + 1)
         with m.Switch(regs.address):
             for reg, value in shown.items():
@@ -121,15 +132,18 @@ class SimChip(wiring.Component):
         go = regs.write & (regs.address == Reg.GO)
         m.d.comb += [
             self.irq.eq((held[Reg.ALARM] != 0) & (now >= held[Reg.ALARM])),
-            read.go.eq(go & regs.value[0]), write.go.eq(go & regs.value[1]),
-            read.base.eq(held[Reg.READ_BASE]), write.base.eq(held[Reg.WRITE_BASE]),
-            read.slow.eq(held[Reg.SLOW]), write.strobe.eq(held[Reg.STROBE]),
+            read.go.eq(go & regs.value[0]),
+            write.go.eq(go & regs.value[1]),
+            read.base.eq(held[Reg.READ_BASE]),
+            write.base.eq(held[Reg.WRITE_BASE]),
+            read.slow.eq(held[Reg.SLOW]),
+            write.strobe.eq(held[Reg.STROBE]),
             *(engine.beats.eq(held[Reg.BEATS]) for engine in (read, write)),
             *(engine.now.eq(now) for engine in (read, write)),
             *(banks.clear.eq(go & regs.value[2]) for banks in (sp, acc)),
             *(banks.bank.eq(held[Reg.SELECT][8:16]) for banks in (sp, acc)),
             *(banks.address.eq(held[Reg.SELECT][:8]) for banks in (sp, acc)),
-        ]  # fmt: skip
+        ]
         return m
 
     def _bare_array(self, m: Module) -> Signal:
@@ -137,9 +151,15 @@ class SimChip(wiring.Component):
         sums = Signal(512)
         m.d.sync += noise.eq(Cat(noise[37:], noise[:37] ^ noise[5:42]))
         m.submodules.array = Instance(
-            "bare_array", i_clk=ClockSignal(), i_rst=0, i_load=1, i_swap=noise[:4].all(),
-            i_a=noise, i_w=Cat(noise[64:], noise[:64]), o_p=sums,
-        )  # fmt: skip
+            "bare_array",
+            i_clk=ClockSignal(),
+            i_rst=0,
+            i_load=1,
+            i_swap=noise[:4].all(),
+            i_a=noise,
+            i_w=Cat(noise[64:], noise[:64]),
+            o_p=sums,
+        )
         return sums
 
 

@@ -23,9 +23,16 @@ class SimRegs(wiring.Component):
     """
 
     def __init__(self) -> None:
-        super().__init__(host_pins() | {
-            "address": Out(16), "value": Out(32), "write": Out(1), "word": In(32), "known": In(1),
-        })  # fmt: skip
+        super().__init__(
+            host_pins()
+            | {
+                "address": Out(16),
+                "value": Out(32),
+                "write": Out(1),
+                "word": In(32),
+                "known": In(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         """The logic."""

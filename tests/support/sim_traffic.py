@@ -26,9 +26,11 @@ class Bursts:
         self.active = left != 0
         self.fire = pin["valid"] & ready
         m.d.comb += [
-            pin["valid"].eq(self.active), pin["len"].eq(size - 1),
-            pin["size"].eq(row.bit_length() - 1), pin["burst"].eq(INCR),
-        ]  # fmt: skip
+            pin["valid"].eq(self.active),
+            pin["len"].eq(size - 1),
+            pin["size"].eq(row.bit_length() - 1),
+            pin["burst"].eq(INCR),
+        ]
         with m.If(self.fire):
             m.d.sync += [left.eq(left - size), pin["addr"].eq(pin["addr"] + row * BURST)]
         with m.If(engine.go):
@@ -67,10 +69,11 @@ class ReadTraffic(wiring.Component):
             m.d.sync += self.asked.eq(self.now)
         with m.If(fire):
             m.d.sync += [
-                awaited.eq(awaited - 1), self.last.eq(self.now),
+                awaited.eq(awaited - 1),
+                self.last.eq(self.now),
                 self.total.eq(self.total + self.m_axi_rdata[:32]),
                 self.errors.eq(self.errors + self.m_axi_rresp[1]),
-            ]  # fmt: skip
+            ]
             with m.If(self.first == 0):
                 m.d.sync += self.first.eq(self.now)
         with m.If(self.go):
@@ -107,12 +110,13 @@ class WriteTraffic(wiring.Component):
         fire = self.m_axi_wvalid & self.m_axi_wready
         answer = self.m_axi_bvalid & self.m_axi_bready
         m.d.comb += [
-            self.m_axi_wvalid.eq(left != 0), self.m_axi_bready.eq(1),
+            self.m_axi_wvalid.eq(left != 0),
+            self.m_axi_bready.eq(1),
             self.m_axi_wdata.eq((self.base + index).as_unsigned()[:32].replicate(words)),
             self.m_axi_wstrb.eq(self.strobe.replicate(words)),
             self.m_axi_wlast.eq((left == 1) | (index[:4] == BURST - 1)),
             self.busy.eq((left != 0) | bursts.active | (unanswered != 0)),
-        ]  # fmt: skip
+        ]
         m.d.sync += unanswered.eq(unanswered + bursts.fire - answer)
         with m.If(fire):
             m.d.sync += [left.eq(left - 1), index.eq(index + 1), self.last.eq(self.now)]

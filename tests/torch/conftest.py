@@ -1,16 +1,23 @@
 """What tests of PyTorch models share; its own warnings are no errors of this project's."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.held_out import is_judged
-from compiler.llm.corpus.journal import pack, read
-from compiler.llm.corpus.own import may_be_asked
-from tests.cli.conftest import complains, mla  # noqa: F401 - fixtures
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.journal import pack, read
+from compiler.llm.data.self_training import is_usable
+from tests.cli.conftest import (
+    complains,  # noqa: F401 - fixtures
+    mla,  # noqa: F401 - fixtures
+)
 
 _HERE = Path(__file__).parent
+
+#: Without the extra `torch` only the messages about it are tested: `make setup EXTRAS=torch`.
+collect_ignore_glob = [] if find_spec("torch") else ["test_[!m]*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,6 +31,6 @@ def corpus(tmp_path: Path) -> Path:
     """A few networks of a single layer: those that are fast to measure."""
     walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.first) == 1]
     walks.sort(key=lambda walk: walk.steps[0].cycles)
-    shown = [each for each in walks if may_be_asked(each)][100:106]
+    shown = [each for each in walks if is_usable(each)][100:106]
     pack([*shown, *[each for each in walks if is_judged(each)][:2]], tmp_path / "small.xz")
     return tmp_path / "small.xz"

@@ -34,10 +34,15 @@ class MobileNetBlock(nn.Module):
     def __init__(self, channels: int = 8, wide: int = 24):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(channels, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(),
-            nn.Conv2d(wide, wide, 3, 1, 1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.Hardswish(),
-            nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels),
-        )  # fmt: skip
+            nn.Conv2d(channels, wide, 1, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.ReLU6(),
+            nn.Conv2d(wide, wide, 3, 1, 1, groups=wide, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.Hardswish(),
+            nn.Conv2d(wide, channels, 1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
 
     def forward(self, x):
         return x + self.body(x)
@@ -137,7 +142,10 @@ NETWORKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "lstm_both_ways": lambda: _seeded(lambda: Recurrent(2, True), (1, 4, 8)),
     "conv1d": lambda: _seeded(
         lambda: nn.Sequential(
-            nn.Conv1d(4, 16, 5, stride=2, padding=2), nn.GELU(), nn.Conv1d(16, 8, 3, dilation=2), nn.MaxPool1d(2)
+            nn.Conv1d(4, 16, 5, stride=2, padding=2),
+            nn.GELU(),
+            nn.Conv1d(16, 8, 3, dilation=2),
+            nn.MaxPool1d(2),
         ),
         (1, 4, 40),
     ),
@@ -151,13 +159,18 @@ NETWORKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
         lambda: nn.Sequential(nn.Conv2d(8, 12, 3), nn.InstanceNorm2d(12), nn.PReLU(12)), IMAGE
     ),
     "layer_norm": lambda: _seeded(
-        lambda: nn.Sequential(nn.Linear(32, 48), nn.LayerNorm(48), nn.GELU("tanh"), nn.Linear(48, 8)), (1, 7, 32)
+        lambda: nn.Sequential(nn.Linear(32, 48), nn.LayerNorm(48), nn.GELU("tanh"), nn.Linear(48, 8)),
+        (1, 7, 32),
     ),
     "rms_norm": lambda: _seeded(lambda: nn.Sequential(nn.RMSNorm(32), nn.Linear(32, 8)), (1, 7, 32)),
     "pooling": lambda: _seeded(
         lambda: nn.Sequential(
-            nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, 1), nn.ZeroPad2d((1, 0, 2, 1)), nn.AdaptiveMaxPool2d(1),
-            nn.Flatten(), nn.Linear(8, 4),
+            nn.MaxPool2d(3, 2, 1),
+            nn.AvgPool2d(2, 1),
+            nn.ZeroPad2d((1, 0, 2, 1)),
+            nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 4),
         ),
         IMAGE,
     ),
@@ -170,4 +183,4 @@ NETWORKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "embedding": lambda: (_seeded(Embedded)[0], (WORDS,)),
     "several": lambda: _seeded(Several, (1, 3, 8, 8), (1, 5)),
     "batch": lambda: _seeded(lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU()), (3, *IMAGE[1:])),
-}  # fmt: skip
+}

@@ -7,8 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
-
 SOURCE = """
 import torch
 from torch import nn
@@ -148,7 +146,7 @@ def test_open_dimensions_get_their_size(mla, nets):
         ),
         ("number", "number: example inputs must be tensors or arrays, not 7"),
         ("value", "value: must be a function, not 3"),
-        ("netwrok", "has no netwrok; its own functions: Branch, Fails, Counted, Sorted, small, network"),
+        ("netwrok", "has no netwrok; its functions: Branch, Fails, Counted, Sorted, small, network"),
     ],
 )
 def test_what_cannot_be_exported_is_one_message(mla, nets, function, text):

@@ -5,19 +5,17 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
-
-from compiler.llm.corpus.default import CORPUS  # noqa: E402
-from compiler.llm.corpus.held_out import is_judged  # noqa: E402
-from compiler.llm.corpus.journal import pack, read  # noqa: E402
-from compiler.llm.training.train import plan_of  # noqa: E402
-from compiler.llm.weights import load  # noqa: E402
-from compiler.llm.writer import SHIPPED  # noqa: E402
-from scripts import llm_ablations  # noqa: E402
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.journal import pack, read
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.model.weights import load
+from compiler.llm.training.pretrain import default_plan
+from scripts import llm_ablations
 
 
 def test_a_variant_has_one_thing_less() -> None:
-    whole = plan_of(30, 10)
+    whole = default_plan(30, 10)
     plans = {variant: llm_ablations.plan(variant, whole) for variant in llm_ablations.VARIANTS}
     assert plans["nothing"] == whole
     assert [(each.profile, each.want) for each in plans.values()] == [
@@ -32,8 +30,13 @@ def test_a_variant_has_one_thing_less() -> None:
 
 def test_all_variants_are_trained_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.steps) == 15]
-    pack([*[each for each in walks if not is_judged(each)][:4], *[each for each in walks if is_judged(each)][:2]],
-         tmp_path / "small.xz")  # fmt: skip
+    pack(
+        [
+            *[each for each in walks if not is_judged(each)][:4],
+            *[each for each in walks if is_judged(each)][:2],
+        ],
+        tmp_path / "small.xz",
+    )
     folder = tmp_path / "ablations"
     options = ["--steps", 2, "--then", 2, "--layers", 1, "--samples", 4, "--lanes", 1]
 

@@ -7,15 +7,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
-
-from compiler.llm.corpus.held_out import is_judged  # noqa: E402
-from compiler.llm.corpus.journal import read  # noqa: E402
-from compiler.llm.training.improve import further_of, improve  # noqa: E402
-from compiler.llm.weights import load  # noqa: E402
-from compiler.llm.writer import SHIPPED  # noqa: E402
-from hw.errors import InputError  # noqa: E402
-from scripts import llm_iterate  # noqa: E402
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.journal import read
+from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.model.weights import load
+from compiler.llm.training.pretrain import fine_tune, fine_tuning_plan
+from hw.errors import InputError
+from scripts import llm_iterate
 
 
 def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -82,4 +80,4 @@ def test_too_little_to_learn_from(corpus: Path, tmp_path: Path) -> None:
     walks = [each for each in read(corpus) if not is_judged(each)]
     asked = {(walks[0].machine, walks[0].index)}
     with pytest.raises(InputError, match="1 networks are too few to learn from"):
-        improve(load(SHIPPED)[0], walks, asked, further_of(3, 0), tmp_path)
+        fine_tune(load(SHIPPED)[0], walks, asked, fine_tuning_plan(3, 0), tmp_path)

@@ -8,32 +8,26 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from compiler.llm.data.self_training import RolloutGroup
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
+from compiler.llm.model.weights import load
+from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.llm.training import loop
+from compiler.llm.training.grpo import GrpoPolicy, advantages, policy_loss, reinforce, tokenize_answers
+from compiler.llm.training.torch_transformer import TorchTransformer
+from scripts import llm_reinforce
+
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
-from compiler.llm.asking import Ask  # noqa: E402
-from compiler.llm.corpus.rollout import Group  # noqa: E402
-from compiler.llm.gpt import Gpt, Shape  # noqa: E402
-from compiler.llm.language import LANGUAGE  # noqa: E402
-from compiler.llm.training import precision  # noqa: E402
-from compiler.llm.training.module import Module  # noqa: E402
-from compiler.llm.training.policy import (  # noqa: E402
-    Policy,
-    advantages,
-    judged_answers,
-    policy_loss,
-    reinforce,
-)
-from compiler.llm.weights import load  # noqa: E402
-from scripts import llm_reinforce  # noqa: E402
-
-SHAPE = Shape(len(LANGUAGE), width=32, heads=2, layers=2, hidden=48, context=64)
+SHAPE = TransformerShape(len(LANGUAGE), width=32, heads=2, layers=2, hidden=48, context=64)
 
 
-def _group(seed: int, answers: int) -> Group:
+def _group(seed: int, answers: int) -> RolloutGroup:
     rng = random.Random(seed)
     words = list(LANGUAGE.words)
     said = [rng.choices(words, k=rng.randint(2, 5)) for _ in range(answers)]
-    return Group(Ask.SCHEDULE, rng.choices(words, k=7), said, [rng.uniform(0.7, 2.0) for _ in said])
+    return RolloutGroup(Ask.SCHEDULE, rng.choices(words, k=7), said, [rng.uniform(0.7, 2.0) for _ in said])
 
 
 def _logs(model: Gpt, question: list[int], answer: list[int]) -> list[float]:
@@ -55,21 +49,23 @@ def test_advantages_are_of_logarithms():
 
 def test_groups_without_differences_and_long_answers_are_left_out():
     group = _group(1, 4)
-    same = Group(group.ask, group.question, group.answers, [1.0] * 4)
-    found = judged_answers([same, group], 64)
+    same = RolloutGroup(group.ask, group.question, group.answers, [1.0] * 4)
+    found = tokenize_answers([same, group], 64)
     assert [each.advantage for each in found] == advantages(group.costs)
-    assert [list(each.words[each.asked :]) for each in found] == [LANGUAGE.encode(a) for a in group.answers]
-    assert len(judged_answers([group], 7 + 2)) == sum(len(answer) <= 2 for answer in group.answers)
+    assert [list(each.words[each.prompt_length :]) for each in found] == [
+        LANGUAGE.encode(a) for a in group.answers
+    ]
+    assert len(tokenize_answers([group], 7 + 2)) == sum(len(answer) <= 2 for answer in group.answers)
 
 
 def test_the_objective_is_that_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda: False)
-    policy, device = Policy(clip=0.1, near=0.5), torch.device("cpu")
-    now, before = Module(SHAPE, seed=1), Module(SHAPE, seed=2)
-    answers = judged_answers([_group(3, 5)], 64)
+    monkeypatch.setattr(loop, "multiplies_bfloat16", lambda: False)
+    policy, device = GrpoPolicy(clip=0.1, near=0.5), torch.device("cpu")
+    now, before = TorchTransformer(SHAPE, seed=1), TorchTransformer(SHAPE, seed=2)
+    answers = tokenize_answers([_group(3, 5)], 64)
     terms, clipped = [], 0
     for each in answers:
-        question, answer = list(each.words[: each.asked]), list(each.words[each.asked :])
+        question, answer = list(each.words[: each.prompt_length]), list(each.words[each.prompt_length :])
         new, old = (_logs(module.gpt(), question, answer) for module in (now, before))
         for a, b in zip(new, old, strict=True):
             ratio = np.exp(a - b)
@@ -84,9 +80,9 @@ def test_the_objective_is_that_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_better_answers_become_likelier() -> None:
-    model, groups = Module(SHAPE, seed=4).gpt(), [_group(seed, 6) for seed in range(8)]
-    found = reinforce(model, groups, [], Policy(passes=12, batch=16, rate=1e-3))
-    again = reinforce(model, groups, [], Policy(passes=12, batch=16, rate=1e-3))
+    model, groups = TorchTransformer(SHAPE, seed=4).gpt(), [_group(seed, 6) for seed in range(8)]
+    found = reinforce(model, groups, [], GrpoPolicy(passes=12, batch=16, rate=1e-3))
+    again = reinforce(model, groups, [], GrpoPolicy(passes=12, batch=16, rate=1e-3))
     assert all(np.array_equal(array, again.weights[name]) for name, array in found.weights.items())
     better, worse = [], []
     for group in groups:

@@ -3,21 +3,18 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
-
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.journal import read
-from compiler.llm.training.train import plan_of, train
-from tests.llm.answering import ignorant
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.journal import read
+from compiler.llm.training.pretrain import default_plan, train
+from tests.llm.lm_fixtures import ignorant
 
 
 def test_a_first_step_is_a_small_one_from_where_it_starts(tmp_path: Path) -> None:
     walks = [walk for walk in read(CORPUS) if walk.machine == "usual"][:24]
     assert any(walk.index % 20 == 0 for walk in walks)
     start = ignorant()
-    plan = plan_of(1, 0, shape=start.shape)
+    plan = default_plan(1, 0, shape=start.shape)
     found = train(walks, plan, tmp_path, start=start).model
     assert found.shape == start.shape
     most = 2 * plan.first.rate

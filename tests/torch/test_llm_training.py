@@ -7,67 +7,76 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
+
+from compiler.llm.data.examples import CORPUS, examples
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.journal import read
+from compiler.llm.model.numpy_transformer import TransformerShape
+from compiler.llm.model.weights import load, save
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.llm.training import dataset, loop
+from compiler.llm.training.dataset import (
+    PromptOptions,
+    TokenizedExample,
+    batch_of,
+    batches,
+    length_batches,
+    tokenize,
+    tokenize_examples,
+)
+from compiler.llm.training.loop import Recipe, fit, loss_of, validation_loss
+from compiler.llm.training.pretrain import Plan, train
+from compiler.llm.training.torch_transformer import TorchTransformer
+from hw.errors import InputError
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
-from torch.nn import functional  # noqa: E402  # pyright: ignore[reportMissingImports]
-
-from compiler.llm.corpus.default import CORPUS  # noqa: E402
-from compiler.llm.corpus.examples import examples  # noqa: E402
-from compiler.llm.corpus.held_out import is_judged  # noqa: E402
-from compiler.llm.corpus.journal import read  # noqa: E402
-from compiler.llm.gpt import Shape  # noqa: E402
-from compiler.llm.language import LANGUAGE  # noqa: E402
-from compiler.llm.training import precision, reading  # noqa: E402
-from compiler.llm.training.fit import Recipe, fit, judge, loss_of  # noqa: E402
-from compiler.llm.training.module import Module  # noqa: E402
-from compiler.llm.training.reading import Style, read_examples  # noqa: E402
-from compiler.llm.training.shown import Shown, batch_of, batches, parts, shown  # noqa: E402
-from compiler.llm.training.train import Plan, train  # noqa: E402
-from compiler.llm.weights import load, save  # noqa: E402
-from hw.errors import InputError  # noqa: E402
-
-SHAPE = Shape(len(LANGUAGE), width=32, heads=2, layers=2, hidden=48, context=64)
-STYLE = Style(profile=True, want=True, longest=192)
+SHAPE = TransformerShape(len(LANGUAGE), width=32, heads=2, layers=2, hidden=48, context=64)
+OPTIONS = PromptOptions(profile=True, want=True, max_tokens=192)
 
 
-def _examples(seed: int, count: int, most: int = 40) -> list[Shown]:
+def _examples(seed: int, count: int, most: int = 40) -> list[TokenizedExample]:
     rng = np.random.default_rng(seed)
     return [
-        Shown(tuple(rng.integers(len(LANGUAGE), size=length).tolist()), int(length) // 2)
+        TokenizedExample(tuple(rng.integers(len(LANGUAGE), size=length).tolist()), int(length) // 2)
         for length in rng.integers(4, most, size=count)
     ]
 
 
 def test_the_loss_is_that_of_all_scores_at_the_words_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the model in numpy, word by word, as far as bfloat16 goes."""
-    module, drawn = Module(SHAPE, seed=5), _examples(6, 5)
+    module, drawn = TorchTransformer(SHAPE, seed=5), _examples(6, 5)
     gpt, losses = module.gpt(), []
     for each in drawn:
-        for place in range(each.asked, len(each.words)):
+        for place in range(each.prompt_length, len(each.words)):
             scores = torch.tensor(gpt.read(each.words[:place]).scores)
             losses.append(float(functional.cross_entropy(scores, torch.tensor([each.words[place]]))))
     for low, tolerance in ((False, 1e-5), (True, 5e-3)):
-        monkeypatch.setattr(precision, "multiplies_bfloat16", lambda low=low: low)
+        monkeypatch.setattr(loop, "multiplies_bfloat16", lambda low=low: low)
         found = float(loss_of(module, batch_of(drawn), torch.device("cpu")).detach())
         assert found == pytest.approx(np.mean(losses), rel=tolerance)
-        assert judge(module, drawn, Recipe(1, batch=2)) == pytest.approx(np.mean(losses), rel=tolerance)
+        assert validation_loss(module, drawn, Recipe(1, batch=2)) == pytest.approx(
+            np.mean(losses), rel=tolerance
+        )
 
 
 def test_training_in_bfloat16_learns_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     groups, recipe, losses = [_examples(7, 4)], Recipe(10, batch=4, rate=3e-2), []
     for low in (False, True):
-        monkeypatch.setattr(precision, "multiplies_bfloat16", lambda low=low: low)
+        monkeypatch.setattr(loop, "multiplies_bfloat16", lambda low=low: low)
         losses.append(
-            fit(Module(SHAPE, seed=8), groups, groups[0], recipe, tmp_path / f"{low}.pt").curve[-1][1]
+            fit(TorchTransformer(SHAPE, seed=8), groups, groups[0], recipe, tmp_path / f"{low}.pt").curve[-1][
+                1
+            ]
         )
-    before = judge(Module(SHAPE, seed=8), groups[0], recipe)
+    before = validation_loss(TorchTransformer(SHAPE, seed=8), groups[0], recipe)
     assert losses[0] < before - 0.5 and losses[1] == pytest.approx(losses[0], rel=0.1)
 
 
 def test_parts_hold_so_many_words() -> None:
-    drawn = [*_examples(9, 100, most=60), Shown((1,) * 400, 3)]
-    found = list(parts(drawn, 16, 256))
+    drawn = [*_examples(9, 100, most=60), TokenizedExample((1,) * 400, 3)]
+    found = list(length_batches(drawn, 16, 256))
     assert sorted(each.words for part in found for each in part) == sorted(each.words for each in drawn)
     assert found[-1] == [drawn[-1]]
     for part in found[:-1]:
@@ -78,17 +87,17 @@ def test_parts_hold_so_many_words() -> None:
 
 def test_processes_read_the_same_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
     walks, told = read(CORPUS)[::150], []
-    alone = read_examples(walks, STYLE, told.append)
+    alone = tokenize_examples(walks, OPTIONS, told.append)
     assert told[-1] == f"read {len(walks)} of {len(walks)} networks"
-    monkeypatch.setattr(reading, "_WORTH", 1)
-    monkeypatch.setattr(reading.os, "sched_getaffinity", lambda _process: {0, 1})
-    assert read_examples(walks, STYLE) == alone
+    monkeypatch.setattr(dataset, "_NETWORKS_PER_PROCESS", 1)
+    monkeypatch.setattr(dataset.os, "sched_getaffinity", lambda _process: {0, 1})
+    assert tokenize_examples(walks, OPTIONS) == alone
     for walk, found in zip(walks, alone, strict=True):
         known = list(examples(walk))
-        every = [shown(each, best=False) for each in known]
-        best = [shown(each, best=True) for each in known if each.best]
-        assert found.every == [each for each in every if len(each.words) <= STYLE.longest]
-        assert found.best == [each for each in best if len(each.words) <= STYLE.longest]
+        every = [tokenize(each, best=False) for each in known]
+        best = [tokenize(each, best=True) for each in known if each.best]
+        assert found.every == [each for each in every if len(each.words) <= OPTIONS.max_tokens]
+        assert found.best == [each for each in best if len(each.words) <= OPTIONS.max_tokens]
 
 
 def test_a_model_says_what_it_was_not_told(tmp_path: Path) -> None:
@@ -110,9 +119,9 @@ def test_a_model_says_what_it_was_not_told(tmp_path: Path) -> None:
 
 def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(3, batch=4), tmp_path / "deep" / "a.pt"
-    module = Module(SHAPE, seed=1)
+    module = TorchTransformer(SHAPE, seed=1)
     first = fit(module, groups, groups[0], recipe, path)
-    again = Module(SHAPE, seed=1)
+    again = TorchTransformer(SHAPE, seed=1)
     assert fit(again, groups, groups[0], recipe, path) == first
     for name, array in module.gpt().weights.items():
         np.testing.assert_array_equal(again.gpt().weights[name], array)
@@ -121,11 +130,11 @@ def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", ["recipe", "weights", "examples"])
 def test_checkpoints_of_another_training(tmp_path: Path, other: str) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(1, batch=4), tmp_path / "a.pt"
-    fit(Module(SHAPE, seed=1), groups, groups[0], recipe, path)
+    fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     recipe = Recipe(2, batch=4) if other == "recipe" else recipe
     groups = [_examples(4, 20)] if other == "examples" else groups
-    with pytest.raises(InputError, match=r"a\.pt: a checkpoint of another training; remove it"):
-        fit(Module(SHAPE, seed=2 if other == "weights" else 1), groups, groups[0], recipe, path)
+    with pytest.raises(InputError, match=r"a\.pt: the checkpoint belongs to another training run; remove it"):
+        fit(TorchTransformer(SHAPE, seed=2 if other == "weights" else 1), groups, groups[0], recipe, path)
 
 
 def _truncated(data: bytes) -> bytes:
@@ -137,39 +146,57 @@ def _flipped(data: bytes) -> bytes:
     return data[:middle] + bytes(255 - each for each in data[middle : middle + 60]) + data[middle + 60 :]
 
 
-@pytest.mark.parametrize("damage", [
-    _truncated, _flipped, lambda _: b"", lambda data: data[:3], lambda data: data[4:],
-    lambda data: random.Random(1).randbytes(len(data)), lambda _: pickle.dumps({"step": 3}),
-    lambda _: pickle.dumps([1, 2]), lambda _: pickle.dumps(Path("a")), lambda _: b"PK\x03\x04nonsense",
-    lambda _: b"(((((", lambda _: b"\x80\x02.",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _truncated,
+        _flipped,
+        lambda _: b"",
+        lambda data: data[:3],
+        lambda data: data[4:],
+        lambda data: random.Random(1).randbytes(len(data)),
+        lambda _: pickle.dumps({"step": 3}),
+        lambda _: pickle.dumps([1, 2]),
+        lambda _: pickle.dumps(Path("a")),
+        lambda _: b"PK\x03\x04nonsense",
+        lambda _: b"(((((",
+        lambda _: b"\x80\x02.",
+    ],
+)
 def test_damaged_checkpoints(tmp_path: Path, damage) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(1, batch=4), tmp_path / "a.pt"
-    fit(Module(SHAPE, seed=1), groups, groups[0], recipe, path)
+    fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        InputError, match=r"a\.pt: cannot be read as a checkpoint: .*; remove it to begin anew"
+        InputError, match=r"a\.pt: cannot be read as a checkpoint: .*; remove it to start from scratch"
     ):
-        fit(Module(SHAPE, seed=1), groups, groups[0], recipe, path)
+        fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
 
 
-@pytest.mark.parametrize("state", [
-    [], {}, {"asked": 1}, {"asked": None, "module": {}}, {"asked": None, "module": {}, "optimizer": 3},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "state",
+    [
+        [],
+        {},
+        {"asked": 1},
+        {"asked": None, "module": {}},
+        {"asked": None, "module": {}, "optimizer": 3},
+    ],
+)
 def test_checkpoints_of_something_else(tmp_path: Path, state) -> None:
     torch.save(state, tmp_path / "a.pt")
     groups = [_examples(3, 20)]
-    with pytest.raises(InputError, match=r"a\.pt: .*; remove it to begin anew"):
-        fit(Module(SHAPE, seed=1), groups, groups[0], Recipe(1, batch=4), tmp_path / "a.pt")
+    with pytest.raises(InputError, match=r"a\.pt: .*; remove it to start from scratch"):
+        fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], Recipe(1, batch=4), tmp_path / "a.pt")
 
 
 def test_a_checkpoint_whose_parts_are_missing(tmp_path: Path) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(1, batch=4), tmp_path / "a.pt"
-    fit(Module(SHAPE, seed=1), groups, groups[0], recipe, path)
+    fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     whole = torch.load(path, weights_only=True)
     for missing in ("module", "optimizer", "step", "curve"):
         for value in ({}, "nonsense", None, [1, 2]):
             if (missing, value) != ("curve", {}):
                 torch.save(whole | {missing: value}, path)
                 with pytest.raises(InputError, match="cannot be read as a checkpoint"):
-                    fit(Module(SHAPE, seed=1), groups, groups[0], recipe, path)
+                    fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)

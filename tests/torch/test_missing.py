@@ -6,10 +6,10 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.model import default_rounding
-from compiler.frontends.torch_reference import is_reference
+from compiler.frontends.torch_module import is_reference
 from hw.errors import InputError
 
-HOW = "`make setup EXTRAS=torch`, or `pip install 'mla[torch]'`, brings it"
+HOW = "`make setup EXTRAS=torch`, or `pip install -e '.[torch]'` in the checkout, installs it"
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ def test_the_exporter_is_needed_too(complains, without):
 
 @pytest.mark.parametrize("name", ["net.py", "net.pt", "weights.pth", "program.pt2"])
 def test_files_of_pytorch_are_no_models(complains, name):
-    complains(2, "a PyTorch model is named by a function that returns it: module:function", "run", name)
+    complains(
+        2, "pickled models are not loaded (unsafe); pass module:function, or export to ONNX", "run", name
+    )
 
 
 def test_names_that_are_references(tmp_path, monkeypatch):

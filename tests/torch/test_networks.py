@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
+from compiler.api import compile
+from compiler.frontends.model import read_model
+from compiler.quantize.plan import EDGE
+from compiler.reference import evaluate
+from tests.torch.networks import NETWORKS
+from tests.torch.running import answers, arrays, samples_like
 
-from compiler.api import compile  # noqa: E402
-from compiler.frontends.model import read_model  # noqa: E402
-from compiler.host import evaluate  # noqa: E402
-from compiler.quantize.plan import EDGE  # noqa: E402
-from tests.torch.networks import NETWORKS  # noqa: E402
-from tests.torch.running import answers, arrays, samples_like  # noqa: E402
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 #: What the accelerator has no operator for: an address that depends on data. A batch is the host's.
 ON_HOST = {"embedding": {"gather"}, "batch": {"conv2d"}}

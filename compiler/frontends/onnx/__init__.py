@@ -1,10 +1,11 @@
-"""ONNX files: `read_onnx` makes a graph of a model.
+"""ONNX front end: `read_onnx` imports a model as a graph.
 
-What happens to a file, in this order: `file.py` reads it as plain data, `fold.py` computes what is known beforehand,
-`rewrite.py`, `patterns.py` and `fuse.py` turn nodes into others, `operators` converts each, `finish.py` adds outputs.
+Stages, in order: `file.py` parses the file into plain data, `constant_folding.py` evaluates constant nodes,
+`rewrite.py` and `patterns.py` rewrite and fuse nodes, and `ops` converts each node. `importer.py` drives the stages and
+adds the outputs.
 """
 
-from compiler.frontends.onnx.errors import UnsupportedNodesError
-from compiler.frontends.onnx.read import read_onnx
+from compiler.frontends.onnx.importer import read_onnx
+from compiler.frontends.onnx.node import UnsupportedNodesError
 
 __all__ = ["UnsupportedNodesError", "read_onnx"]

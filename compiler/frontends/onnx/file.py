@@ -1,5 +1,6 @@
-"""ONNX files as plain data: nodes in an order in which they can run, constants, inputs and outputs."""
+"""Parser of ONNX files into plain data: nodes in topological order, constants, inputs and outputs."""
 
+import heapq
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -10,24 +11,73 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto
 
-from compiler.frontends.onnx.local import inlined
-from compiler.frontends.onnx.node import Declared, FileNode, Model, Source
-from compiler.frontends.onnx.order import in_order
-from compiler.frontends.onnx.tensors import DTYPES, NARROW, read_tensor, type_name
-from compiler.frontends.onnx.values import Fixed
-from compiler.frontends.onnx.versions import DEFAULT, LEAST, check_version, versions_of
+from compiler.frontends.onnx.node import Declared, FileNode, OnnxModel, OnnxSource
+from compiler.frontends.onnx.registry import DEFAULT, LEAST, check_version, versions_of
+from compiler.frontends.onnx.subgraphs import inlined
+from compiler.frontends.onnx.values import INTERFACE, NARROW, ConstantValue, read_tensor, type_name
 from hw.errors import InputError, shown
+
+
+def in_order(nodes: "list[FileNode]", known: Iterable[str]) -> "list[FileNode]":
+    """The nodes in topological order.
+
+    Raises
+    ------
+    InputError
+        Two nodes compute the same tensor, an input has no producer, or the nodes form a cycle.
+    """
+    producers: dict[str, FileNode | None] = dict.fromkeys(known)
+    producers[""] = None
+    for node in nodes:
+        for name in filter(None, node.outputs):
+            if name in producers:
+                raise InputError(f"node {shown(node.name)}: its output {shown(name)} already has a producer")
+            producers[name] = node
+    return _sorted(nodes, producers)
+
+
+def _sorted(nodes: "list[FileNode]", producers: "dict[str, FileNode | None]") -> "list[FileNode]":
+    """Topological order that stays as close to the file's order as possible."""
+    positions = {node: i for i, node in enumerate(nodes)}
+    waiting, users = dict.fromkeys(nodes, 0), {node: [] for node in nodes}
+    for node in nodes:
+        for name in node.inputs:
+            if name not in producers:
+                raise InputError(f"node {shown(node.name)}: no node computes its input {shown(name)}")
+            producer = producers[name]
+            if producer is not None:
+                users[producer].append(node)
+                waiting[node] += 1
+    ready = [positions[node] for node, count in waiting.items() if not count]
+    done: list[FileNode] = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        done.append(node)
+        for user in users[node]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, positions[user])
+    stuck = [node for node, count in waiting.items() if count]
+    if stuck:
+        raise InputError(f"node {shown(stuck[0].name)} waits for its own output: there is a cycle")
+    return done
+
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FIELDS = {
-    AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
-    AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
-}  # fmt: skip
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+}
 
 
 def parsed(path: Path) -> onnx.ModelProto:
-    """The protocol buffer in a file; InputError if it cannot be read or is none."""
+    """Parse the protocol buffer in a file; raises InputError if it cannot be read or parsed."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -36,27 +86,27 @@ def parsed(path: Path) -> onnx.ModelProto:
 
 
 def from_bytes(data: bytes) -> onnx.ModelProto:
-    """The protocol buffer that bytes are; InputError if they are none."""
+    """Parse a serialized protocol buffer; raises InputError if it cannot be parsed."""
     try:
         return onnx.ModelProto.FromString(data)
     except (DecodeError, ValueError, RuntimeError):
         raise InputError("is no ONNX file, or a damaged one") from None
 
 
-def read_proto(model: onnx.ModelProto, folder: Path | None) -> Model:
-    """The contents of a model, checked as far as that goes without knowing operators.
+def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
+    """Convert a protocol buffer to plain data, with all checks that do not depend on the operators.
 
     Parameters
     ----------
     model : ModelProto
-        As the file has it.
+        Parsed contents of the file.
     folder : Path or None
-        Where external data lies; None: there must be none.
+        Directory of external data; None: external data is an error.
 
     Raises
     ------
     InputError
-        It is damaged, or its nodes have no order; does not name the file.
+        The model is damaged or has a cycle; the message does not name the file.
     """
     if not model.HasField("graph") or not model.graph.output:
         raise InputError("is no ONNX file: it has no graph with outputs")
@@ -74,21 +124,21 @@ def _model(
     folder: Path | None,
     *,
     inside: bool = False,
-) -> Model:
-    """A graph; one `inside` of a node may read what is made outside, and need not declare types."""
+) -> OnnxModel:
+    """Convert a graph; a subgraph (`inside` a node) may read outer values and need not declare types."""
     if graph.sparse_initializer:
         raise InputError("sparse constants are not supported")
-    constants: dict[str, Fixed] = {}
+    constants: dict[str, ConstantValue] = {}
     for tensor in graph.initializer:
         _check_text(tensor.name)
         if tensor.name in constants:
             raise InputError(f"tensor {shown(tensor.name)} is there twice")
-        constants[tensor.name] = Fixed(
+        constants[tensor.name] = ConstantValue(
             tensor.name, read_tensor(tensor, folder), narrow=tensor.data_type in NARROW
         )
     declared = _named if inside else _declared
     inputs = [declared(v) for v in graph.input if v.name not in constants]
-    nodes = [_node(i, Source(node, versions), opset, folder) for i, node in enumerate(graph.node)]
+    nodes = [_node(i, OnnxSource(node, versions), opset, folder) for i, node in enumerate(graph.node)]
     known = [*constants, *(value.name for value in inputs)]
     outputs = [declared(v) for v in graph.output]
     named = [] if inside else [v.name for v in outputs]
@@ -97,26 +147,26 @@ def _model(
         if twice:
             raise InputError(f"{what} {shown(twice[0])} is there twice")
     if not inside:
-        return Model(in_order(nodes, known), constants, inputs, outputs)
+        return OnnxModel(in_order(nodes, known), constants, inputs, outputs)
     captured = _captured(nodes, known, outputs)
-    return Model(in_order(nodes, [*known, *captured]), constants, inputs, outputs, captured).used()
+    return OnnxModel(in_order(nodes, [*known, *captured]), constants, inputs, outputs, captured).used()
 
 
 def _captured(nodes: list[FileNode], known: Iterable[str], outputs: list[Declared]) -> tuple[str, ...]:
-    """What a subgraph reads and does not make."""
-    made = {*known, "", *(name for node in nodes for name in node.outputs)}
+    """Names that a subgraph reads from the enclosing graph."""
+    defined = {*known, "", *(name for node in nodes for name in node.outputs)}
     read = [*(name for node in nodes for name in node.inputs), *(output.name for output in outputs)]
-    return tuple(dict.fromkeys(name for name in read if name not in made))
+    return tuple(dict.fromkeys(name for name in read if name not in defined))
 
 
 def _check_text(text: str | bytes) -> None:
-    """Refuse a name whose bytes are no UTF-8; the decoder leaves those as they are."""
+    """Raise InputError for a name that is not valid UTF-8, which the decoder returns as bytes."""
     if not isinstance(text, str):
         raise InputError(f"a name must be text in UTF-8, not {shown(text)}")
 
 
 def _named(value: Any) -> Declared:
-    """An input or output of a subgraph, whose type follows from what goes in."""
+    """An input or output of a subgraph; its type is inferred from the values passed in."""
     _check_text(value.name)
     if not value.name:
         raise InputError("an input or output of a subgraph must have a name")
@@ -136,17 +186,17 @@ def _declared(value: Any) -> Declared:
             else f"be a tensor, not a {form.removesuffix('_type')}"
         )
         raise InputError(f"input or output {shown(value.name)} must {what}")
-    if kind.elem_type not in DTYPES:
+    if kind.elem_type not in INTERFACE:
         raise InputError(f"tensor {shown(value.name)}: type {type_name(kind.elem_type)} is not supported")
     shape = None
     if kind.HasField("shape"):
         for size in kind.shape.dim:
             _check_text(size.dim_param)
         shape = tuple(d.dim_value if d.dim_value > 0 else d.dim_param or None for d in kind.shape.dim)
-    return Declared(value.name, DTYPES[kind.elem_type], shape)
+    return Declared(value.name, INTERFACE[kind.elem_type], shape)
 
 
-def _node(index: int, source: Source, opset: int, folder: Path | None) -> FileNode:
+def _node(index: int, source: OnnxSource, opset: int, folder: Path | None) -> FileNode:
     node: Any = source.proto
     for text in (node.op_type, node.domain, node.name, *node.input, *node.output):
         _check_text(text)
@@ -154,7 +204,7 @@ def _node(index: int, source: Source, opset: int, folder: Path | None) -> FileNo
     op = node.op_type if known else f"{node.domain}.{node.op_type}"
     name = node.name or f"{op.lower()}_{index}"
     if not any(node.output):
-        raise InputError(f"node {shown(name)} makes nothing")
+        raise InputError(f"node {shown(name)} has no outputs")
     attributes = {a.name: _attribute(name, a, folder) for a in node.attribute}
     bodies = [
         _body(name, a, opset, source.versions, folder)
@@ -172,8 +222,8 @@ def _body(
     opset: int,
     versions: tuple[onnx.OperatorSetIdProto, ...],
     folder: Path | None,
-) -> tuple[str, Model]:
-    """A subgraph, by the name of its attribute."""
+) -> tuple[str, OnnxModel]:
+    """Name and parsed subgraph of a graph attribute."""
     try:
         return attribute.name, _model(attribute.g, opset, versions, folder, inside=True)
     except InputError as error:
@@ -181,16 +231,16 @@ def _body(
 
 
 def _attribute(node: str, attribute: Any, folder: Path | None) -> Any:
-    """An attribute as Python has it; those that hold graphs are None here."""
-    part = _FIELDS.get(attribute.type)
-    if part is None:
+    """An attribute as a Python value; None for a graph attribute."""
+    field = _FIELDS.get(attribute.type)
+    if field is None:
         return None
-    value = getattr(attribute, part)
-    if part == "t":
+    value = getattr(attribute, field)
+    if field == "t":
         try:
             if value.data_type in NARROW:
                 raise InputError(f"a constant of type {type_name(value.data_type)} is not supported")
             return read_tensor(value, folder)
         except InputError as error:
             raise InputError(f"node {shown(node)}: {error}") from None
-    return tuple(value) if part.endswith("s") and part != "s" else value
+    return tuple(value) if field.endswith("s") and field != "s" else value

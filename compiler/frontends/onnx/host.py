@@ -1,105 +1,357 @@
-"""ONNX operators that the graph has no other form for: the host computes them, each by itself."""
+"""Fallback of the ONNX front end: operators that run on the host, and inference of their output types and shapes."""
 
-from collections.abc import Mapping
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from compiler.frontends.onnx.emit import Emitter
-from compiler.frontends.onnx.host_trial import tried
-from compiler.frontends.onnx.host_types import SHAPES, Made, inferred, types_of
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import Declared, FileNode
-from compiler.frontends.onnx.tensors import DTYPES
 from compiler.frontends.onnx.values import (
+    DTYPES,
     FLOAT,
-    Fixed,
-    Flow,
+    ConstantValue,
+    DynamicValue,
     Kind,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
+    check_size,
     plain,
+    type_name,
 )
-from compiler.host.onnx_model import text_of
-from compiler.host.onnx_reference import Given, LeftOutError, check_reference
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import MOST_ELEMENTS, Tensor
+from compiler.reference.onnx_node_model import (
+    REFUSALS,
+    Given,
+    LeftOutError,
+    NodeModel,
+    check_reference,
+    check_work,
+    line_of,
+    node_model,
+    text_of,
+)
+from compiler.reference.onnx_ops import Array, own
+from compiler.reference.onnx_ops.registry import TRIED_STEPS
+from hw.errors import InputError
+
+#: Limit on the elements of a host operator's output.
+_MAX_OUTPUT_ELEMENTS = 1 << 26
+#: Constants of at most this many elements are passed to shape inference.
+_MAX_SHAPE_ELEMENTS = 1 << 12
+#: Exceptions of onnx's shape inference.
+_INFERENCE_ERRORS = (
+    *REFUSALS,
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+)
+
+
+class InferredOutput(NamedTuple):
+    """Type and shape of an output; the shape is None if it cannot be inferred.
+
+    Attributes
+    ----------
+    data_dependent : bool
+        The shape comes from the model's declaration, because it depends on run-time data.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None
+    data_dependent: bool = False
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model of one node with output types added by ONNX's shape inference, as far as they can be inferred.
+
+    Only constants that are not also inputs remain: those without elements, which no tensor can represent.
+    """
+    try:
+        result = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except _INFERENCE_ERRORS as error:
+        raise UnsupportedNodeError(f"ONNX refuses it: {line_of(error)}") from None
+    names = {value.name for value in result.graph.input}
+    remaining = [each for each in result.graph.initializer if each.name not in names]
+    del result.graph.initializer[:]
+    result.graph.initializer.extend(remaining)
+    return result
+
+
+def types_of(
+    model: onnx.ModelProto, inputs: Sequence[Value | None], declared: Sequence[Declared | None]
+) -> list[InferredOutput | None]:
+    """Type and shape of each output of a model of one node; None for an omitted output.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model of one node, after shape inference.
+    inputs : sequence of Value or None
+        Inputs of the node.
+    declared : sequence of Declared or None
+        Declarations of those outputs that are outputs of the network.
+
+    Raises
+    ------
+    UnsupportedNodeError
+        An output has a type that the graph does not support.
+    InputError
+        An output would be too large.
+    """
+    (node,) = model.graph.node
+    types = {output.name: output for output in model.graph.output}
+    found: list[InferredOutput | None] = []
+    for name, declaration in zip(node.output, declared, strict=True):
+        output = _type_of(types[name], declaration) if name else None
+        found.append(output)
+        if output is not None and output.shape is None:
+            _check_sizes(node, inputs)
+    return found
+
+
+def _check_sizes(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
+    """Reject a node of unknown output shape if a constant or attribute exceeds the size of any tensor."""
+    arrays = {
+        f"input {i}": v.data for i, v in enumerate(inputs, 1) if isinstance(v, ConstantValue) and v.data.size
+    }
+    arrays |= {f"attribute {a.name}": np.array([a.i, *a.ints]) for a in proto.attribute}
+    for source, numbers in arrays.items():
+        if numbers.dtype.kind not in "iu":
+            continue
+        too_large = [int(n) for n in numbers.reshape(-1)[:_MAX_SHAPE_ELEMENTS] if abs(int(n)) > MOST_ELEMENTS]
+        if too_large:
+            raise InputError(
+                f"its {source} holds {too_large[0]}; a tensor can have {MOST_ELEMENTS:,} elements, and the shape of "
+                "its output is not known"
+            )
+
+
+def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> InferredOutput:
+    """Type and shape of an output, inferred from the inputs or, where that fails, declared by the model."""
+    kind = output.type.tensor_type
+    sizes: list[int | str | None] | None = None
+    if kind.HasField("shape"):
+        sizes = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+    data_dependent = sizes is None or None in sizes
+    declared_shape = declared.shape if declared is not None else None
+    if sizes is None:
+        sizes = None if declared_shape is None else list(declared_shape)
+    elif declared_shape is not None and len(declared_shape) == len(sizes):
+        sizes = [b if a is None else a for a, b in zip(sizes, declared_shape, strict=True)]
+    dtype = DTYPES.get(kind.elem_type) or (declared.held if declared and not kind.elem_type else None)
+    if dtype is None:
+        named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
+        raise UnsupportedNodeError(f"its output is of type {named}, which the graph does not have")
+    if sizes is None or not all(isinstance(size, int) for size in sizes):
+        return InferredOutput(dtype, None)
+    shape = tuple(size for size in sizes if isinstance(size, int))
+    check_size(shape, _MAX_OUTPUT_ELEMENTS)
+    return InferredOutput(dtype, shape, data_dependent)
+
+
+#: Type and shape of an output.
+OutputType = tuple[str, tuple[int, ...]]
+
+
+def infer_by_running(
+    text: str, tensors: Sequence[Tensor], found: Sequence[InferredOutput | None]
+) -> list[OutputType | None]:
+    """Types and shapes of a node's outputs, checked or completed by running the node on random inputs.
+
+    Parameters
+    ----------
+    text : str
+        Serialized model of the node.
+    tensors : sequence of Tensor
+        Inputs of the node, with contents if they are constant.
+    found : sequence of InferredOutput or None
+        Types and shapes from shape inference.
+
+    Raises
+    ------
+    UnsupportedNodeError
+        The node cannot be executed, is too expensive, or its outputs contradict shape inference.
+    """
+    node = node_model(text)
+    named = dict(zip(node.inputs, tensors, strict=True))
+    given = [
+        Given(tensor.shape, tensor.data) if (tensor := named.get(name)) else None for name in node.proto.input
+    ]
+    shapes = [output.shape for output in found if output is not None and output.shape is not None]
+    here = own(node.spec) is not None
+    if len(shapes) < sum(output is not None for output in found) and not here:
+        raise UnsupportedNodeError(
+            "the shape of its output depends on its input's numbers, and must be known beforehand"
+        )
+    try:
+        steps = check_work(node.spec, given, shapes or [tensor.shape for tensor in tensors[:1]])
+    except InputError as error:
+        raise UnsupportedNodeError(str(error)) from None
+    data_dependent = any(output is not None and output.data_dependent for output in found)
+    if steps > TRIED_STEPS or (data_dependent and not here):
+        if len(shapes) < len(found) - found.count(None):
+            raise UnsupportedNodeError(
+                "the shape of its output depends on its input's numbers, and must be known beforehand"
+            )
+        _check_in_reference(node)
+        return [None if each is None else (each.dtype, each.shape or ()) for each in found]
+    return [
+        None if each is None else _checked_type(here, each, _trial_output(node, tensors, number))
+        for number, each in enumerate(found)
+    ]
+
+
+def _check_in_reference(node: NodeModel) -> None:
+    """Reject a node that ONNX's reference does not implement, without running it."""
+    try:
+        node.known()
+    except REFUSALS as error:
+        raise UnsupportedNodeError(f"ONNX's reference does not have it: {line_of(error)}") from None
+
+
+def _trial_output(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
+    """One output of a node for generated inputs.
+
+    Integers may be indices, so they are 0 in the first attempt and 1 in the second. Real numbers may be
+    probabilities, so they are normally distributed in the first attempt and within 0..1 in the second.
+    """
+    message = ""
+    for attempt in (0, 1):
+        try:
+            with np.errstate(all="ignore"):
+                return node.computed([_sample(tensor, attempt) for tensor in tensors], number)
+        except (*REFUSALS, DecodeError, binascii.Error) as error:
+            message = message or line_of(error)
+    raise UnsupportedNodeError(
+        message if own(node.spec) else f"ONNX's reference cannot compute it: {message}"
+    )
+
+
+def _sample(tensor: Tensor, attempt: int) -> Array:
+    if tensor.data is not None:
+        return tensor.data
+    random = np.random.default_rng(0)
+    dtype = np.dtype(tensor.dtype)
+    if dtype.kind == "f":
+        numbers = random.uniform(size=tensor.shape) if attempt else random.standard_normal(tensor.shape)
+        return numbers.astype(dtype)
+    if dtype.itemsize == 1:
+        return random.integers(0, 2, tensor.shape).astype(dtype)
+    return np.full(tensor.shape, attempt, dtype)
+
+
+def _checked_type(here: bool, inferred: InferredOutput, array: Array) -> OutputType:
+    """Type and shape of an output; a result of ONNX's reference must have the inferred shape."""
+    if array.dtype.name != inferred.dtype and array.dtype.kind not in "fiub":
+        raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not have")
+    if not array.size:
+        raise UnsupportedNodeError("its output has no elements")
+    if array.shape != inferred.shape and not here:
+        raise UnsupportedNodeError(
+            f"ONNX's reference computes shape {list(array.shape)}, not {list(inferred.shape or ())}"
+        )
+    return inferred.dtype, array.shape
+
 
 _TYPES = {name: number for number, name in DTYPES.items()}
-#: Operators that the reference has from a later operator set on, where they still do what they did.
-_SAME_FROM = {"DequantizeLinear": 19}
-#: Why the accelerator does not have an operator at all.
-NO_WAY = "there is no way to do it on the accelerator"
-#: An input of a node: a tensor, or a constant that none can be, as it has no elements.
+#: First operator set in which the reference implements an operator, for operators whose behaviour has not changed.
+_REFERENCE_OPSETS = {"DequantizeLinear": 19}
+#: Reason for an operator without any implementation on the accelerator.
+NO_WAY = "not supported on the accelerator"
+#: An input of a node: a tensor, or a constant without elements, which cannot be a tensor.
 _Operand = Tensor | NDArray
 
 
 def on_host(
-    emitter: Emitter,
+    emitter: OnnxGraphBuilder,
     node: FileNode,
     inputs: list[Value | None],
     why: str,
     declared: Mapping[str, Declared],
 ) -> list[Value | None]:
-    """Nodes, one for each output, that the host computes.
+    """Add nodes that run on the host, one for each output, and return their outputs.
 
     Parameters
     ----------
+    emitter : OnnxGraphBuilder
+        Builder of the graph.
+    node : FileNode
+        The node to convert.
+    inputs : list of Value or None
+        Inputs of the node.
     why : str
-        Why the accelerator does not.
+        Reason why the accelerator does not compute the node.
     declared : dict
-        The model's outputs, which may tell a shape that nothing else does.
+        Outputs of the model by name; a declared shape is used if it cannot be inferred.
 
     Raises
     ------
-    UnsupportedError
-        The host has no such operator either, or a shape or type of it is none that the graph has.
+    UnsupportedNodeError
+        The host does not implement the operator, or the graph does not support a shape or type of its outputs.
     """
     proto = _source(node, why)
     try:
         check_reference(proto, [value and _given(value) for value in inputs])
     except LeftOutError as error:
-        raise UnsupportedError(str(error)) from None
-    if any(isinstance(value, Fixed) and value.narrow for value in inputs):
-        raise UnsupportedError(why)  # its type would be another here
+        raise UnsupportedNodeError(str(error)) from None
+    if any(isinstance(value, ConstantValue) and value.narrow for value in inputs):
+        raise UnsupportedNodeError(why)  # the host would see the widened type
     operands = [None if value is None else _operand(emitter, value) for value in inputs]
     model = inferred(_model(node, proto, operands))
     text, known = text_of(model), [tensor for tensor in operands if isinstance(tensor, Tensor)]
-    found = tried(text, known, types_of(model, inputs, [declared.get(name) for name in node.outputs]))
-    made: list[Value | None] = []
-    for index, (name, kind) in enumerate(zip(node.outputs, found, strict=True)):
-        if kind is None:
-            made.append(None)
+    found = infer_by_running(
+        text, known, types_of(model, inputs, [declared.get(name) for name in node.outputs])
+    )
+    outputs: list[Value | None] = []
+    for index, (name, output_type) in enumerate(zip(node.outputs, found, strict=True)):
+        if output_type is None:
+            outputs.append(None)
             continue
-        dtype, shape = kind
+        dtype, shape = output_type
         meaning = None if dtype in ("float32", "bool") else emitter.meanings.get(name)
-        made.append(
+        outputs.append(
             emitter.emit(
-                node, "onnx", known, shape, plain(len(shape)), Kind(dtype, meaning),
-                part=f"output{index}" if index else "", index=index, operator=proto.op_type, why=why,
-                model=text, number=index,
+                node,
+                "onnx",
+                known,
+                shape,
+                plain(len(shape)),
+                Kind(dtype, meaning),
+                part=f"output{index}" if index else "",
+                index=index,
+                operator=proto.op_type,
+                why=why,
+                model=text,
+                number=index,
             )
-        )  # fmt: skip
-    return made
+        )
+    return outputs
 
 
-def function(emitter: Emitter, node: FileNode, x: Value, *constants: Fixed) -> Flow:
-    """A node that computes a function of each number, and of constants that are the same for all.
+def function(emitter: OnnxGraphBuilder, node: FileNode, x: Value, *constants: ConstantValue) -> DynamicValue:
+    """Add a node that applies a unary function elementwise; further inputs are constants.
 
     Raises
     ------
-    UnsupportedError
-        ONNX's reference does not have it, or it is one of integers.
+    UnsupportedNodeError
+        ONNX's reference does not implement the operator, or x has plain integers.
     """
     proto, x = _source(node, "an operator"), emitter.flow(x)
     kind = emitter.arithmetic(node, x)
     if kind != FLOAT and not kind.real:
-        raise UnsupportedError("a function of integers")
+        raise UnsupportedNodeError("a function of integers")
     fixed = (Tensor("", v.shape, v.data.dtype.name, data=v.data) for v in constants)
     stand_ins = [Tensor("", (1,), "float32"), *fixed]
     model = _model(node, proto, list(stand_ins))
     del model.graph.input[1:]
     text = text_of(inferred(model))
-    tried(text, [Tensor("", (1,), "float32")], [Made("float32", (1,))])
+    infer_by_running(text, [Tensor("", (1,), "float32")], [InferredOutput("float32", (1,))])
     operand = emitter.operand(x, x.order, kind)
     return emitter.emit(
         node, "function", [operand], x.shape, x.order, kind, operator=proto.op_type, model=text
@@ -107,65 +359,67 @@ def function(emitter: Emitter, node: FileNode, x: Value, *constants: Fixed) -> F
 
 
 def _given(value: Value) -> Given:
-    return Given(value.shape, value.data if isinstance(value, Fixed) else None)
+    return Given(value.shape, value.data if isinstance(value, ConstantValue) else None)
 
 
 def _source(node: FileNode, why: str) -> onnx.NodeProto:
-    """The node in the file's words, if it still is what the file says and the reference has its operator."""
+    """The protocol buffer of a node; raises UnsupportedNodeError with `why` if a rewrite changed it, it has
+    subgraphs, or ONNX does not define its operator.
+    """
     source = node.source
     if (
         source is None
         or tuple(source.proto.input) != node.inputs
         or tuple(source.proto.output) != node.outputs
     ):
-        raise UnsupportedError(why)
+        raise UnsupportedNodeError(why)
     proto = source.proto
     graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
     if any(attribute.type in graphs for attribute in proto.attribute):
-        raise UnsupportedError(why)
+        raise UnsupportedNodeError(why)
     versions = {v.domain: v.version for v in source.versions}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     if not onnx.defs.has(proto.op_type, versions.get(domain, 1), domain):
-        raise UnsupportedError("" if why == NO_WAY else why)  # an unknown operator is reason enough
+        raise UnsupportedNodeError("" if why == NO_WAY else why)  # the operator's name says enough
     return proto
 
 
-def _operand(emitter: Emitter, value: Value) -> _Operand:
-    """A value as ONNX has it: real numbers as such, its dimensions in the file's order."""
-    if isinstance(value, Fixed):
+def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
+    """A value as an ONNX input: real numbers as float32, dimensions in the file's order."""
+    if isinstance(value, ConstantValue):
         if not value.data.size:
             return value.numbers()
-        return emitter.constant(value.name, Fixed(value.name, value.numbers()))
+        return emitter.constant(value.name, ConstantValue(value.name, value.numbers()))
     if value.real or value.tensor.dtype == "float32":
         return emitter.operand(value, plain(value.rank), FLOAT)
     return emitter.in_order(value, plain(value.rank)).tensor
 
 
 def _model(node: FileNode, proto: onnx.NodeProto, operands: list[_Operand | None]) -> onnx.ModelProto:
-    """A model of the node alone, whose inputs are called by their numbers."""
+    """A model of the node alone, with inputs named input0, input1, ... and outputs output0, output1, ..."""
     assert node.source is not None
-    alone = onnx.NodeProto()
-    alone.CopyFrom(proto)
-    del alone.input[:], alone.output[:]
-    alone.input.extend("" if each is None else f"input{i}" for i, each in enumerate(operands))
-    alone.output.extend(f"output{i}" if name else "" for i, name in enumerate(proto.output))
+    single = onnx.NodeProto()
+    single.CopyFrom(proto)
+    del single.input[:], single.output[:]
+    single.input.extend("" if each is None else f"input{i}" for i, each in enumerate(operands))
+    single.output.extend(f"output{i}" if name else "" for i, name in enumerate(proto.output))
     given, constants = [], []
     for i, each in enumerate(operands):
         name = f"input{i}"
         if isinstance(each, Tensor):
             given.append(helper.make_tensor_value_info(name, _TYPES[each.dtype], each.shape))
         data = each.data if isinstance(each, Tensor) else each
-        if data is not None and data.size <= SHAPES:
+        if data is not None and data.size <= _MAX_SHAPE_ELEMENTS:
             constants.append(numpy_helper.from_array(data, name))
-    made = [onnx.ValueInfoProto(name=name) for name in alone.output if name]
-    graph = helper.make_graph([alone], "node", given, made, constants)
-    versions = [_readable(proto, each) for each in node.source.versions]
+    outputs = [onnx.ValueInfoProto(name=name) for name in single.output if name]
+    graph = helper.make_graph([single], "node", given, outputs, constants)
+    versions = [_reference_opset(proto, each) for each in node.source.versions]
     return helper.make_model(graph, opset_imports=versions, ir_version=10)
 
 
-def _readable(proto: onnx.NodeProto, version: onnx.OperatorSetIdProto) -> onnx.OperatorSetIdProto:
-    """An operator set that the reference has the node's operator of, if a later one has the same."""
-    later = _SAME_FROM.get(proto.op_type, 0)
+def _reference_opset(proto: onnx.NodeProto, version: onnx.OperatorSetIdProto) -> onnx.OperatorSetIdProto:
+    """The operator set, raised to one in which the reference implements the same operator if necessary."""
+    later = _REFERENCE_OPSETS.get(proto.op_type, 0)
     if version.domain or version.version >= later:
         return version
     return helper.make_operatorsetid("", later)

@@ -1,32 +1,37 @@
-"""What an ONNX file holds, as plain data."""
+"""Contents of an ONNX file as plain data, single-node models, and errors that name the node."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontends.onnx.values import Fixed
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
 from hw.errors import InputError, shown
 
 
 @dataclass(frozen=True, eq=False)
 class FileNode:
-    """A node of the file, or one that a rewrite made.
+    """A node of the file, or one created by a rewrite.
 
     Parameters
     ----------
     name : str
-        For messages; made up if the file has none.
+        Name for messages; generated if the file has none.
     op : str
-        Operator; with its domain if that is none that is known.
+        Operator, with its domain prefixed if that is not a supported one.
     inputs, outputs : tuple of str
-        Names; "" for one that is absent.
+        Tensor names; "" for an omitted one. Values captured by subgraphs come last among the inputs.
     attributes : dict
-        As Python has them; a subgraph is a Model. What subgraphs read from outside are the last of the inputs.
+        Attributes as Python values; a subgraph is an OnnxModel.
     opset : int
-        Version of the operators.
-    source : Source or None
-        The file's own words; None for a node that a rewrite made.
+        Version of ONNX's operator set.
+    source : OnnxSource or None
+        The protocol buffer of the node; None for a node created by a rewrite.
     """
 
     name: str
@@ -35,7 +40,7 @@ class FileNode:
     outputs: tuple[str, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     opset: int = 17
-    source: "Source | None" = field(default=None, repr=False)
+    source: "OnnxSource | None" = field(default=None, repr=False)
 
     def int(self, key: str, default: int) -> int:
         """An attribute that is an integer."""
@@ -66,9 +71,33 @@ class FileNode:
         return value
 
 
+def taken(node: FileNode, condition: ConstantValue | None) -> FileNode:
+    """An If with a constant condition, with the executed branch as both branches; any other node unchanged.
+
+    Values that only the other branch captures are removed from the inputs.
+    """
+    keys = ("then_branch", "else_branch")
+    bodies = [node.attributes.get(key) for key in keys]
+    if node.op != "If" or condition is None or condition.data.size != 1:
+        return node
+    body = bodies[0 if condition.data.reshape(-1)[0] else 1]
+    if not all(isinstance(each, OnnxModel) for each in bodies) or not isinstance(body, OnnxModel):
+        return node
+    inputs = (*node.inputs[:1], *body.captured)
+    return replace(node, inputs=inputs, attributes=node.attributes | dict.fromkeys(keys, body))
+
+
 @dataclass(frozen=True, eq=False)
-class Source:
-    """A node as the file has it, with the versions of all operators."""
+class OnnxSource:
+    """Protocol buffer of a node, with the operator set versions of its model.
+
+    Parameters
+    ----------
+    proto : onnx.NodeProto
+        The node as in the file.
+    versions : tuple of onnx.OperatorSetIdProto
+        Operator sets that the model imports.
+    """
 
     proto: onnx.NodeProto
     versions: tuple[onnx.OperatorSetIdProto, ...]
@@ -76,29 +105,178 @@ class Source:
 
 @dataclass(frozen=True)
 class Declared:
-    """An input or output as the file declares it; sizes that are not known are a name or None."""
+    """An input or output as declared in the file.
+
+    Parameters
+    ----------
+    name : str
+        Name of the tensor.
+    dtype : str
+        Numpy type name; "" in subgraphs.
+    shape : tuple or None
+        Sizes: an integer, a symbolic name, or None if unknown. None: the rank is unknown.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | str | None, ...] | None
 
+    @property
+    def held(self) -> str:
+        """The type used inside the graph."""
+        return "float32" if self.dtype == "float16" else self.dtype
+
 
 @dataclass
-class Model:
-    """A file."""
+class OnnxModel:
+    """A model or subgraph as plain data.
+
+    Parameters
+    ----------
+    nodes : list of FileNode
+        Nodes in topological order.
+    constants : dict
+        Constants by name.
+    inputs, outputs : list of Declared
+        Inputs that are not constants, and outputs.
+    captured : tuple of str
+        Names that a subgraph reads from the enclosing graph.
+    """
 
     nodes: list[FileNode]
-    constants: dict[str, Fixed]
+    constants: dict[str, ConstantValue]
     inputs: list[Declared]
     outputs: list[Declared]
-    captured: tuple[str, ...] = ()  # of a subgraph: what it reads from outside
+    captured: tuple[str, ...] = ()
 
-    def used(self) -> "Model":
-        """Without the nodes that no output needs."""
-        needed, kept = {output.name for output in self.outputs}, []
+    def used(self) -> "OnnxModel":
+        """The model without dead nodes."""
+        needed, live = {output.name for output in self.outputs}, []
         for node in reversed(self.nodes):
             if needed.intersection(node.outputs):
                 needed.update(node.inputs)
-                kept.append(node)
+                live.append(node)
         captured = tuple(name for name in self.captured if name in needed)
-        return replace(self, nodes=kept[::-1], captured=captured)
+        return replace(self, nodes=live[::-1], captured=captured)
+
+
+#: Exceptions that undetected damage of a file may cause during conversion.
+DAMAGE = (
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    ZeroDivisionError,
+    AttributeError,
+    MemoryError,
+)
+#: Maximum number of nodes listed in an error message.
+_MAX_LISTED = 20
+
+#: Name, operator and reason of a node.
+Refused = tuple[str, str, str]
+
+
+class UnsupportedNodesError(InputError):
+    """The model has nodes without a conversion.
+
+    Attributes
+    ----------
+    nodes : list of (str, str, str)
+        Name, operator and reason of each.
+    """
+
+    def __init__(self, nodes: list[Refused]):
+        self.nodes = nodes
+        named = listed(nodes)
+        more = f" and {len(named) - _MAX_LISTED} more" if len(named) > _MAX_LISTED else ""
+        super().__init__(f"there is no conversion for node {', '.join(named[:_MAX_LISTED])}{more}")
+
+
+def listed(nodes: Sequence[Refused]) -> list[str]:
+    """Descriptions of refused nodes: name, operator and reason."""
+    return [f"{shown(name)} ({shown(op)[1:-1]}{': ' if why else ''}{why})" for name, op, why in nodes]
+
+
+def check_inputs(given: Sequence[object], least: int, most: int | None) -> None:
+    """Raise InputError unless there are `least` to `most` inputs and none of the first `least` is omitted."""
+    if len(given) < least or (most is not None and len(given) > most):
+        raise InputError(f"must have {_input_count(least, most)}, not {len(given)}")
+    for number, each in enumerate(given[:least], 1):
+        if not each:
+            raise InputError(f"input {number} must not be left out")
+
+
+def _input_count(least: int, most: int | None) -> str:
+    """An allowed number of inputs as text."""
+    if most is None:
+        return f"at least {least} input{'s' * (least != 1)}"
+    if least == most:
+        return f"{least} input{'s' * (least != 1)}"
+    return f"{least} {'or' if most == least + 1 else 'to'} {most} inputs"
+
+
+@contextmanager
+def naming(node: FileNode) -> Iterator[None]:
+    """Context that prefixes the node's name to errors; an UnsupportedNodeError passes unchanged."""
+    try:
+        yield
+    except UnsupportedNodeError:
+        raise
+    except InputError as error:
+        where = f"node {shown(node.name)}"
+        named = str(error).startswith(where)  # the graph named the node already
+        raise InputError(f"{error}" if named else f"{where}: {error}") from None
+    except DAMAGE as error:
+        raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None
+
+
+def check_operator(node: NodeProto, opset: int) -> None:
+    """Raise InputError if ONNX's operator sets up to `opset` do not define the node's operator."""
+    if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type, opset, ""):
+        raise InputError(
+            f"node {shown(node.name or node.op_type)}: ONNX's operator set {opset} has no operator "
+            f"{shown(node.op_type)}"
+        )
+
+
+def one_node(
+    node: NodeProto,
+    arrays: Mapping[str, NDArray],
+    inputs: Sequence[str],
+    opset: int,
+    outputs: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+) -> ModelProto:
+    """A model of one node; arrays that are not listed in `inputs` become constants."""
+    output_types = {name: value for name, value in zip(node.output, outputs or (), strict=False) if name}
+    graph = helper.make_graph(
+        [node],
+        node.name or node.op_type,
+        [helper.make_tensor_value_info(name, _type_of(arrays[name]), arrays[name].shape) for name in inputs],
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(np.dtype(output_types[name][0])), output_types[name][1]
+            )
+            if name in output_types
+            else ValueInfoProto(name=name)
+            for name in node.output
+            if name
+        ],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items() if name not in inputs],
+    )
+    imports = [helper.make_opsetid("", opset)] + [helper.make_opsetid(node.domain, 1)] * bool(node.domain)
+    model = helper.make_model(graph, opset_imports=imports)
+    if not output_types:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    if any(value.type.WhichOneof("value") is None for value in model.graph.output):
+        title = shown(node.name or node.op_type)
+        raise InputError(f"node {title}: its output types cannot be inferred: give outputs_info")
+    return model
+
+
+def _type_of(array: NDArray) -> int:
+    try:
+        return helper.np_dtype_to_tensor_dtype(array.dtype)
+    except (KeyError, ValueError):
+        raise InputError(f"an input must be an array of numbers, not of {array.dtype}") from None

@@ -1,41 +1,221 @@
-"""Subgraphs that exporters write for one operator: GELU, SiLU, hard swish, normalizations."""
+"""Pattern matching that replaces several ONNX nodes by one: activations, normalizations, biases."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from compiler.frontends.onnx.node import FileNode, Model
-from compiler.frontends.onnx.norms import NORMALIZATIONS
-from compiler.frontends.onnx.view import View, instead, near
+import numpy as np
 
-#: Operators that the graph has as parts of others only.
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.node import FileNode, OnnxModel
+from compiler.frontends.onnx.ops.elementwise import binary
+from compiler.frontends.onnx.ops.shape import reshaped
+from compiler.frontends.onnx.registry import CONVERSIONS, converts, known
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    UnsupportedNodeError,
+    Value,
+    channels_last,
+)
+from compiler.ir.tensor import Quantization
+from hw.errors import InputError, shown
+
+#: Maximum depth of nested products in `DefUse.product`.
+_MAX_PRODUCT_DEPTH = 6
+
+
+class DefUse:
+    """Producers and consumers of the values of a model.
+
+    Parameters
+    ----------
+    model : Model
+        The model; it must not change while this is used.
+    """
+
+    def __init__(self, model: OnnxModel):
+        self.constants = model.constants
+        self.makers = {name: node for node in model.nodes for name in node.outputs}
+        self.users: dict[str, list[FileNode]] = {}
+        for node in model.nodes:
+            for name in node.inputs:
+                self.users.setdefault(name, []).append(node)
+        self.outputs = {output.name for output in model.outputs}
+
+    def only_user(self, name: str) -> FileNode | None:
+        """The node that reads a value, if there is exactly one reader."""
+        users = self.users.get(name, [])
+        return users[0] if len(users) == 1 and name not in self.outputs else None
+
+    def made_by(self, name: str, *ops: str) -> FileNode | None:
+        """The producer of a value, if it has one of the given operators."""
+        node = self.makers.get(name)
+        return node if node is not None and node.op in ops and all(node.inputs[:1]) and node.inputs else None
+
+    def scalar(self, name: str) -> float | None:
+        """The value of a scalar constant; None otherwise."""
+        value = self.constants.get(name)
+        return None if value is None or value.data.size != 1 or len(value.shape) > 1 else value.scalar()
+
+    def product(self, name: str, depth: int = _MAX_PRODUCT_DEPTH) -> tuple[float, list[str]]:
+        """A value as a constant factor and the sorted names of the other factors."""
+        node = self.made_by(name, "Mul", "Div", "Pow")
+        if node is None or len(node.inputs) != 2 or not depth:
+            return 1.0, [name]
+        number = self.scalar(node.inputs[1])
+        if node.op == "Pow":
+            if number not in (2.0, 3.0):
+                return 1.0, [name]
+            factor, leaves = self.product(node.inputs[0], depth - 1)
+            return factor**number, sorted(leaves * int(number))
+        if node.op == "Div":
+            if not number:
+                return 1.0, [name]
+            factor, leaves = self.product(node.inputs[0], depth - 1)
+            return factor / number, leaves
+        total, leaves = 1.0, list[str]()
+        for name in node.inputs:
+            number = self.scalar(name)
+            factor, more = (number, []) if number is not None else self.product(name, depth - 1)
+            total, leaves = total * factor, leaves + more
+        return total, sorted(leaves)
+
+    def sum_with(self, name: str, number: float) -> str | None:
+        """The other operand of an Add of a given number; None if the value is no such sum."""
+        node = self.made_by(name, "Add")
+        if node is None or len(node.inputs) != 2:
+            return None
+        for one, other in (node.inputs, node.inputs[::-1]):
+            if near(self.scalar(one), number):
+                return other
+        return None
+
+
+def near(number: float | None, wanted: float) -> bool:
+    """Return True if numbers are equal up to rounding in exporters."""
+    return number is not None and math.isclose(number, wanted, rel_tol=1e-3)
+
+
+def instead(node: FileNode, op: str, inputs: tuple[str, ...], **attributes: object) -> FileNode:
+    """A node with another operator and inputs that replaces `node` and has its outputs."""
+    return replace(node, op=op, inputs=inputs, attributes=attributes)
+
+
+def _norm(view: DefUse, node: FileNode) -> FileNode | None:
+    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, the same of x - mean(x)."""
+    found = _quotient(view, node)
+    if found is None:
+        return None
+    top, root = found
+    total = view.made_by(root.inputs[0], "Add")
+    if total is None:
+        return None
+    for one, other in (total.inputs, total.inputs[::-1]):
+        epsilon, mean = view.scalar(one), view.made_by(other, "ReduceMean")
+        if epsilon is None or mean is None:
+            continue
+        factor, leaves = view.product(mean.inputs[0])
+        axes = _axes(view, mean)
+        if factor != 1.0 or len(leaves) != 2 or leaves[0] != leaves[1] or axes is None:
+            continue
+        centred = _centred(view, top, axes)
+        if centred is not None and (leaves[0] == top or _centred(view, leaves[0], axes) == centred):
+            return instead(node, "LayerNormalization", (centred,), only=axes, epsilon=epsilon)
+        if leaves[0] == top:
+            return instead(node, "RMSNormalization", (top,), only=axes, epsilon=epsilon)
+    return None
+
+
+def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
+    """Numerator and Sqrt node of a division by a square root; None if the node is no such division."""
+    if len(node.inputs) != 2:
+        return None
+    if node.op == "Div":
+        root = view.made_by(node.inputs[1], "Sqrt")
+        return None if root is None else (node.inputs[0], root)
+    if node.op != "Mul":
+        return None
+    for top, other in (node.inputs, node.inputs[::-1]):
+        inverse = view.made_by(other, "Reciprocal", "Div")
+        if inverse is None or (inverse.op == "Div" and view.scalar(inverse.inputs[0]) != 1.0):
+            continue
+        root = view.made_by(inverse.inputs[-1], "Sqrt")
+        if root is not None:
+            return top, root
+    return None
+
+
+def _centred(view: DefUse, name: str, axes: int) -> str | None:
+    """X if a value is x - mean(x) over an axis; None otherwise."""
+    node = view.made_by(name, "Sub")
+    mean = view.made_by(node.inputs[1], "ReduceMean") if node is not None and len(node.inputs) == 2 else None
+    if node is None or mean is None or mean.inputs[0] != node.inputs[0] or _axes(view, mean) != axes:
+        return None
+    return node.inputs[0]
+
+
+def _axes(view: DefUse, node: FileNode) -> int | None:
+    """The axis of a mean over a single axis with keepdims; None otherwise."""
+    axes = node.ints("axes")
+    if axes is None and len(node.inputs) == 2 and node.inputs[1] in view.constants:
+        axes = tuple(view.constants[node.inputs[1]].integers())
+    return axes[0] if axes is not None and len(axes) == 1 and node.int("keepdims", 1) else None
+
+
+def _with(ops: tuple[str, ...], op: str, count: int) -> Callable[[DefUse, FileNode], FileNode | None]:
+    """The rewrite that turns an operator with a constant row after a normalization into another input of it."""
+
+    def change(view: DefUse, node: FileNode) -> FileNode | None:
+        if node.op != op or len(node.inputs) != 2:
+            return None
+        for name, other in (node.inputs, node.inputs[::-1]):
+            norm, value = view.made_by(name, *ops), view.constants.get(other)
+            # A constant of one dimension lies along the last dimension, whatever the rank is.
+            if norm is not None and len(norm.inputs) == count and value is not None and len(value.shape) == 1:
+                return replace(norm, inputs=(*norm.inputs, other), outputs=node.outputs)
+        return None
+
+    return change
+
+
+#: Rewrites that recognize normalizations, in order.
+NORMALIZATIONS = (
+    _norm,
+    _with(("LayerNormalization", "RMSNormalization"), "Mul", 1),
+    _with(("LayerNormalization",), "Add", 2),
+)
+
+#: Operators that the graph supports only inside of recognized patterns.
 _ONLY_IN_PATTERNS = ("Erf", "Sqrt")
 
-Change = Callable[[View, FileNode], FileNode | None]
+Change = Callable[[DefUse, FileNode], FileNode | None]
 
 
-def recognize(model: Model) -> Model:
-    """The model with such subgraphs as one node each."""
+def recognize(model: OnnxModel) -> OnnxModel:
+    """The model with activations and normalizations fused into one node each."""
     model = _changed(model, (_activation, *NORMALIZATIONS), through=False)
     if any(node.op in _ONLY_IN_PATTERNS for node in model.nodes):
         model = _changed(model, (_gelu_alone, *NORMALIZATIONS), through=True)
     return model
 
 
-def _changed(model: Model, changes: tuple[Change, ...], *, through: bool) -> Model:
-    """The model after changes to its nodes.
+def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) -> OnnxModel:
+    """The model after a sequence of rewrites.
 
-    With `through`, quantizations inside of a subgraph do not hide it: one that has an operator which there is only as
-    part of a subgraph could not be converted otherwise. What it rounds in between is lost.
+    With `through`, pairs of QuantizeLinear and DequantizeLinear inside of a pattern are ignored, and their rounding is
+    lost. Patterns with operators that are supported only inside of patterns could not be converted otherwise.
     """
     for change in changes:
-        before = _quantized_again(model) if through else {}
+        before = _fake_quantized(model) if through else {}
         seen = [replace(n, inputs=tuple(before.get(name, name) for name in n.inputs)) for n in model.nodes]
-        view, nodes, after = View(replace(model, nodes=seen)), list[FileNode](), dict[str, str]()
-        for node, shown in zip(model.nodes, seen, strict=True):
+        view, nodes, after = DefUse(replace(model, nodes=seen)), list[FileNode](), dict[str, str]()
+        for node, now in zip(model.nodes, seen, strict=True):
             if node.outputs[0] in before:
                 after.setdefault(before[node.outputs[0]], node.outputs[0])
-            found = change(view, shown)
+            found = change(view, now)
             if found is not None:
                 found = replace(found, inputs=tuple(after.get(name, name) for name in found.inputs))
             nodes.append(found or node)
@@ -43,8 +223,8 @@ def _changed(model: Model, changes: tuple[Change, ...], *, through: bool) -> Mod
     return model
 
 
-def _quantized_again(model: Model) -> dict[str, str]:
-    """For each value that was quantized and dequantized: what it was before."""
+def _fake_quantized(model: OnnxModel) -> dict[str, str]:
+    """For each quantized and dequantized value, the name of the original value."""
     quantized = {node.outputs[0]: node.inputs[0] for node in model.nodes if node.op == "QuantizeLinear"}
     before: dict[str, str] = {}
     for node in model.nodes:
@@ -54,8 +234,8 @@ def _quantized_again(model: Model) -> dict[str, str]:
     return before
 
 
-def _activation(view: View, node: FileNode) -> FileNode | None:
-    """A product of x and a function of x."""
+def _activation(view: DefUse, node: FileNode) -> FileNode | None:
+    """Match an activation that is a product of x and a function of x: SiLU, hard swish, GELU."""
     if node.op not in ("Mul", "Div"):
         return None
     factor, leaves = view.product(node.outputs[0])
@@ -69,13 +249,13 @@ def _activation(view: View, node: FileNode) -> FileNode | None:
     return None
 
 
-def _gelu_alone(view: View, node: FileNode) -> FileNode | None:
-    """A GELU, but none of the activations whose parts the graph has."""
+def _gelu_alone(view: DefUse, node: FileNode) -> FileNode | None:
+    """Match GELU only: the operators of the other activations are supported by themselves."""
     found = _activation(view, node)
     return found if found is not None and found.op == "Gelu" else None
 
 
-def _silu(view: View, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
+def _silu(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
     gate = view.made_by(other, "Sigmoid")
     return (
         instead(node, "Silu", (x,))
@@ -84,15 +264,14 @@ def _silu(view: View, node: FileNode, x: str, other: str, factor: float) -> File
     )
 
 
-def _hard_swish(view: View, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
+def _hard_swish(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
     gate = view.made_by(other, "HardSigmoid", "Clip")
     if gate is None or not gate.inputs:
         return None
     if gate.op == "HardSigmoid":
-        usual = near(gate.float("alpha", 0.2), 1 / 6) and near(gate.float("beta", 0.5), 0.5)
-        return (
-            instead(node, "HardSwish", (x,)) if usual and gate.inputs == (x,) and near(factor, 1.0) else None
-        )
+        standard = near(gate.float("alpha", 0.2), 1 / 6) and near(gate.float("beta", 0.5), 0.5)
+        matches = standard and gate.inputs == (x,) and near(factor, 1.0)
+        return instead(node, "HardSwish", (x,)) if matches else None
     low, high = (view.scalar(name) for name in (*gate.inputs[1:], "", "")[:2])
     low, high = (
         (gate.float("min", 1.0) if low is None else low),
@@ -103,13 +282,13 @@ def _hard_swish(view: View, node: FileNode, x: str, other: str, factor: float) -
     return instead(node, "HardSwish", (x,)) if fits else None
 
 
-def _gelu(view: View, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
+def _gelu(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
     inner = view.sum_with(other, 1.0)
-    bent = view.made_by(inner, "Erf", "Tanh") if inner is not None else None
-    if bent is None or not near(factor, 0.5):
+    curve = view.made_by(inner, "Erf", "Tanh") if inner is not None else None
+    if curve is None or not near(factor, 0.5):
         return None
-    scale, leaves = view.product(bent.inputs[0])
-    if bent.op == "Erf":
+    scale, leaves = view.product(curve.inputs[0])
+    if curve.op == "Erf":
         fits = leaves == [x] and near(scale, math.sqrt(0.5))
         return instead(node, "Gelu", (x,)) if fits else None
     cubic = near(scale, math.sqrt(2 / math.pi)) and (
@@ -119,8 +298,8 @@ def _gelu(view: View, node: FileNode, x: str, other: str, factor: float) -> File
     return instead(node, "Gelu", (x,), approximate=b"tanh") if cubic else None
 
 
-def _cubic(view: View, name: str, x: str) -> bool:
-    """X + 0.044715 x**3."""
+def _cubic(view: DefUse, name: str, x: str) -> bool:
+    """Match x + 0.044715 x**3."""
     node = view.made_by(name, "Add")
     if node is None or x not in node.inputs or len(node.inputs) != 2:
         return False
@@ -128,10 +307,147 @@ def _cubic(view: View, name: str, x: str) -> bool:
     return near(scale, 0.044715) and leaves == [x, x, x]
 
 
-def _even(view: View, name: str, x: str) -> bool:
-    """1 + 0.044715 x**2."""
+def _even(view: DefUse, name: str, x: str) -> bool:
+    """Match 1 + 0.044715 x**2."""
     rest = view.sum_with(name, 1.0)
     if rest is None:
         return False
     scale, leaves = view.product(rest)
     return near(scale, 0.044715) and leaves == [x, x]
+
+
+def fuse(model: OnnxModel) -> OnnxModel:
+    """Fuse batch normalizations into preceding convolutions, and added constants into preceding products as biases."""
+    for change in (_batch_norm, _linear, _conv_bias):
+        view = DefUse(model)
+        model = replace(model, nodes=[change(view, node) or node for node in model.nodes]).used()
+    return model
+
+
+def _batch_norm(view: DefUse, node: FileNode) -> FileNode | None:
+    """Fuse a batch normalization into weights and bias of the preceding convolution."""
+    conv = view.made_by(node.inputs[0], "Conv") if node.op == "BatchNormalization" and node.inputs else None
+    if conv is None or view.only_user(conv.outputs[0]) is not node or len(node.inputs) != 5:
+        return None
+    names = (*conv.inputs[1:], "")[:2]
+    weights, bias = view.constants.get(names[0]), view.constants.get(names[1])
+    given = [view.constants.get(name) for name in node.inputs[1:]]
+    if (
+        weights is None or len(view.users[names[0]]) > 1
+    ):  # copies of a shared constant could use a lot of memory
+        return None
+    if not weights.shape or (names[1] and bias is None) or node.int("training_mode", 0):
+        return None
+    channels = weights.shape[0]
+    statistics = [v for v in given if v is not None]
+    if len(statistics) < 4 or any(v.data.size != channels for v in (*statistics, *([bias] if bias else []))):
+        return None
+    try:
+        factor, shift = batch_norm_constants(node, statistics, channels)
+    except InputError as error:
+        raise InputError(f"node {shown(node.name)}: {error}") from None
+    scaled = weights.real() * factor.reshape(-1, *(1,) * (len(weights.shape) - 1))
+    shifted = shift if bias is None else bias.real().reshape(-1) * factor + shift
+    fused = [
+        ConstantValue(f"{node.name}:{part}", data) for part, data in (("weights", scaled), ("bias", shifted))
+    ]
+    view.constants.update({value.name: value for value in fused})
+    inputs = (conv.inputs[0], *(value.name for value in fused))
+    return replace(conv, inputs=inputs, outputs=node.outputs)
+
+
+def _linear(view: DefUse, node: FileNode) -> FileNode | None:
+    """Fuse a constant row added to a MatMul with constant weights into a `:linear` node."""
+    if node.op != "Add" or len(node.inputs) != 2:
+        return None
+    for name, other in (node.inputs, node.inputs[::-1]):
+        product = view.made_by(name, "MatMul")
+        if product is None or view.only_user(name) is not node or len(product.inputs) != 2:
+            continue
+        weights, row = _shape_of(view, product.inputs[1]), _shape_of(view, other)
+        if weights and row and len(weights) == 2 and row == weights[1:]:
+            return replace(node, op=":linear", inputs=(*product.inputs, other), attributes={})
+    return None
+
+
+def _conv_bias(view: DefUse, node: FileNode) -> FileNode | None:
+    """Fuse per-channel constants added to a convolution without bias into its bias."""
+    if node.op != "Add" or len(node.inputs) != 2:
+        return None
+    for name, other in (node.inputs, node.inputs[::-1]):
+        conv, row = view.made_by(name, "Conv"), view.constants.get(other)
+        if conv is None or row is None or len(conv.inputs) != 2 or view.only_user(name) is not node:
+            continue
+        weights = _shape_of(view, conv.inputs[1])
+        if not weights or len(weights) < 3:
+            continue
+        channels = (weights[0], *(1,) * (len(weights) - 2))
+        if row.shape in (channels, (1, *channels)):
+            bias = row.reshaped((weights[0],), f"{node.name}:bias")
+            view.constants[bias.name] = bias
+            return replace(conv, inputs=(*conv.inputs, bias.name), outputs=node.outputs)
+    return None
+
+
+def _shape_of(view: DefUse, name: str) -> tuple[int, ...] | None:
+    """Shape of a constant; None for other values."""
+    value = view.constants.get(name)
+    return None if value is None else value.shape
+
+
+@converts("BatchNormalization", inputs=(5, 5))
+def _convert_batch_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, *given = inputs
+    if node.int("training_mode", 0):
+        raise UnsupportedNodeError("training")
+    if len(x.shape) < 2:
+        raise InputError(f"shape {list(x.shape)} has no channels")
+    factor, shift = batch_norm_constants(node, [known(v, "a statistic") for v in given], x.shape[1])
+    x = emitter.flow(x)
+    if x.rank in (3, 4) and emitter.arithmetic(node, x).real:
+        return _as_conv(emitter, node, x, factor, shift)
+    x = emitter.in_order(
+        x, channels_last(x.rank)
+    )  # so that a channel's constants lie along the last dimension
+    shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
+    parts = [
+        reshaped(emitter, f"{node.name}:{part}", ConstantValue(node.name, data), shape)
+        for part, data in (("factor", factor), ("shift", shift))
+    ]
+    scaled = binary(emitter, node, "mul", [x, parts[0]], "scaled", FLOAT)
+    return [binary(emitter, node, "add", [scaled, parts[1]], "", FLOAT)]
+
+
+def _as_conv(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, factor: np.ndarray, shift: np.ndarray
+) -> Sequence[Value]:
+    """A normalization of quantized x as a depthwise convolution of kernel size 1, with a weight scale per channel."""
+    q = x.tensor.quantization
+    assert q is not None
+    # The scale must be large enough for the bias to fit 32 bits in the scale of the products.
+    least = np.maximum(np.abs(shift) / (q.scale[0] * 2.0**30), 1e-30)
+    scales = np.maximum(np.abs(factor) / 127, least).astype(np.float32)
+    weights = np.rint(factor / scales).astype(np.int8).reshape(-1, *(1,) * (x.rank - 1))
+    meaning = Quantization(tuple(map(float, scales)), (0,) * scales.size, 0)
+    operands = [
+        x,
+        ConstantValue(f"{node.name}:weights", weights, meaning),
+        ConstantValue(f"{node.name}:bias", shift),
+    ]
+    conv = replace(node, op="Conv", attributes={"group": scales.size}, source=None)
+    return CONVERSIONS["Conv"](emitter, conv, operands)
+
+
+def batch_norm_constants(
+    node: FileNode, given: list[ConstantValue], channels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Factor and offset of each channel of a batch normalization, which computes x * factor + offset."""
+    if any(v.data.size != channels for v in given):
+        raise InputError(f"its statistics must be {channels} numbers each")
+    scale, bias, mean, variance = (v.real().astype(np.float64).reshape(-1) for v in given)
+    factor = scale / np.sqrt(variance + node.float("epsilon", 1e-5))
+    shift = bias - mean * factor
+    factor, shift = factor.astype(np.float32), shift.astype(np.float32)
+    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
+        raise InputError("its statistics must be finite, variances not negative")
+    return factor, shift

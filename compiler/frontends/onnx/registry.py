@@ -1,34 +1,91 @@
-"""The conversions of ONNX operators, entered by the modules that have them."""
+"""Registry of ONNX operator conversions, supported operator set versions, and helpers for attributes and inputs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from compiler.frontends.onnx.emit import Emitter
-from compiler.frontends.onnx.errors import check_inputs
-from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.values import Fixed, UnsupportedError, Value
+import onnx
+
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.node import FileNode, OnnxModel, check_inputs
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value
 from hw.errors import InputError, shown
 
+
+class OnnxReader(Protocol):
+    """Interface of the importer (`importer.py`) that conversions of nodes with subgraphs use."""
+
+    def inside(self, model: OnnxModel, constants: Mapping[str, ConstantValue]) -> "OnnxReader":
+        """A reader for a subgraph, with the inputs and captured values that are constant."""
+        ...
+
+    def emitter(self, room: int) -> OnnxGraphBuilder:
+        """A new graph builder for the model's nodes."""
+        ...
+
+    def convert(self, emitter: OnnxGraphBuilder, values: dict[str, Value]) -> None:
+        """Convert the nodes and add their outputs to `values`; raises UnsupportedNodeError if one is unsupported."""
+        ...
+
+
+#: Domain of ONNX's own operators.
+DEFAULT = ""
+#: Oldest supported operator set; earlier ones broadcast by attributes.
+LEAST = 7
+
+
+def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Operator set versions by domain; the two names of ONNX's own domain are merged."""
+    found: dict[str, int] = {}
+    for each in imports:
+        domain = DEFAULT if each.domain == "ai.onnx" else each.domain
+        found[domain] = max(each.version, found.get(domain, each.version))
+    return found
+
+
+def check_version(version: int) -> None:
+    """Raise InputError for an operator set that is too old or too new."""
+    if version < LEAST:
+        raise InputError(
+            f"operator set must be {LEAST} or later, not {version}; onnx.version_converter updates it"
+        )
+    if version > (most := onnx.defs.onnx_opset_version()):
+        raise InputError(
+            f"operator set must be {most} or earlier, the last that onnx {onnx.__version__} has, not {version}"
+        )
+
+
 _Input = TypeVar("_Input")
-#: From the builder, the node and its inputs (as many as it can have, None where absent) to its outputs.
-Function = Callable[[Emitter, FileNode, list[Any]], Sequence[Value]]
+#: Conversion function: takes the builder, the node and its inputs (padded with None) and returns the outputs.
+Function = Callable[[OnnxGraphBuilder, FileNode, list[Any]], Sequence[Value]]
 
 
 @dataclass(frozen=True)
-class Conversion:
-    """How one operator is converted, and how many inputs it must and can have; None: any number."""
+class OnnxConversion:
+    """Conversion of one operator.
+
+    Parameters
+    ----------
+    function : callable
+        Converts a node with its inputs padded to `most`.
+    least : int
+        Minimum number of inputs.
+    most : int or None
+        Maximum number of inputs; None: any number.
+    """
 
     function: Function
     least: int
     most: int | None
 
-    def __call__(self, emitter: Emitter, node: FileNode, inputs: list[Value | None]) -> Sequence[Value]:
+    def __call__(
+        self, emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]
+    ) -> Sequence[Value]:
         """Convert a node."""
         return self.function(emitter, node, self.checked(inputs))
 
     def checked(self, inputs: "list[_Input | None]") -> "list[_Input | None]":
-        """The inputs, or their names, filled up with None."""
+        """The inputs, or their names, padded with None; raises InputError if their number is wrong."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         most = len(inputs) if self.most is None else self.most
@@ -36,36 +93,36 @@ class Conversion:
         return inputs + [None] * (most - len(inputs))
 
 
-#: By operator.
-CONVERSIONS: dict[str, Conversion] = {}
+#: Conversions by operator.
+CONVERSIONS: dict[str, OnnxConversion] = {}
 
 
 def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], Function]:
-    """Enter a function as the conversion of operators that have so many inputs."""
+    """Register a function as the conversion of operators, with their minimum and maximum number of inputs."""
 
-    def enter(function: Function) -> Function:
-        CONVERSIONS.update(dict.fromkeys(ops, Conversion(function, *inputs)))
+    def register(function: Function) -> Function:
+        CONVERSIONS.update(dict.fromkeys(ops, OnnxConversion(function, *inputs)))
         return function
 
-    return enter
+    return register
 
 
-def known(value: Value | None, what: str) -> Fixed:
-    """A value that must be known beforehand."""
-    if not isinstance(value, Fixed):
-        raise UnsupportedError(f"{what} that is not constant")
+def known(value: Value | None, what: str) -> ConstantValue:
+    """The value if it is constant; raises UnsupportedNodeError otherwise."""
+    if not isinstance(value, ConstantValue):
+        raise UnsupportedNodeError(f"{what} that is not constant")
     return value
 
 
 def integers(node: FileNode, key: str, value: Value | None) -> tuple[int, ...] | None:
-    """What is an attribute in old operator sets and an input in later ones; None if neither is there."""
+    """Integers given by an attribute in old operator sets and by an input in later ones; None if neither is given."""
     if value is not None:
         return tuple(known(value, key).integers())
     return node.ints(key)
 
 
 def choice(node: FileNode, key: str, default: str, *choices: str) -> str:
-    """An attribute that must be one of several texts."""
+    """A text attribute; raises InputError unless it is one of the choices."""
     value = node.text(key, default)
     if value not in choices:
         raise InputError(f"attribute {key} must be one of {', '.join(choices)}, not {shown(value)}")

@@ -1,74 +1,217 @@
-"""ONNX nodes rewritten into others before their conversion, so that there is one conversion for each computation."""
+"""Rewrites of integer and QLinear operators into real operators between DequantizeLinear and QuantizeLinear."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from compiler.frontends.onnx.errors import check_inputs
-from compiler.frontends.onnx.node import FileNode, Model
-from compiler.frontends.onnx.values import Fixed, UnsupportedError
+from compiler.frontends.onnx.node import FileNode, OnnxModel, check_inputs
+from compiler.frontends.onnx.ops.elementwise import finite
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
 from hw.errors import InputError
 
-#: From a node to those that do the same, in order.
-Expansion = Callable[[Model, FileNode], list[FileNode]]
+
+def _reads(model: OnnxModel, node: FileNode, dynamic: tuple[str, ...]) -> bool:
+    """Return True if a node reads dynamically quantized integers with their parameters and can be rewritten."""
+    first, *more = (*node.inputs, "", "", "")
+    if first != dynamic[0] or dynamic[0] in more:
+        return False
+    if node.op == "DequantizeLinear":
+        return tuple(more[:2]) == dynamic[1:]
+    if node.op not in ("MatMulInteger", "ConvInteger") or more[1] != dynamic[2] or not more[1]:
+        return False
+    try:
+        _check_weights(Parts(model, node, 2, 4))
+    except InputError:
+        return False
+    return True
+
+
+def _images_only(node: FileNode) -> None:
+    if node.int("channels_last", 0):
+        raise UnsupportedNodeError("channels last")
+
+
+#: Rewrite of a node into equivalent nodes in topological order.
+Expansion = Callable[[OnnxModel, FileNode], list[FileNode]]
 _EXPANSIONS: dict[str, Expansion] = {}
 
 
-def expand(model: Model) -> Model:
-    """Operators on integers as operators on real numbers between dequantizations and quantizations."""
+def expand(model: OnnxModel) -> OnnxModel:
+    """The model with integer operators rewritten to real ones between dequantizations and quantizations."""
     nodes: list[FileNode] = []
     for node in model.nodes:
         expansion = _EXPANSIONS.get(node.op)
         try:
             nodes += [node] if expansion is None else expansion(model, node)
         except InputError as error:
-            # The message of the rest of the reader names the node and collects what is not supported.
+            # The importer reports the error with the node's name, among all unsupported nodes.
             nodes.append(replace(node, op=":refused", attributes={"error": error, "op": node.op}))
     return replace(model, nodes=nodes)
 
 
 def expands(*ops: str) -> Callable[[Expansion], Expansion]:
-    """Enter a function as that which rewrites operators."""
+    """Register a function as the rewrite of operators."""
 
-    def enter(function: Expansion) -> Expansion:
+    def register(function: Expansion) -> Expansion:
         _EXPANSIONS.update(dict.fromkeys(ops, function))
         return function
 
-    return enter
+    return register
+
+
+@expands("DynamicQuantizeLinear")
+def _dynamic(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    """Remove the quantization if all readers can use the real numbers, with scale 1 and zero point 0."""
+    parts = Parts(model, node, 1, 1)
+    outputs = (*node.outputs, "", "")[:3]
+    readers = [n for n in model.nodes if outputs[0] in n.inputs]
+    if any(output.name in outputs for output in model.outputs) or not all(
+        _reads(model, n, outputs) for n in readers
+    ):
+        return [node]
+    for name, number in ((outputs[1], np.float32(1)), (outputs[2], np.uint8(0))):
+        if name:
+            model.constants[name] = ConstantValue(name, np.array(number))
+    parts.add("Identity", node.inputs, "")
+    return [replace(parts.nodes[0], outputs=outputs[:1])]
+
+
+@expands("MatMulInteger", "ConvInteger")
+def _integer(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    """Rewrite to MatMul or Conv on real numbers, dequantized with scale 1.
+
+    Results of dynamically quantized inputs remain real numbers, because the file scales them to real ones next.
+    """
+    parts = Parts(model, node, 2, 4)
+    _check_weights(parts)
+    parts.whole(0, 2)
+    dynamic = any(n.op == "DynamicQuantizeLinear" and parts.inputs[0] in n.outputs for n in model.nodes)
+    one, operands = parts.constant("one", np.array(1, np.float32)), []
+    for index, part, axis in ((0, "a", -2), (1, "b", 0 if node.op == "ConvInteger" else -1)):
+        zero, scale = parts.inputs[index + 2], one
+        if zero and (size := parts.fixed(zero, "a zero point").data.size) > 1:
+            scale = parts.constant(f"ones_{part}", np.ones(size, np.float32))
+        operands.append(parts.add("DequantizeLinear", (parts.inputs[index], scale, zero), part, axis=axis))
+    parts.add(node.op[: -len("Integer")], tuple(operands), "")
+    if not dynamic:
+        real = f"{node.name}:real"
+        parts.nodes[-1] = replace(parts.nodes[-1], outputs=(real,))
+        parts.nodes.append(
+            FileNode(f"{node.name}:integers", ":integers", (real,), node.outputs, {}, node.opset)
+        )
+    return parts.nodes
+
+
+@expands("QLinearConv")
+def _conv(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 8, 9)
+    _images_only(node)
+    for index, what in ((3, "a kernel"), (8, "a bias")):
+        if parts.inputs[index]:
+            given = parts.fixed(parts.inputs[index], what)
+            if len(given.shape) > 4:
+                raise UnsupportedNodeError(f"a convolution over {len(given.shape) - 2} dimensions")
+    operands = (parts.real(0, "x"), parts.real(3, "w", axis=0))
+    return parts.finish("Conv", operands + _bias(parts, parts.inputs[8], parts.inputs[1], parts.inputs[4]), 6)
+
+
+@expands("QLinearMatMul")
+def _matmul(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 8, 8)
+    parts.whole(0, 1, 2)
+    parts.whole(3, 4, 5)
+    return parts.finish("MatMul", (parts.real(0, "a", axis=-2), parts.real(3, "b", axis=-1)), 6)
+
+
+@expands("QGemm")
+def _gemm(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 6, 9)
+    if not parts.inputs[7]:
+        raise UnsupportedNodeError("a real output")
+    axis = 0 if node.int("transB", 0) else 1
+    operands = (parts.real(0, "a"), parts.real(3, "b", axis=axis))
+    factor = finite(node.float("alpha", 1.0))
+    bias = _bias(parts, parts.inputs[6], parts.inputs[1], parts.inputs[4], factor)
+    return parts.finish("Gemm", operands + bias, 7)
+
+
+@expands("QLinearAdd", "QLinearMul")
+def _binary(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 7, 8)
+    return parts.finish(node.op[len("QLinear") :], (parts.real(0, "a"), parts.real(3, "b")), 6)
+
+
+@expands(
+    "QLinearSigmoid",
+    "QLinearLeakyRelu",
+    "QLinearAveragePool",
+    "QLinearGlobalAveragePool",
+    "QLinearReduceMean",
+)
+def _unary(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 4, 5)
+    _images_only(node)
+    return parts.finish(node.op[len("QLinear") :], (parts.real(0, "x"),), 3)
+
+
+@expands("QLinearSoftmax")
+def _softmax(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 4, 5)
+    nodes = parts.finish("Softmax", (parts.real(0, "x"),), 3)
+    return [replace(n, opset=node.int("opset", node.opset)) if n.op == "Softmax" else n for n in nodes]
+
+
+@expands("QLinearConcat")
+def _concat(model: OnnxModel, node: FileNode) -> list[FileNode]:
+    parts = Parts(model, node, 5, max(5, len(node.inputs)))
+    if len(parts.inputs) % 3 != 2:
+        raise InputError(f"must have two inputs and three for each part, not {len(parts.inputs)} in all")
+    operands = tuple(parts.real(index, f"x{index // 3}") for index in range(2, len(parts.inputs), 3))
+    return parts.finish("Concat", operands, 0)
 
 
 class Parts:
-    """Nodes that together do what one did, which must have from `least` to `most` inputs."""
+    """Builder of the nodes that replace one node.
 
-    def __init__(self, model: Model, node: FileNode, least: int, most: int):
+    Parameters
+    ----------
+    model : OnnxModel
+        The model, which receives new constants.
+    node : FileNode
+        The node that is replaced.
+    least, most : int
+        Minimum and maximum number of its inputs.
+    """
+
+    def __init__(self, model: OnnxModel, node: FileNode, least: int, most: int):
         check_inputs(node.inputs, least, most)
         self.model, self.node, self.nodes = model, node, list[FileNode]()
         self.inputs = (*node.inputs, *[""] * (most - len(node.inputs)))
 
     def add(self, op: str, inputs: tuple[str, ...], part: str, **attributes: object) -> str:
-        """A node of an operator; returns its output. The one without a part makes the output of them all."""
+        """Add a node and return its output; the node with an empty `part` has the output of the replaced node."""
         node = self.node
         output = f"{node.name}:{part}" if part else node.outputs[0]
         name = f"{node.name}:{part}" if part else node.name
-        kept = (
+        own_attributes = (
             {} if part else {k: v for k, v in node.attributes.items() if k not in ("opset", "channels_last")}
         )
-        self.nodes.append(FileNode(name, op, inputs, (output,), kept | attributes, node.opset))
+        self.nodes.append(FileNode(name, op, inputs, (output,), own_attributes | attributes, node.opset))
         return output
 
-    def real(self, at: int, part: str, axis: int = 1) -> str:
-        """The real number of inputs `at` (integers, scale, zero point)."""
-        self._known(at + 1)
-        return self.add("DequantizeLinear", self.inputs[at : at + 3], part, axis=axis)
+    def real(self, index: int, part: str, axis: int = 1) -> str:
+        """Dequantize the three inputs from `index` on (integers, scale, zero point); returns the real number."""
+        self._check_constant(index + 1)
+        return self.add("DequantizeLinear", self.inputs[index : index + 3], part, axis=axis)
 
-    def finish(self, op: str, inputs: tuple[str, ...], at: int, **attributes: object) -> list[FileNode]:
-        """The operator itself, and the quantization by inputs `at` (scale, zero point)."""
-        self._known(at)
+    def finish(self, op: str, inputs: tuple[str, ...], index: int, **attributes: object) -> list[FileNode]:
+        """Add the operator and its output quantization, by the two inputs from `index` on (scale, zero point)."""
+        self._check_constant(index)
         output = f"{self.node.name}:real"
         self.add(op, inputs, "", **attributes)
         self.nodes[-1] = replace(self.nodes[-1], outputs=(output,))
-        scale = (output, *self.inputs[at : at + 2])
+        scale = (output, *self.inputs[index : index + 2])
         self.nodes.append(
             FileNode(
                 f"{self.node.name}:quantize",
@@ -81,31 +224,53 @@ class Parts:
         )
         return self.nodes
 
-    def _known(self, at: int) -> None:
-        """Refuse a scale or zero point that flows."""
-        for name, what in zip(self.inputs[at : at + 2], ("a scale", "a zero point"), strict=True):
+    def _check_constant(self, index: int) -> None:
+        """Reject a scale or zero point, inputs `index` and `index + 1`, that is not constant."""
+        for name, what in zip(self.inputs[index : index + 2], ("a scale", "a zero point"), strict=True):
             if name:
                 self.fixed(name, what)
 
     def constant(self, part: str, data: np.ndarray) -> str:
-        """A constant that the nodes use."""
+        """Add a constant to the model and return its name."""
         name = f"{self.node.name}:{part}"
-        self.model.constants[name] = Fixed(name, data)
+        self.model.constants[name] = ConstantValue(name, data)
         return name
 
-    def whole(self, at: int, *numbers: int) -> None:
-        """Refuse inputs `numbers`, the scale or zero point of input `at`, that have several for one that flows."""
-        given = [self.model.constants.get(self.inputs[number]) for number in numbers]
-        if self.inputs[at] not in self.model.constants and any(
+    def whole(self, index: int, *parameters: int) -> None:
+        """Reject a dynamic input `index` whose scale or zero point, inputs `parameters`, has several elements."""
+        given = [self.model.constants.get(self.inputs[parameter]) for parameter in parameters]
+        if self.inputs[index] not in self.model.constants and any(
             v is not None and v.data.size > 1 for v in given
         ):
-            raise UnsupportedError(
-                f"{self.inputs[at]!r} is not constant: its scale and its zero point must be one number each"
+            raise UnsupportedNodeError(
+                f"{self.inputs[index]!r} is not constant: its scale and its zero point must be one number each"
             )
 
-    def fixed(self, name: str, what: str) -> Fixed:
-        """An input that must be known."""
+    def fixed(self, name: str, what: str) -> ConstantValue:
+        """The constant of that name; raises UnsupportedNodeError if the value is not constant."""
         value = self.model.constants.get(name)
         if value is None:
-            raise UnsupportedError(f"{what} that is not constant")
+            raise UnsupportedNodeError(f"{what} that is not constant")
         return value
+
+
+def _check_weights(parts: Parts) -> None:
+    """Reject weights that the real operators do not support."""
+    if parts.inputs[3]:
+        parts.fixed(parts.inputs[3], "a zero point")
+    if parts.node.op == "ConvInteger":
+        parts.fixed(parts.inputs[1], "a kernel")
+    parts.whole(1, 3)
+
+
+def _bias(parts: Parts, name: str, x_scale: str, w_scale: str, factor: float = 1.0) -> tuple[str, ...]:
+    """The dequantized int32 bias as a tuple of operands; its scale is that of the products times `factor`."""
+    if not name:
+        return ()
+    scales = parts.fixed(x_scale, "a scale").real() * parts.fixed(w_scale, "a scale").real()
+    if not factor > 0:  # a scale must be positive
+        numbers = parts.fixed(name, "a bias").real() * scales * np.float32(factor)
+        return (parts.constant("bias", numbers),)
+    scales = scales * np.float32(factor)
+    scale = parts.constant("bias_scale", scales.reshape(-1) if scales.size > 1 else scales.reshape(()))
+    return (parts.add("DequantizeLinear", (name, scale), "bias", axis=0),)

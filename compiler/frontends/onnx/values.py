@@ -1,24 +1,25 @@
-"""What stands for the values of an ONNX file while its graph is built.
-
-A value is known beforehand (`Fixed`) or flows at run time (`Flow`). The dimensions of a flowing value may lie in
-another order in the graph than in the file: transposing it costs nothing until something needs a certain order.
-"""
+"""Values during ONNX import: constant and dynamic values, their types, and decoding of tensors with external data."""
 
 import math
+import stat
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
 
 from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
 from hw.errors import InputError, shown
 
-#: Which dimension of the file each dimension of the graph's tensor is.
+#: For each dimension of the graph's tensor, the index of the corresponding dimension in the file.
 Order = tuple[int, ...]
 
 
-class UnsupportedError(InputError):
-    """A node that is well formed and has no conversion; the message says why."""
+class UnsupportedNodeError(InputError):
+    """A well-formed node without a conversion; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class Kind:
     Parameters
     ----------
     dtype : str
-        Of the graph's tensor.
+        Type of the graph's tensor.
     quantization : Quantization or None
-        What its integers mean.
+        Quantization of the tensor's integers.
     real : bool
-        The file has real numbers here and the graph their integers.
+        True if the file has real numbers where the graph has quantized integers.
     """
 
     dtype: str
@@ -44,19 +45,19 @@ FLOAT = Kind("float32")
 
 
 @dataclass(frozen=True, eq=False)
-class Fixed:
-    """A value known beforehand.
+class ConstantValue:
+    """A constant value.
 
     Parameters
     ----------
     name : str
-        In the file.
+        Name in the file.
     data : array
         Contents; integers if there is a quantization.
     quantization : Quantization or None
-        The file has real numbers here, which are these integers.
+        Quantization of `data`, if the file has real numbers here.
     narrow : bool
-        The file's type has fewer bits than that of `data`.
+        True if the file's type has fewer bits than that of `data`.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Fixed:
         return self.data.shape
 
     def numbers(self) -> NDArray:
-        """Contents as the file has them."""
+        """Contents as in the file."""
         return self.data if self.quantization is None else self.quantization.dequantized(self.data)
 
     def real(self) -> NDArray[np.float32]:
@@ -78,27 +79,27 @@ class Fixed:
         return self.numbers().astype(np.float32)
 
     def integers(self) -> list[int]:
-        """Contents as a list: of a shape, axes, ..."""
+        """Contents as a list of integers, for example a shape or axes; raises InputError for other types."""
         if self.data.dtype.kind not in "iu" or self.quantization is not None:
             raise InputError(f"tensor {self.name!r} must hold integers, not {self.data.dtype}")
         return [int(v) for v in self.data.reshape(-1)]
 
     def scalar(self) -> float | None:
-        """The one number that all its elements are; None if they differ."""
+        """The common value of all elements; None if they differ or are not numbers."""
         if not self.data.size or self.data.dtype.kind not in "fiu":
             return None
         numbers = self.real().reshape(-1)
         return float(numbers[0]) if (numbers == numbers[0]).all() else None
 
-    def transposed(self, perm: Order, name: str | None = None) -> "Fixed":
-        """The dimensions in another order."""
+    def transposed(self, perm: Order, name: str | None = None) -> "ConstantValue":
+        """The value with permuted dimensions."""
         q = self.quantization
         if q is not None and q.axis is not None:
             q = Quantization(q.scale, q.zero_point, perm.index(q.axis))
-        return Fixed(name or self.name, self.data.transpose(perm), q)
+        return ConstantValue(name or self.name, self.data.transpose(perm), q)
 
-    def reshaped(self, shape: tuple[int, ...], name: str | None = None) -> "Fixed":
-        """The same elements in another shape; real numbers where scales do not follow the new dimensions."""
+    def reshaped(self, shape: tuple[int, ...], name: str | None = None) -> "ConstantValue":
+        """The value reshaped; dequantized if no dimension of the new shape matches the scales."""
         q = self.quantization
         if q is not None and q.axis is not None:
             before = int(np.prod(self.shape[: q.axis]))
@@ -106,25 +107,25 @@ class Fixed:
                 i for i, n in enumerate(shape) if n == len(q.scale) and int(np.prod(shape[:i])) == before
             ]
             if not fitting:
-                return Fixed(name or self.name, self.real().reshape(shape))
+                return ConstantValue(name or self.name, self.real().reshape(shape))
             q = Quantization(q.scale, q.zero_point, fitting[0])
-        return Fixed(name or self.name, self.data.reshape(shape), q)
+        return ConstantValue(name or self.name, self.data.reshape(shape), q)
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
-    """A value that flows at run time.
+class DynamicValue:
+    """A value computed at run time.
 
     Parameters
     ----------
     name : str
-        In the file.
+        Name in the file.
     tensor : Tensor
         The tensor of the graph.
     order : tuple of int
-        Which dimension of the file each dimension of the tensor is.
+        For each dimension of the tensor, the index of the corresponding dimension in the file.
     real : bool
-        The file has real numbers here and the tensor their integers.
+        True if the file has real numbers where the tensor has quantized integers.
     """
 
     name: str
@@ -149,42 +150,42 @@ class Flow:
 
     @property
     def quantized(self) -> bool:
-        """The file has real numbers here and the tensor integers with one scale."""
+        """True if the file has real numbers where the tensor has integers with a per-tensor scale."""
         q = self.tensor.quantization
         return self.real and q is not None and q.whole
 
-    def transposed(self, perm: Order, name: str) -> "Flow":
-        """The dimensions in another order; nothing moves."""
-        return Flow(name, self.tensor, tuple(perm.index(i) for i in self.order), self.real)
+    def transposed(self, perm: Order, name: str) -> "DynamicValue":
+        """The value with permuted dimensions, on the same tensor."""
+        return DynamicValue(name, self.tensor, tuple(perm.index(i) for i in self.order), self.real)
 
 
-Value = Fixed | Flow
+Value = ConstantValue | DynamicValue
 
 
 def plain(rank: int) -> Order:
-    """The file's own order."""
+    """The file's order of dimensions."""
     return tuple(range(rank))
 
 
 def channels_last(rank: int) -> Order:
-    """The graph's order of images: dimension 1 of the file comes last."""
+    """The channels-last order: dimension 1 of the file comes last."""
     return plain(rank) if rank < 3 else (0, *range(2, rank), 1)
 
 
 def arranged(per_dimension: tuple | list, order: Order) -> tuple:
-    """What is given for each dimension of the file, in the order of the tensor."""
+    """Values given per dimension of the file, permuted to the tensor's order of dimensions."""
     return tuple(per_dimension[i] for i in order)
 
 
 def counted_from_front(axis: int, rank: int) -> int:
-    """An axis that may be negative, as one that is not."""
+    """A possibly negative axis as a non-negative one."""
     if not -rank <= axis < rank:
         raise InputError(f"axis must be within {-rank}..{rank - 1}, not {axis}")
     return axis % rank
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that operands of these shapes make together."""
+    """The broadcast shape of operands of the given shapes."""
     try:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
@@ -193,8 +194,165 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def check_size(shape: tuple[int, ...], most: int = MOST_ELEMENTS) -> None:
-    """Refuse the shape of an output that nothing can hold, before anybody asks for its memory."""
+    """Raise InputError for an output shape that is empty or too large, before memory is allocated for it."""
     if any(size < 1 for size in shape):
         raise InputError(f"its output would have shape {shown(list(shape))}")
     if math.prod(shape) > most:
         raise InputError(f"its output would have shape {shown(list(shape))}, more than {most:,} elements")
+
+
+#: Types supported by the graph, by ONNX type number.
+DTYPES: dict[int, str] = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT8: "uint8",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.BOOL: "bool",
+}
+#: Types of inputs and outputs; float16 is converted to and from float32.
+INTERFACE: dict[int, str] = DTYPES | {TensorProto.FLOAT16: "float16"}
+#: Types of constants that are converted to another type, exactly or (double) approximately.
+_WIDENED: dict[int, str] = {
+    TensorProto.FLOAT16: "float32",
+    TensorProto.BFLOAT16: "float32",
+    TensorProto.DOUBLE: "float32",
+    TensorProto.INT4: "int8",
+    TensorProto.UINT4: "uint8",
+    TensorProto.UINT16: "int32",
+    TensorProto.UINT32: "int64",
+}
+_BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.BOOL: 8}
+#: Exceptions from decoding a damaged tensor that passed the checks.
+_DAMAGE = (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError)
+
+
+def type_name(number: int) -> str:
+    """ONNX's name of a type."""
+    names = TensorProto.DataType
+    return names.Name(number).lower() if number in names.values() else f"number {number}"
+
+
+def widened(number: int) -> str | None:
+    """Name of the numpy type of decoded constants of an ONNX type; None if the type is not supported."""
+    return DTYPES.get(number) or _WIDENED.get(number)
+
+
+#: Integer types that are stored in a wider type.
+NARROW = frozenset((TensorProto.INT4, TensorProto.UINT4, TensorProto.UINT16))
+
+
+def read_tensor(tensor: Any, folder: Path | None) -> NDArray:
+    """Contents of a constant.
+
+    Parameters
+    ----------
+    tensor : onnx.TensorProto
+        The constant's protocol buffer.
+    folder : Path or None
+        Directory of the model, which must contain external data; None: external data is an error.
+
+    Raises
+    ------
+    InputError
+        The type is not supported, or shape and contents do not match; the message names the tensor.
+    """
+    try:
+        return _decoded(tensor, folder)
+    except InputError as error:
+        raise InputError(f"tensor {shown(tensor.name)}: {error}") from None
+    except _DAMAGE as error:
+        raise InputError(f"tensor {shown(tensor.name)}: damaged: {error}") from None
+
+
+def _decoded(tensor: Any, folder: Path | None) -> NDArray:
+    number = tensor.data_type
+    dtype = widened(number)
+    if dtype is None:
+        raise InputError(f"type {type_name(number)} is not supported")
+    shape = tuple(tensor.dims)
+    if any(size < 0 for size in shape) or math.prod(shape) > MOST_ELEMENTS:
+        raise InputError(
+            f"shape {shown(list(shape))} must be of at most {MOST_ELEMENTS:,} elements, none negative"
+        )
+    elements, bits = (
+        math.prod(shape),
+        _BITS.get(number) or onnx.helper.tensor_dtype_to_np_dtype(number).itemsize * 8,
+    )
+    size = -(-elements * bits // 8)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        inner = TensorProto()
+        inner.CopyFrom(tensor)
+        inner.ClearField("external_data")
+        inner.data_location = TensorProto.DEFAULT
+        inner.raw_data = _external(tensor, size, folder)
+        tensor = inner
+    if tensor.HasField("raw_data"):
+        actual, expected = len(tensor.raw_data), size
+    else:
+        actual, expected = len(_typed(tensor, number)), -(-elements // 2) if bits == 4 else elements
+    if actual != expected:
+        unit = "bytes" if tensor.HasField("raw_data") else "numbers"
+        raise InputError(
+            f"{type_name(number)}{list(shape)} takes {expected:,} {unit}, but there are {actual:,}"
+        )
+    data = np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
+    return data.astype(dtype)
+
+
+def _typed(tensor: Any, number: int) -> Any:
+    """The typed field with the contents of a tensor without raw data."""
+    if number == TensorProto.FLOAT:
+        return tensor.float_data
+    if number == TensorProto.INT64:
+        return tensor.int64_data
+    if number == TensorProto.DOUBLE:
+        return tensor.double_data
+    return tensor.uint64_data if number == TensorProto.UINT32 else tensor.int32_data
+
+
+def _external(tensor: Any, size: int, folder: Path | None) -> bytes:
+    """Bytes of a tensor from an external file in the model's directory."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = _inside(entries.get("location", ""), folder)
+    offset, length = (_number(entries, key, default) for key, default in (("offset", 0), ("length", size)))
+    if length != size:
+        raise InputError(f"takes {size:,} bytes, but its external data is {length:,} bytes long")
+    try:
+        information = path.stat()
+        if not stat.S_ISREG(information.st_mode):
+            raise InputError(f"external data {shown(path.name)} must be a file")
+        if offset + size > information.st_size:
+            raise InputError(
+                f"external data {shown(path.name)} must hold bytes {offset:,}..{offset + size:,}, "
+                f"but has {information.st_size:,}"
+            )
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+    except OSError as error:
+        raise InputError(f"external data {shown(path.name)} cannot be read: {error.strerror}") from None
+
+
+def _inside(location: str, folder: Path | None) -> Path:
+    """Path of an external data file; raises InputError if it is outside the model's directory, also by a link."""
+    if folder is None:
+        raise InputError("external data needs a model that is a file")
+    if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:
+        raise InputError(f"external data must be in a file below the model's folder, not {shown(location)}")
+    try:
+        path = (folder / location).resolve()
+        root = folder.resolve()
+    except (OSError, RuntimeError):
+        raise InputError(f"external data {shown(location)} cannot be found") from None
+    if not path.is_relative_to(root):
+        raise InputError(f"external data {shown(location)} is a link that leads out of the model's folder")
+    return path
+
+
+def _number(entries: dict[str, str], key: str, default: int) -> int:
+    text = entries.get(key, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InputError(f"{key} of external data must be a number, not {shown(text)}")
+    return int(text)

@@ -1,58 +1,62 @@
-"""TFLite's control flow, and the comparisons that decide about it."""
+"""Conversion of TFLite control flow and comparisons."""
 
 from dataclasses import replace
 
 import numpy as np
 import tflite
 
-from compiler.frontends.build import GraphBuilder
+from compiler.frontends.builder import GraphBuilder
 from compiler.frontends.tflite.elementwise import broadcast
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
-#: Loops have no trip count here.
+#: Trip count of a loop; TFLite's loops have no limit.
 _ENDLESS = (1 << 63) - 1
-#: Operators of the graph, and whether the operands change places.
+#: Operators of the graph, and True if the operands are swapped.
 _COMPARISONS = {
-    "LESS": ("less", False), "LESS_EQUAL": ("less_equal", False), "GREATER": ("less", True),
-    "GREATER_EQUAL": ("less_equal", True), "EQUAL": ("equal", False), "LOGICAL_AND": ("logical_and", False),
+    "LESS": ("less", False),
+    "LESS_EQUAL": ("less_equal", False),
+    "GREATER": ("less", True),
+    "GREATER_EQUAL": ("less_equal", True),
+    "EQUAL": ("equal", False),
+    "LOGICAL_AND": ("logical_and", False),
     "LOGICAL_OR": ("logical_or", False),
-}  # fmt: skip
-#: Operators of models that keep state from one sample to the next.
+}
+#: Operators of stateful models, which are not supported.
 STATE = frozenset(("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"))
 
 
 def inline(build: GraphBuilder, graph: Graph, inputs: list[Tensor], prefix: str) -> list[Tensor]:
-    """Outputs of a subgraph whose nodes become part of a graph."""
+    """Inline the nodes of a subgraph into a graph and return its outputs."""
     if len(inputs) != len(graph.inputs):
         raise InputError(f"a subgraph takes {len(graph.inputs)} inputs, not {len(inputs)}")
-    made = dict(zip(graph.inputs, inputs, strict=True))
+    tensors = dict(zip(graph.inputs, inputs, strict=True))
 
     def tensor_of(name: str) -> Tensor:
-        if name not in made:
-            made[name] = replace(graph.tensors[name], name=build.fresh(prefix + name))
-            if made[name].constant:
-                build.graph.add_tensor(made[name])
-        return made[name]
+        if name not in tensors:
+            tensors[name] = replace(graph.tensors[name], name=build.fresh(prefix + name))
+            if tensors[name].constant:
+                build.graph.add_tensor(tensors[name])
+        return tensors[name]
 
     for node in graph:
-        ins, outs = ([tensor_of(name) for name in part] for part in (node.inputs, node.outputs))
+        ins, outs = ([tensor_of(name) for name in names] for names in (node.inputs, node.outputs))
         build.nodes(prefix + node.name, node.op, ins, outs, node.bodies, **node.attributes)
     return [tensor_of(name) for name in graph.outputs]
 
 
 @converts("IF")
-def _if(c: Conversion) -> None:
+def _if(c: TfliteConversion) -> None:
     options = c.options(tflite.IfOptions)
     bodies = [c.operator.subgraph(i) for i in (options.ThenSubgraphIndex(), options.ElseSubgraphIndex())]
     c.build.nodes(c.operator.name, "if", c.given(1), c.outputs, tuple(bodies))
 
 
 @converts("WHILE")
-def _while(c: Conversion) -> None:
-    """The condition once before the loop, then at the end of each iteration."""
+def _while(c: TfliteConversion) -> None:
+    """A loop whose condition is evaluated once before it and at the end of each iteration."""
     name, build = c.operator.name, c.build
     options, states = c.options(tflite.WhileOptions), c.given(1)
     condition, body = (
@@ -66,26 +70,32 @@ def _while(c: Conversion) -> None:
     given = [
         inner.graph.add_input(replace(body.tensors[each], name=inner.fresh(each))) for each in body.inputs
     ]
-    made = inline(inner, body, given, "body/")
-    (going,) = inline(inner, condition, made, "condition/")
-    inner.graph.finish([tensor.name for tensor in (going, *made)])
+    results = inline(inner, body, given, "body/")
+    (again,) = inline(inner, condition, results, "condition/")
+    inner.graph.finish([tensor.name for tensor in (again, *results)])
     trips = build.constant(f"{name}:trips", np.array(_ENDLESS, np.int64))
     build.nodes(
-        name, "loop", [first, trips, *states], c.outputs, (inner.graph,),
-        states=len(states), scanned=(), stacked=(),
-    )  # fmt: skip
+        name,
+        "loop",
+        [first, trips, *states],
+        c.outputs,
+        (inner.graph,),
+        states=len(states),
+        scanned=(),
+        stacked=(),
+    )
 
 
 @converts(*_COMPARISONS)
-def _compare(c: Conversion) -> None:
-    op, turned = _COMPARISONS[c.kind]
+def _compare(c: TfliteConversion) -> None:
+    op, swapped = _COMPARISONS[c.kind]
     a, b = c.given(2)[:2]
     broadcast(c, a, b)
-    c.make(op, [b, a] if turned else [a, b])
+    c.make(op, [b, a] if swapped else [a, b])
 
 
 @converts("NOT_EQUAL")
-def _differ(c: Conversion) -> None:
+def _differ(c: TfliteConversion) -> None:
     a, b = c.given(2)[:2]
     broadcast(c, a, b)
     same = c.build.between(c.output, f"{c.output.name}:same")
@@ -93,5 +103,5 @@ def _differ(c: Conversion) -> None:
 
 
 @converts("LOGICAL_NOT")
-def _not(c: Conversion) -> None:
+def _not(c: TfliteConversion) -> None:
     c.make("logical_not", c.given(1)[:1])

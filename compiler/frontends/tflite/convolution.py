@@ -1,36 +1,40 @@
-"""Convolutions and dense layers."""
+"""Conversion of TFLite convolutions, dense layers and matrix products."""
 
 from typing import Any
 
 import numpy as np
 import tflite
 
-from compiler.frontends.build import same_pads
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.builder import same_pads
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Quantization, Tensor
 
 
 def window(
-    c: Conversion, x: Tensor, kernel: tuple[int, int], channels: int, options: Any,
+    c: TfliteConversion,
+    x: Tensor,
+    kernel: tuple[int, int],
+    channels: int,
+    options: Any,
     dilations: tuple[int, int] = (1, 1),
-) -> tuple[tuple[int, int], tuple[int, int, int, int]]:  # fmt: skip
-    """Strides and pads of a window that slides over images and makes so many channels."""
+) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+    """Strides and pads of a window over images; checks the shape of the output, which has `channels` channels."""
     strides = (options.StrideH(), options.StrideW())
     if len(x.shape) != 4 or min(*strides, *dilations, *kernel) < 1:
         raise c.error(f"no window {kernel} by {strides} over shape {list(x.shape)}")
     valid = options.Padding() == tflite.Padding.VALID
     edges, sizes = [], []
     for size, k, stride, dilation in zip(x.shape[1:3], kernel, strides, dilations, strict=True):
-        reach = (k - 1) * dilation
-        sizes.append(-(-(size - reach * valid) // stride))
+        extent = (k - 1) * dilation
+        sizes.append(-(-(size - extent * valid) // stride))
         edges.append((0, 0) if valid else same_pads(size, k, stride, dilation))
     c.expect((x.shape[0], *sizes, channels))
     (top, bottom), (left, right) = edges
     return strides, (top, left, bottom, right)
 
 
-def _bias(c: Conversion, x: Tensor, weights: Tensor, bias: Tensor, count: int) -> Tensor:
-    """A bias without a quantization of its own has that of the products it is added to."""
+def _bias(c: TfliteConversion, x: Tensor, weights: Tensor, bias: Tensor, count: int) -> Tensor:
+    """A constant bias; one without a quantization gets that of the products it is added to."""
     if bias.data is None or bias.shape != (count,):
         raise c.error(f"its bias must be {count} constants, not shape {list(bias.shape)}")
     if bias.quantization is not None or x.quantization is None or weights.quantization is None:
@@ -43,7 +47,7 @@ def _bias(c: Conversion, x: Tensor, weights: Tensor, bias: Tensor, count: int) -
 
 
 @converts("CONV_2D")
-def _conv(c: Conversion) -> None:
+def _conv(c: TfliteConversion) -> None:
     options = c.options(tflite.Conv2DOptions)
     x, weights, *bias = c.given(2)
     dilations = (options.DilationHFactor(), options.DilationWFactor())
@@ -52,13 +56,18 @@ def _conv(c: Conversion) -> None:
     strides, pads = window(c, x, weights.shape[1:3], weights.shape[0], options, dilations)
     biases = [_bias(c, x, weights, b, weights.shape[0]) for b in bias]
     c.make_activated(
-        "conv2d", [x, weights, *biases], options.FusedActivationFunction(),
-        strides=strides, pads=pads, dilations=dilations, groups=x.shape[-1] // weights.shape[3],
-    )  # fmt: skip
+        "conv2d",
+        [x, weights, *biases],
+        options.FusedActivationFunction(),
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        groups=x.shape[-1] // weights.shape[3],
+    )
 
 
 @converts("DEPTHWISE_CONV_2D")
-def _depthwise(c: Conversion) -> None:
+def _depthwise(c: TfliteConversion) -> None:
     options = c.options(tflite.DepthwiseConv2DOptions)
     x, weights, *bias = c.given(2)
     dilations = (options.DilationHFactor(), options.DilationWFactor())
@@ -69,18 +78,21 @@ def _depthwise(c: Conversion) -> None:
     q = weights.quantization
     if weights.shape[3] == x.shape[-1]:
         op, data, axis = "depthwise_conv2d", weights.data[0], 2
-    else:  # several outputs for each channel: a grouped convolution
+    else:  # several outputs per channel: a grouped convolution
         op, data, axis = "conv2d", weights.data.transpose(3, 1, 2, 0), 0
         attributes |= {"groups": x.shape[-1]}
-    moved = None if q is None else Quantization(q.scale, q.zero_point, None if q.whole else axis)
-    filters = c.build.constant(f"{weights.name}:filters", data, moved)
+    filter_q = None if q is None else Quantization(q.scale, q.zero_point, None if q.whole else axis)
+    filters = c.build.constant(f"{weights.name}:filters", data, filter_q)
     biases = [_bias(c, x, weights, b, weights.shape[3]) for b in bias]
     c.make_activated(op, [x, filters, *biases], options.FusedActivationFunction(), **attributes)
 
 
 @converts("TRANSPOSE_CONV")
-def _transposed(c: Conversion) -> None:
-    """Its first operand is the shape of the result, which the result has anyway; padding is that of the way back."""
+def _transposed(c: TfliteConversion) -> None:
+    """A transposed convolution, padded like the forward convolution from its output to its input.
+
+    The first operand, the output's shape, is ignored: the output tensor has a shape.
+    """
     options = c.options(tflite.TransposeConvOptions)
     _, weights, x, *bias = c.given(3)
     y, strides = c.output, (options.StrideH(), options.StrideW())
@@ -91,22 +103,28 @@ def _transposed(c: Conversion) -> None:
     edges = []
     for axis, stride in zip((1, 2), strides, strict=True):
         size = y.shape[axis]
-        reach = (x.shape[axis] - 1) * stride + weights.shape[axis]
+        extent = (x.shape[axis] - 1) * stride + weights.shape[axis]
         sizes = -(-size // stride), -(-(size - weights.shape[axis] + 1) // stride)
         if x.shape[axis] != sizes[options.Padding() == tflite.Padding.VALID]:
             raise c.error(f"{size} pixels along axis {axis} do not come from {x.shape[axis]} by {stride}")
-        before = max(reach - size, 0) // 2
-        edges.append((before, max(reach - size, 0) - before, max(size - reach, 0)))
-    (top, bottom, below), (left, right, beside) = edges
+        before = max(extent - size, 0) // 2
+        edges.append((before, max(extent - size, 0) - before, max(size - extent, 0)))
+    (top, bottom, extra_rows), (left, right, extra_columns) = edges
     biases = [_bias(c, x, weights, b, weights.shape[0]) for b in bias]
     c.make_activated(
-        "conv_transpose2d", [x, weights, *biases], options.FusedActivationFunction(), strides=strides,
-        pads=(top, left, bottom, right), dilations=(1, 1), groups=1, output_pads=(below, beside),
-    )  # fmt: skip
+        "conv_transpose2d",
+        [x, weights, *biases],
+        options.FusedActivationFunction(),
+        strides=strides,
+        pads=(top, left, bottom, right),
+        dilations=(1, 1),
+        groups=1,
+        output_pads=(extra_rows, extra_columns),
+    )
 
 
 @converts("FULLY_CONNECTED")
-def _dense(c: Conversion) -> None:
+def _dense(c: TfliteConversion) -> None:
     options = c.options(tflite.FullyConnectedOptions)
     x, weights, *bias = c.given(2)
     if len(weights.shape) != 2 or x.elements % weights.shape[1]:
@@ -114,13 +132,48 @@ def _dense(c: Conversion) -> None:
     rows = (x.elements // weights.shape[1], weights.shape[1])
     if x.shape != rows and x.shape[-1:] != weights.shape[1:]:
         x = c.reshaped("rows", x, rows)
-    made, output = (*x.shape[:-1], weights.shape[0]), c.output
+    shape, output = (*x.shape[:-1], weights.shape[0]), c.output
     operands = [x, weights, *(_bias(c, x, weights, b, weights.shape[0]) for b in bias)]
-    if made == output.shape:
+    if shape == output.shape:
         c.make_activated("dense", operands, options.FusedActivationFunction())
         return
-    flat = c.build.between(output, f"{output.name}:rows", made)
+    flat = c.build.between(output, f"{output.name}:rows", shape)
     c.make_activated("dense", operands, options.FusedActivationFunction(), flat)
     if flat.elements != output.elements:
-        raise c.error(f"makes shape {list(made)}, but {output.name!r} is {list(output.shape)}")
+        raise c.error(f"makes shape {list(shape)}, but {output.name!r} is {list(output.shape)}")
     c.build.node(f"{c.operator.name}:shape", "reshape", [flat], output, shape=output.shape)
+
+
+@converts("BATCH_MATMUL")
+def _batch_matmul(c: TfliteConversion) -> None:
+    """A product of two stacks of matrices; float32 weights become a dense layer, which is quantized per channel."""
+    options = c.options(tflite.BatchMatMulOptions)
+    a, b = c.given(2)[:2]
+    if min(len(a.shape), len(b.shape)) < 2:
+        raise c.error(f"{list(a.shape)} and {list(b.shape)} are not stacks of matrices")
+    if options.AdjX():
+        a = _transposed_matrices(c, a, "first")
+    weights = b.data is not None and b.dtype == "float32" and b.elements == b.shape[-1] * b.shape[-2]
+    if options.AdjY() and not weights:
+        b = _transposed_matrices(c, b, "second")
+    k, n = b.shape[-2:][:: -1 if options.AdjY() and weights else 1]
+    try:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        batch = None
+    if batch is None or a.shape[-1] != k:
+        raise c.error(f"shapes {list(a.shape)} and {list(b.shape)} cannot be multiplied")
+    c.expect((*batch, a.shape[-2], n))
+    if weights and b.data is not None and len(b.shape) <= len(a.shape):
+        matrix = b.data.reshape(b.shape[-2:])
+        flat = matrix if options.AdjY() else np.ascontiguousarray(matrix.T)
+        c.make("dense", [a, c.build.constant(f"{b.name}:matrix", flat)])
+        return
+    c.make("matmul", [a, b])
+
+
+def _transposed_matrices(c: TfliteConversion, x: Tensor, part: str) -> Tensor:
+    """A stack of matrices with each matrix transposed."""
+    rank = len(x.shape)
+    perm = (*range(rank - 2), rank - 1, rank - 2)
+    return c.step(part, "transpose", [x], tuple(x.shape[i] for i in perm), perm=perm)

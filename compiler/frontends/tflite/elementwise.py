@@ -1,27 +1,37 @@
-"""Sums, products, and functions of single numbers."""
+"""Conversion of elementwise TFLite operators: arithmetic, unary functions, quantization, minima and maxima."""
 
+import base64
 import math
 
 import numpy as np
 import tflite
+from onnx import TensorProto, helper
 
 from compiler.frontends.tflite.fallback import on_host
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Tensor
 
 _BINARY = {"ADD": tflite.AddOptions, "SUB": tflite.SubOptions, "MUL": tflite.MulOptions}
-#: Functions of one number that the graph has by themselves, with their attributes.
+#: Unary operators of the graph, with their attributes.
 _UNARY = {
-    "LOGISTIC": ("sigmoid", {}), "TANH": ("tanh", {}), "HARD_SWISH": ("hard_swish", {}), "EXP": ("exp", {}),
-    "ELU": ("elu", {"alpha": 1.0}), "LOG": ("log", {}), "ABS": ("abs", {}),
-    "SQRT": ("sqrt", {}), "RSQRT": ("rsqrt", {}),
-    "RELU": ("clip", {"low": 0.0, "high": math.inf}), "RELU6": ("clip", {"low": 0.0, "high": 6.0}),
-    "RELU_N1_TO_1": ("clip", {"low": -1.0, "high": 1.0}), "RELU_0_TO_1": ("clip", {"low": 0.0, "high": 1.0}),
-}  # fmt: skip
+    "LOGISTIC": ("sigmoid", {}),
+    "TANH": ("tanh", {}),
+    "HARD_SWISH": ("hard_swish", {}),
+    "EXP": ("exp", {}),
+    "ELU": ("elu", {"alpha": 1.0}),
+    "LOG": ("log", {}),
+    "ABS": ("abs", {}),
+    "SQRT": ("sqrt", {}),
+    "RSQRT": ("rsqrt", {}),
+    "RELU": ("clip", {"low": 0.0, "high": math.inf}),
+    "RELU6": ("clip", {"low": 0.0, "high": 6.0}),
+    "RELU_N1_TO_1": ("clip", {"low": -1.0, "high": 1.0}),
+    "RELU_0_TO_1": ("clip", {"low": 0.0, "high": 1.0}),
+}
 
 
-def broadcast(c: Conversion, *operands: Tensor) -> tuple[int, ...]:
-    """The shape that operands have together, which must be that of the result."""
+def broadcast(c: TfliteConversion, *operands: Tensor) -> tuple[int, ...]:
+    """The broadcast shape of operands; raises InputError unless it is that of the output."""
     try:
         shape = np.broadcast_shapes(*(tensor.shape for tensor in operands))
     except ValueError:
@@ -32,7 +42,7 @@ def broadcast(c: Conversion, *operands: Tensor) -> tuple[int, ...]:
 
 
 @converts(*_BINARY)
-def _binary(c: Conversion) -> None:
+def _binary(c: TfliteConversion) -> None:
     activation = 0
     if c.operator.options is not None:
         activation = c.options(_BINARY[c.kind]).FusedActivationFunction()
@@ -42,8 +52,8 @@ def _binary(c: Conversion) -> None:
 
 
 @converts("DIV")
-def _divide(c: Conversion) -> None:
-    """By a constant: a product with its reciprocal; else it is the host's."""
+def _divide(c: TfliteConversion) -> None:
+    """A product with the reciprocal if the divisor is constant; computed on the host otherwise."""
     x, divisor = c.given(2)[:2]
     broadcast(c, x, divisor)
     activation = 0 if c.operator.options is None else c.options(tflite.DivOptions).FusedActivationFunction()
@@ -58,8 +68,19 @@ def _divide(c: Conversion) -> None:
     c.make_activated("mul", [x, reciprocal], activation)
 
 
+@converts("FLOOR_DIV")
+def _floor_divide(c: TfliteConversion) -> None:
+    a, b = c.given(2)[:2]
+    broadcast(c, a, b)
+    if not a.dtype == b.dtype == c.output.dtype:
+        raise c.error(
+            f"operands and result must be of one type, not {a.dtype}, {b.dtype} and {c.output.dtype}"
+        )
+    c.make("floor_div", [a, b])
+
+
 @converts("NEG")
-def _negative(c: Conversion) -> None:
+def _negative(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     dtype = np.dtype(x.dtype)
@@ -67,15 +88,15 @@ def _negative(c: Conversion) -> None:
 
 
 @converts("SQUARE")
-def _square(c: Conversion) -> None:
+def _square(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     c.make("mul", [x, x])
 
 
 @converts("ADD_N")
-def _add_all(c: Conversion) -> None:
-    """One after the other."""
+def _add_all(c: TfliteConversion) -> None:
+    """A chain of additions."""
     total, *others = c.given(2)
     for tensor in others:
         if tensor.shape != total.shape or tensor.quantization is not None:
@@ -87,7 +108,7 @@ def _add_all(c: Conversion) -> None:
 
 
 @converts("SQUARED_DIFFERENCE")
-def _squared_difference(c: Conversion) -> None:
+def _squared_difference(c: TfliteConversion) -> None:
     a, b = c.given(2)[:2]
     if a.quantization is not None:
         raise c.error("is supported of float32 numbers only")
@@ -96,7 +117,7 @@ def _squared_difference(c: Conversion) -> None:
 
 
 @converts(*_UNARY)
-def _unary(c: Conversion) -> None:
+def _unary(c: TfliteConversion) -> None:
     op, attributes = _UNARY[c.kind]
     x = c.given(1)[0]
     c.expect(x.shape)
@@ -104,7 +125,7 @@ def _unary(c: Conversion) -> None:
 
 
 @converts("GELU")
-def _gelu(c: Conversion) -> None:
+def _gelu(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     tanh = c.operator.options is not None and bool(c.options(tflite.GeluOptions).Approximate())
@@ -112,7 +133,7 @@ def _gelu(c: Conversion) -> None:
 
 
 @converts("LEAKY_RELU")
-def _leaky_relu(c: Conversion) -> None:
+def _leaky_relu(c: TfliteConversion) -> None:
     x, alpha = c.given(1)[0], float(c.options(tflite.LeakyReluOptions).Alpha())
     c.expect(x.shape)
     if not math.isfinite(alpha):
@@ -121,7 +142,7 @@ def _leaky_relu(c: Conversion) -> None:
 
 
 @converts("PRELU")
-def _prelu(c: Conversion) -> None:
+def _prelu(c: TfliteConversion) -> None:
     x, slope = c.given(2)[:2]
     if broadcast(c, x, slope) != x.shape:
         raise c.error(f"slopes {list(slope.shape)} do not fit x {list(x.shape)}")
@@ -129,7 +150,7 @@ def _prelu(c: Conversion) -> None:
 
 
 @converts("QUANTIZE")
-def _quantize(c: Conversion) -> None:
+def _quantize(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     if c.output.quantization is None:
@@ -138,7 +159,112 @@ def _quantize(c: Conversion) -> None:
 
 
 @converts("DEQUANTIZE")
-def _dequantize(c: Conversion) -> None:
+def _dequantize(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     c.make("dequantize", [x])
+
+
+#: ONNX names of unary functions.
+_FUNCTIONS = {
+    "SIN": "Sin",
+    "COS": "Cos",
+    "FLOOR": "Floor",
+    "CEIL": "Ceil",
+    "ROUND": "Round",
+    "SIGN": "Sign",
+}
+#: ONNX operator set of the functions.
+_OPSET = 18
+
+
+@converts(*_FUNCTIONS)
+def _function(c: TfliteConversion) -> None:
+    x = c.given(1)[0]
+    c.expect(x.shape)
+    if x.dtype != "float32":
+        raise c.error(f"is supported for float32 only, not {x.dtype}")
+    c.make("function", [x], operator=_FUNCTIONS[c.kind], model=_model(_FUNCTIONS[c.kind]))
+
+
+@converts("POW")
+def _power(c: TfliteConversion) -> None:
+    """A unary function if the exponent is one constant; computed on the host otherwise."""
+    x, exponent = c.given(2)[:2]
+    if x.dtype != "float32" or exponent.data is None or exponent.elements != 1:
+        on_host(c, "Pow", [x, exponent])
+        return
+    c.expect(x.shape)
+    number = float(exponent.data.reshape(-1)[0])
+    if number == 2:
+        c.make("mul", [x, x])
+        return
+    c.make("function", [x], operator="Pow", model=_model("Pow", number))
+
+
+def _model(op: str, *constants: float) -> str:
+    """An ONNX model of one node, serialized and encoded in base 64."""
+    names = [f"input{i}" for i in range(1 + len(constants))]
+    given = helper.make_tensor_value_info("input0", TensorProto.FLOAT, [None])
+    fixed = [
+        helper.make_tensor(name, TensorProto.FLOAT, [], np.array([value], np.float32))
+        for name, value in zip(names[1:], constants, strict=True)
+    ]
+    output = helper.make_tensor_value_info("output0", TensorProto.FLOAT, [None])
+    graph = helper.make_graph([helper.make_node(op, names, ["output0"])], "node", [given], [output], fixed)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
+    return base64.b64encode(model.SerializeToString(deterministic=True)).decode()
+
+
+#: Limit on the elements of a broadcast constant.
+_MAX_ELEMENTS = 1 << 26
+
+
+@converts("MAXIMUM", "MINIMUM")
+def _extreme(c: TfliteConversion) -> None:
+    a, b = c.given(2)[:2]
+    shape, greatest = broadcast(c, a, b), c.kind == "MAXIMUM"
+    if a.constant and not b.constant:
+        a, b = b, a
+    limit = _scalar(b)
+    if limit is not None and a.shape == shape:
+        low, high = (limit, math.inf) if greatest else (-math.inf, limit)
+        c.make("clip", [a], low=low, high=high)
+        return
+    rows = [_rows(c, f"operand{i}", tensor, shape) for i, tensor in enumerate((a, b))]
+    both = c.build.between(c.output, f"{c.output.name}:both", (*rows[0].shape[:1], 2, *rows[0].shape[2:]))
+    both = c.build.node(f"{c.operator.name}:both", "concat", rows, both, axis=1)
+    flat = c.build.between(c.output, f"{c.output.name}:flat", (both.shape[0], both.shape[2]))
+    op = "reduce_max" if greatest else "reduce_min"
+    if flat.shape == shape:
+        c.make(op, [both], axes=(1,), keep=False)
+        return
+    c.build.node(f"{c.operator.name}:extreme", op, [both], flat, axes=(1,), keep=False)
+    c.make_shaped(flat)
+
+
+def _scalar(tensor: Tensor) -> float | None:
+    """The common value of all elements of a constant; None otherwise."""
+    if tensor.data is None or (tensor.quantization is not None and not tensor.quantization.whole):
+        return None
+    if np.unique(tensor.data).size != 1:
+        return None
+    first = tensor.data.reshape(-1)[:1]
+    number = float((first if tensor.quantization is None else tensor.quantization.dequantized(first))[0])
+    return None if math.isnan(number) else number
+
+
+def _rows(c: TfliteConversion, part: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """An operand broadcast to a shape and reshaped to (first dimension, 1, product of all others)."""
+    first = shape[0] if shape else 1
+    rows_shape = (first, 1, math.prod(shape) // first)
+    if x.data is not None:
+        if math.prod(shape) > _MAX_ELEMENTS:
+            raise c.error(f"a constant spread over {list(shape)} has more than {_MAX_ELEMENTS:,} elements")
+        data = np.ascontiguousarray(np.broadcast_to(x.data, shape)).reshape(rows_shape)
+        return c.build.constant(f"{x.name}:{part}", data, x.quantization)
+    x = c.reshaped(f"{part}:rank", x, (1,) * (len(shape) - len(x.shape)) + x.shape)
+    for axis, size in enumerate(shape):
+        if x.shape[axis] != size:
+            x = c.rows(f"{part}:spread{axis}", x, axis, [0] * size)
+    return c.reshaped(part, x, rows_shape)

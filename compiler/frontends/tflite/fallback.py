@@ -1,4 +1,4 @@
-"""Operators that only the host has: ONNX's reference computes them, in real numbers where they are quantized."""
+"""TFLite operators that run on the host with ONNX's reference, in float32 if they are quantized."""
 
 import base64
 from collections.abc import Sequence
@@ -9,37 +9,42 @@ import onnx
 import tflite
 from onnx import helper, numpy_helper
 
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Tensor
 
-#: Set of ONNX's operators that the nodes are of.
+#: ONNX operator set of the nodes.
 _OPSET = 18
-_REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, TypeError)
+_INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, TypeError)
 
 
-def on_host(c: Conversion, op: str, operands: Sequence[Tensor | None], **attributes: Any) -> None:
-    """A node of ONNX that makes the output.
+def on_host(c: TfliteConversion, op: str, operands: Sequence[Tensor | None], **attributes: Any) -> None:
+    """Add an ONNX node that computes the output on the host.
 
     Raises
     ------
     InputError
-        It does not, from these operands.
+        The operands do not match the operator or the output's shape.
     """
     real = [None if tensor is None else _real(c, tensor) for tensor in operands]
-    made = c.output
-    if made.quantization is not None:
-        made = Tensor(c.build.fresh(f"{made.name}:real"), made.shape, "float32")
-    model = _model(c, op, real, made, attributes)
+    result = c.output
+    if result.quantization is not None:
+        result = Tensor(c.build.fresh(f"{result.name}:real"), result.shape, "float32")
+    model = _model(c, op, real, result, attributes)
     c.make(
-        "onnx", [tensor for tensor in real if tensor is not None], made, operator=op, model=model, number=0,
+        "onnx",
+        [tensor for tensor in real if tensor is not None],
+        result,
+        operator=op,
+        model=model,
+        number=0,
         why=f"the accelerator has no {c.kind}: ONNX's reference computes it as {op}",
-    )  # fmt: skip
-    if made is not c.output:
-        c.build.node(f"{c.operator.name}:integers", "quantize", [made], c.output)
+    )
+    if result is not c.output:
+        c.build.node(f"{c.operator.name}:integers", "quantize", [result], c.output)
 
 
-def _real(c: Conversion, tensor: Tensor) -> Tensor:
-    """Real numbers as such."""
+def _real(c: TfliteConversion, tensor: Tensor) -> Tensor:
+    """The tensor, dequantized if it is quantized."""
     if tensor.quantization is None:
         return tensor
     number = Tensor(c.build.fresh(f"{tensor.name}:real"), tensor.shape, "float32")
@@ -47,14 +52,18 @@ def _real(c: Conversion, tensor: Tensor) -> Tensor:
 
 
 def _model(
-    c: Conversion, op: str, operands: Sequence[Tensor | None], made: Tensor, attributes: dict[str, Any]
+    c: TfliteConversion,
+    op: str,
+    operands: Sequence[Tensor | None],
+    output: Tensor,
+    attributes: dict[str, Any],
 ) -> str:
-    """The node alone, in base 64, if it makes what the file says."""
+    """A serialized model of the node in base 64; raises InputError unless it computes the output's shape."""
     names = ["" if tensor is None else f"input{i}" for i, tensor in enumerate(operands)]
     given, constants = [], []
     for name, tensor in zip(names, operands, strict=True):
         if tensor is not None:
-            given.append(helper.make_tensor_value_info(name, _number(tensor), tensor.shape))
+            given.append(helper.make_tensor_value_info(name, _onnx_type(tensor), tensor.shape))
         if tensor is not None and tensor.data is not None:
             constants.append(numpy_helper.from_array(tensor.data, name))
     node = helper.make_node(op, names, ["output0"], **attributes)
@@ -62,33 +71,33 @@ def _model(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-    except _REFUSALS as error:
+    except _INFERENCE_ERRORS as error:
         raise c.error(f"its operands do not fit: {str(error).strip().splitlines()[0][:200]}") from None
     found = inferred.graph.output[0].type.tensor_type.shape
-    c.expect([size.dim_value for size in found.dim], made)
+    c.expect([size.dim_value for size in found.dim], output)
     del inferred.graph.initializer[:]
     return base64.b64encode(inferred.SerializeToString(deterministic=True)).decode()
 
 
-def _number(tensor: Tensor) -> int:
-    """ONNX's number of a type."""
+def _onnx_type(tensor: Tensor) -> int:
+    """ONNX type number of a tensor."""
     return helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
 
 
 @converts("ARG_MAX", "ARG_MIN")
-def _arg(c: Conversion) -> None:
+def _arg(c: TfliteConversion) -> None:
     x, along = c.given(2)[:2]
     axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
     on_host(c, "ArgMax" if c.kind == "ARG_MAX" else "ArgMin", [x], axis=axis, keepdims=0)
 
 
 @converts("SELECT_V2")
-def _select(c: Conversion) -> None:
+def _select(c: TfliteConversion) -> None:
     on_host(c, "Where", c.given(3)[:3])
 
 
 @converts("GATHER_ND")
-def _gather(c: Conversion) -> None:
+def _gather(c: TfliteConversion) -> None:
     x, indices = c.given(2)[:2]
     if indices.data is None:
         raise c.error("its indices must be constants")
@@ -96,29 +105,29 @@ def _gather(c: Conversion) -> None:
 
 
 @converts("CAST")
-def _cast(c: Conversion) -> None:
-    on_host(c, "Cast", c.given(1)[:1], to=_number(c.output))
+def _cast(c: TfliteConversion) -> None:
+    on_host(c, "Cast", c.given(1)[:1], to=_onnx_type(c.output))
 
 
 @converts("LOG_SOFTMAX")
-def _log_softmax(c: Conversion) -> None:
+def _log_softmax(c: TfliteConversion) -> None:
     on_host(c, "LogSoftmax", c.given(1)[:1], axis=-1)
 
 
 @converts("L2_NORMALIZATION")
-def _normalization(c: Conversion) -> None:
+def _normalization(c: TfliteConversion) -> None:
     on_host(c, "LpNormalization", c.given(1)[:1], axis=-1, p=2)
 
 
 @converts("RESIZE_BILINEAR")
-def _bilinear(c: Conversion) -> None:
-    """Of the dimensions in the middle."""
+def _bilinear(c: TfliteConversion) -> None:
+    """Bilinear resizing of height and width."""
     options = c.options(tflite.ResizeBilinearOptions)
     x, given = c.given(2)[:2]
     size = c.numbers(given, "size", 2)
     if len(x.shape) != 4 or min(size) < 1:
         raise c.error(f"cannot make {list(size)} pixels of {list(x.shape)}")
-    places = "half_pixel" if options.HalfPixelCenters() else "asymmetric"
-    places = "align_corners" if options.AlignCorners() else places
-    whole = c.build.constant(f"{c.operator.name}:size", np.array([x.shape[0], *size, x.shape[3]], np.int64))
-    on_host(c, "Resize", [x, None, None, whole], mode="linear", coordinate_transformation_mode=places)
+    mode = "half_pixel" if options.HalfPixelCenters() else "asymmetric"
+    mode = "align_corners" if options.AlignCorners() else mode
+    sizes = c.build.constant(f"{c.operator.name}:size", np.array([x.shape[0], *size, x.shape[3]], np.int64))
+    on_host(c, "Resize", [x, None, None, sizes], mode="linear", coordinate_transformation_mode=mode)

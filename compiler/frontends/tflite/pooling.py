@@ -1,19 +1,23 @@
-"""Pooling, softmax, and reductions over axes."""
+"""Conversion of TFLite pooling, softmax, reductions and nearest-neighbour resizing."""
 
 from typing import Any
 
+import numpy as np
 import tflite
 
 from compiler.frontends.tflite.convolution import window
-from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.frontends.tflite.registry import TfliteConversion, converts
 
 _REDUCTIONS = {
-    "SUM": "reduce_sum", "MEAN": "reduce_mean", "REDUCE_MAX": "reduce_max", "REDUCE_MIN": "reduce_min",
-}  # fmt: skip
+    "SUM": "reduce_sum",
+    "MEAN": "reduce_mean",
+    "REDUCE_MAX": "reduce_max",
+    "REDUCE_MIN": "reduce_min",
+}
 
 
 @converts("AVERAGE_POOL_2D", "MAX_POOL_2D")
-def _pool(c: Conversion) -> None:
+def _pool(c: TfliteConversion) -> None:
     options = c.options(tflite.Pool2DOptions)
     x = c.given(1)[0]
     kernel = (options.FilterHeight(), options.FilterWidth())
@@ -26,7 +30,7 @@ def _pool(c: Conversion) -> None:
 
 
 @converts("SOFTMAX")
-def _softmax(c: Conversion) -> None:
+def _softmax(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     if not x.shape:
@@ -36,20 +40,54 @@ def _softmax(c: Conversion) -> None:
 
 
 @converts(*_REDUCTIONS)
-def _reduce(c: Conversion) -> None:
+def _reduce(c: TfliteConversion) -> None:
     x, axes = c.given(2)[:2]
     keep = bool(c.options(tflite.ReducerOptions).KeepDims())
     rank = len(x.shape)
-    chosen = tuple(dict.fromkeys(c.axis(axis, rank) for axis in c.numbers(axes, "axes")))
-    kept = [1 if i in chosen else size for i, size in enumerate(x.shape) if keep or i not in chosen]
-    c.expect(kept)
-    c.make(_REDUCTIONS[c.kind], [x], axes=chosen, keep=keep)
+    reduced = tuple(dict.fromkeys(c.axis(axis, rank) for axis in c.numbers(axes, "axes")))
+    shape = [1 if i in reduced else size for i, size in enumerate(x.shape) if keep or i not in reduced]
+    c.expect(shape)
+    c.make(_REDUCTIONS[c.kind], [x], axes=reduced, keep=keep)
 
 
 @converts("CUMSUM")
-def _cumulated(c: Conversion) -> None:
+def _cumulated(c: TfliteConversion) -> None:
     x, along = c.given(2)[:2]
     options = c.options(tflite.CumsumOptions)
     c.expect(x.shape)
     axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
     c.make("cumsum", [x], axis=axis, exclusive=bool(options.Exclusive()), reverse=bool(options.Reverse()))
+
+
+@converts("RESIZE_NEAREST_NEIGHBOR")
+def _nearest(c: TfliteConversion) -> None:
+    """Nearest-neighbour resizing; a gather if LiteRT's float32 positions differ from the exact ones."""
+    options = c.options(tflite.ResizeNearestNeighborOptions)
+    x, given = c.given(2)[:2]
+    height, width = size = c.numbers(given, "size", 2)
+    if len(x.shape) != 4 or min(size) < 1:
+        raise c.error(f"cannot make {list(size)} pixels of {list(x.shape)}")
+    c.expect((x.shape[0], height, width, x.shape[3]))
+    centers = bool(options.HalfPixelCenters())
+    lines = [
+        _sources(total, wanted, corners=bool(options.AlignCorners()), centers=centers)
+        for total, wanted in zip(x.shape[1:3], size, strict=True)
+    ]
+    exact = [
+        (2 * np.arange(wanted) + int(centers)) * total // (2 * wanted)
+        for total, wanted in zip(x.shape[1:3], size, strict=True)
+    ]
+    if all(map(np.array_equal, lines, exact)):
+        c.make("resize_nearest", [x], size=size, centers=centers)
+        return
+    c.make_rows(x, [(axis, line.tolist()) for axis, line in enumerate(lines, 1)])
+
+
+def _sources(total: int, wanted: int, *, corners: bool, centers: bool) -> np.ndarray:
+    """Index of the source pixel, among `total`, of each of `wanted` pixels, in LiteRT's float32 arithmetic."""
+    ratio = np.float32(total) / np.float32(wanted)
+    if corners and wanted > 1:
+        ratio = np.float32(total - 1) / np.float32(wanted - 1)
+    positions = (np.arange(wanted, dtype=np.float32) + np.float32(0.5 if centers else 0)) * ratio
+    indices = np.floor(positions + np.float32(0.5)) if corners else np.floor(positions)
+    return np.clip(indices.astype(np.int64), 0, total - 1)

@@ -1,22 +1,83 @@
-"""One graph of a TFLite file on its way."""
+"""Reader of TFLite files: decodes tensors and operators and converts each graph."""
 
 import math
 import struct
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import tflite
 from numpy.typing import NDArray
 
-from compiler.frontends.build import GraphBuilder
+from compiler.frontends.builder import GraphBuilder
+from compiler.frontends.tflite.constant_folding import KNOWN, known
 from compiler.frontends.tflite.control import STATE
-from compiler.frontends.tflite.known import KNOWN, known
-from compiler.frontends.tflite.registry import CONVERTERS, Conversion, Operator
+from compiler.frontends.tflite.registry import CONVERTERS, TfliteConversion, TfliteOperator
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 
-#: numpy's names of the format's types.
+_IDENTIFIER = b"TFL3"
+#: Limits on the graphs of a file, and on their nodes with each graph counted once per use.
+_MAX_GRAPHS, _MAX_NODES = 1 << 10, 1 << 18
+
+
+def read_tflite(path: Path) -> Graph:
+    """The graph of a TFLite file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is damaged, or has operators without a conversion; the message lists all of these.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if data[4:8] != _IDENTIFIER:
+        raise InputError(f"{path}: not a TFLite file: bytes 4..7 must be {_IDENTIFIER!r}, not {data[4:8]!r}")
+    try:
+        return _File(path.stem, data).graph(0)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except DAMAGE as error:
+        raise InputError(f"{path}: damaged TFLite file: {error or type(error).__name__}") from None
+
+
+class _File:
+    """A TFLite file, whose first graph is the model and whose other graphs are subgraphs of it."""
+
+    def __init__(self, name: str, data: bytes):
+        self.model, self.name, self.size = tflite.Model.GetRootAsModel(data, 0), name, len(data)
+        count = self.model.SubgraphsLength()
+        if not 1 <= count <= _MAX_GRAPHS:
+            raise InputError(f"must hold 1..{_MAX_GRAPHS} graphs, not {count}")
+        self._graphs: dict[int, Graph | None] = {}  # None while a graph is being converted
+        self._nodes = 0
+
+    def graph(self, index: int) -> Graph:
+        """Convert a graph of the file, or return it if it was converted before.
+
+        Raises
+        ------
+        InputError
+            The graph does not exist, contains itself, or the graphs have too many nodes in total.
+        """
+        if not 0 <= index < self.model.SubgraphsLength():
+            raise InputError(f"there is no graph {index}, only {self.model.SubgraphsLength()}")
+        if index not in self._graphs:
+            self._graphs[index] = None
+            self._graphs[index] = TfliteReader(self.model, index, self.name, self.size, self.graph).graph()
+        graph = self._graphs[index]
+        if graph is None:
+            raise InputError(f"graph {index} is a subgraph of itself")
+        self._nodes += sum(1 for _ in graph.walk())
+        if self._nodes > _MAX_NODES:
+            raise InputError(f"its subgraphs have more than {_MAX_NODES:,} nodes")
+        return graph
+
+
+#: Numpy names of TFLite types.
 DTYPES = {
     tflite.TensorType.FLOAT32: "float32",
     tflite.TensorType.FLOAT16: "float16",
@@ -28,7 +89,7 @@ DTYPES = {
     tflite.TensorType.INT8: "int8",
 }
 _TYPE_NAMES = {number: name for name, number in vars(tflite.TensorType).items() if name.isupper()}
-#: What the accessors of a damaged file raise: offsets that point outside, sizes that are none.
+#: Exceptions of the accessors of a damaged file, for example for offsets outside the file or invalid sizes.
 DAMAGE = (
     struct.error,
     IndexError,
@@ -39,27 +100,27 @@ DAMAGE = (
     UnicodeDecodeError,
     MemoryError,
 )
-#: So many nodes are named in one message.
-_MOST_NAMED = 20
-#: Index of an optional input that is not there.
+#: Maximum number of nodes listed in an error message.
+_MAX_LISTED = 20
+#: Index of an omitted optional input.
 _ABSENT = -1
 
 
-class Reader:
-    """One graph of a file on its way.
+class TfliteReader:
+    """Converter of one graph of a file.
 
     Parameters
     ----------
     model : tflite.Model
-        The file.
+        Root table of the file.
     index : int
-        Which of its graphs.
+        Index of the graph in the file.
     name : str
-        Of the file.
+        Name of the file.
     size : int
-        Of the file, in bytes.
+        Size of the file in bytes.
     subgraph : function
-        Gives a graph of the file by its number.
+        Returns the converted graph of the file with a given index.
     """
 
     def __init__(
@@ -70,7 +131,7 @@ class Reader:
         self.build = GraphBuilder(name if not index else f"{name}:{index}")
 
     def graph(self) -> Graph:
-        """Convert everything."""
+        """Convert the whole graph."""
         count = self._count(self.source.OperatorsLength(), "operators")
         operators = [self._operator(i) for i in range(count)]
         for operator in operators:
@@ -81,26 +142,26 @@ class Reader:
                 )
         unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS.keys() | KNOWN]
         if unknown:
-            more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
-            raise InputError(f"there is no conversion for node {', '.join(unknown[:_MOST_NAMED])}{more}")
-        made = {index for operator in operators for index in operator.outputs}
+            more = f" and {len(unknown) - _MAX_LISTED} more" if len(unknown) > _MAX_LISTED else ""
+            raise InputError(f"there is no conversion for node {', '.join(unknown[:_MAX_LISTED])}{more}")
+        computed = {index for operator in operators for index in operator.outputs}
         self.tensors = [self._tensor(i, name) for i, name in enumerate(self._names())]
         for i in _indices(self.source.InputsAsNumpy()):
             self.build.graph.add_input(self._at(i))
         for i, tensor in enumerate(self.tensors):
-            if tensor is not None and tensor.constant and i not in made:
+            if tensor is not None and tensor.constant and i not in computed:
                 self.build.graph.add_tensor(tensor)
         self.results = {self._at(i).name for i in _indices(self.source.OutputsAsNumpy())}
         for operator in operators:
             self._convert(operator)
         return self.build.graph.finish([self._at(i).name for i in _indices(self.source.OutputsAsNumpy())])
 
-    def _convert(self, operator: Operator) -> None:
+    def _convert(self, operator: TfliteOperator) -> None:
         try:
             inputs = [None if i == _ABSENT else self._found(i) for i in operator.inputs]
             outputs = [self._at(i) for i in operator.outputs]
-            conversion = Conversion(self.build, operator, inputs, outputs)
-            # Results of the graph are made by nodes where they can be.
+            conversion = TfliteConversion(self.build, operator, inputs, outputs)
+            # Outputs of the graph are computed by nodes even if they are constant, where a conversion exists.
             wanted = any(tensor.name in self.results for tensor in outputs)
             constants = None if wanted and operator.kind in CONVERTERS else known(conversion)
             if constants is None:
@@ -128,26 +189,29 @@ class Reader:
             raise InputError(f"tensor {self._names()[index]!r} has no elements")
         return tensor
 
-    def _operator(self, index: int) -> Operator:
+    def _operator(self, index: int) -> TfliteOperator:
         operator = self.source.Operators(index)
         code = self.model.OperatorCodes(operator.OpcodeIndex())
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         kind = tflite.BUILTIN_OPCODE2NAME.get(number, f"number {number}")
         if number == tflite.BuiltinOperator.CUSTOM:
             kind = f"custom {(code.CustomCode() or b'?').decode(errors='replace')}"
-        return Operator(
-            name=f"{kind.lower()}_{index}", kind=kind, options=operator.BuiltinOptions(),
-            inputs=_indices(operator.InputsAsNumpy()), outputs=_indices(operator.OutputsAsNumpy()),
+        return TfliteOperator(
+            name=f"{kind.lower()}_{index}",
+            kind=kind,
+            options=operator.BuiltinOptions(),
+            inputs=_indices(operator.InputsAsNumpy()),
+            outputs=_indices(operator.OutputsAsNumpy()),
             subgraph=self.subgraph,
-        )  # fmt: skip
+        )
 
     def _tensor(self, index: int, name: str) -> Tensor | None:
-        """A tensor; None if it has no elements. Constants of float16 are the same numbers in float32."""
+        """Decode a tensor; None if it has no elements. Constants of float16 are converted to float32."""
         source = self.source.Tensors(index)
         shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
         if source.Type() not in DTYPES:
-            called = _TYPE_NAMES.get(source.Type(), f"number {source.Type()}")
-            raise InputError(f"tensor {name!r}: type {called} is not supported")
+            type_name = _TYPE_NAMES.get(source.Type(), f"number {source.Type()}")
+            raise InputError(f"tensor {name!r}: type {type_name} is not supported")
         if 0 in shape:
             return None
         dtype = DTYPES[source.Type()]
@@ -155,24 +219,24 @@ class Reader:
             data = self._data(source, shape, dtype)
             if dtype == "float16":
                 if data is None:
-                    raise ValueError("float16 is supported of constants only")
+                    raise ValueError("float16 is supported for constants only")
                 dtype, data = "float32", data.astype(np.float32)
             return Tensor(name, shape, dtype, self._quantization(source), data)
         except ValueError as error:
             raise InputError(f"tensor {name!r}: {error}") from None
 
     def _names(self) -> list[str]:
-        """Names of the tensors, made unique: in a file they need not be."""
+        """Unique names of the tensors; names in the file may be repeated."""
         names: list[str] = []
-        taken: set[str] = set()
+        used: set[str] = set()
         for i in range(self._count(self.source.TensorsLength(), "tensors")):
             name = (self.source.Tensors(i).Name() or b"").decode() or f"tensor_{i}"
-            names.append(f"{name}#{i}" if name in taken else name)
-            taken.add(names[-1])
+            names.append(f"{name}#{i}" if name in used else name)
+            used.add(names[-1])
         return names
 
     def _count(self, count: int, what: str) -> int:
-        """A number of things that each take four bytes or more."""
+        """The length of a table; raises ValueError if entries of four bytes would exceed the file's size."""
         if count > self.size // 4:
             raise ValueError(f"{count:,} {what} do not fit {self.size:,} bytes")
         return count
@@ -197,7 +261,7 @@ class Reader:
 
 
 def _array(values: object) -> Sequence:
-    """A vector of the file; the accessors give 0 for one that is absent."""
+    """A vector of the file; empty for an absent one, for which the accessors return 0."""
     return () if isinstance(values, int) else values  # type: ignore[return-value]
 
 

@@ -1,7 +1,7 @@
-"""How TFLite's operators become nodes of the graph: by functions that are entered here, one for each kind.
+"""Registry of conversions of TFLite operators to nodes of the graph.
 
-Each takes a `Conversion`: the operator, what it reads (None where an optional input is absent) and what it makes, whose
-tensors carry shape, type and quantization but are not yet part of the graph.
+Each conversion takes a `TfliteConversion`: the operator, its inputs (None for an omitted optional one) and its outputs,
+which have shape, type and quantization but are not yet part of the graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tflite
 
-from compiler.frontends.build import ACTIVATIONS, GraphBuilder
+from compiler.frontends.builder import ACTIVATIONS, GraphBuilder
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
@@ -23,8 +23,22 @@ _FUSED = {
 
 
 @dataclass(frozen=True)
-class Operator:
-    """One operator of a file; `subgraph` gives the file's graphs by their number."""
+class TfliteOperator:
+    """An operator of a file.
+
+    Parameters
+    ----------
+    name : str
+        Unique name for nodes and messages.
+    kind : str
+        TFLite name of the operator.
+    options : object
+        Table with the operator's options, or None.
+    inputs, outputs : tuple of int
+        Indices of the tensors in the graph.
+    subgraph : function
+        Returns the converted graph of the file with a given index.
+    """
 
     name: str
     kind: str
@@ -35,34 +49,34 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Conversion:
-    """An operator on its way into a graph.
+class TfliteConversion:
+    """An operator that is being converted, with helpers that check operands and add nodes.
 
     Parameters
     ----------
     build : GraphBuilder
-        The graph.
-    operator : Operator
-        The file's.
+        Builder of the graph.
+    operator : TfliteOperator
+        Operator of the file.
     inputs : list of Tensor or None
-        None: absent.
+        Inputs of the operator; None for an omitted one.
     outputs : list of Tensor
-        Not yet in the graph.
+        Output tensors, which are not yet in the graph.
     """
 
     build: GraphBuilder
-    operator: Operator
+    operator: TfliteOperator
     inputs: list[Tensor | None]
     outputs: list[Tensor]
 
     @property
     def kind(self) -> str:
-        """The format's name of the operator."""
+        """TFLite name of the operator."""
         return self.operator.kind
 
     @property
     def output(self) -> Tensor:
-        """The first thing it makes."""
+        """The first output."""
         if not self.outputs:
             raise self.error("has no output")
         return self.outputs[0]
@@ -72,12 +86,12 @@ class Conversion:
         return InputError(f"operator {self.operator.name!r}: {text}")
 
     def given(self, count: int) -> list[Tensor]:
-        """The inputs that are there.
+        """The inputs that are not omitted.
 
         Raises
         ------
         InputError
-            They are fewer than `count`.
+            There are fewer than `count`.
         """
         given = [tensor for tensor in self.inputs if tensor is not None]
         if len(given) < count:
@@ -85,7 +99,7 @@ class Conversion:
         return given
 
     def options(self, kind: type[_Options]) -> _Options:
-        """The operator's options, as the format's schema has them."""
+        """The operator's options as a table of the schema's class `kind`."""
         options = kind()
         if self.operator.options is None:
             raise InputError(f"operator {self.operator.name!r} lacks its options")
@@ -93,12 +107,12 @@ class Conversion:
         return options
 
     def numbers(self, tensor: Tensor, what: str, count: int | None = None) -> tuple[int, ...]:
-        """The integers of a constant.
+        """The integers of a constant; `what` names it in errors.
 
         Raises
         ------
         InputError
-            It is none, or has not `count` of them.
+            The tensor is not a constant of integers, or does not have `count` elements.
         """
         if tensor.data is None or tensor.data.dtype.kind not in "iu":
             raise self.error(f"its {what} must be constants and integers")
@@ -108,28 +122,31 @@ class Conversion:
         return found
 
     def axis(self, axis: int, rank: int) -> int:
-        """An axis counted from the front."""
+        """A possibly negative axis as a non-negative one."""
         if not -rank <= axis < rank:
             raise self.error(f"axis must be within {-rank}..{rank - 1}, not {axis}")
         return axis % rank
 
     def expect(self, shape: Sequence[int], output: Tensor | None = None) -> None:
-        """Refuse an output of another shape."""
-        made = self.output if output is None else output
-        if made.shape != tuple(shape):
-            raise self.error(f"makes shape {list(shape)}, but {made.name!r} is {list(made.shape)}")
+        """Raise InputError unless an output, by default the first, has the given shape."""
+        checked = self.output if output is None else output
+        if checked.shape != tuple(shape):
+            raise self.error(f"makes shape {list(shape)}, but {checked.name!r} is {list(checked.shape)}")
 
     def step(
         self, part: str, op: str, inputs: list[Tensor], shape: tuple[int, ...], **attributes: Any
     ) -> Tensor:
-        """A node on the way, whose result means what its first input does; no attribute may be called `shape`."""
+        """Add an intermediate node, whose output has the type and quantization of its first input.
+
+        The attribute name `shape` is reserved for the parameter of this function.
+        """
         between = self.build.between(inputs[0], f"{self.output.name}:{part}", shape)
         return self.build.node(f"{self.operator.name}:{part}", op, inputs, between, **attributes)
 
     def rows(
         self, part: str, x: Tensor, axis: int, indices: Sequence[int], output: Tensor | None = None
     ) -> Tensor:
-        """Rows of x along an axis, by their numbers: on the way, or an output."""
+        """Add a gather of rows of x along an axis, as an intermediate node or for an output."""
         numbers = self.build.constant(f"{self.operator.name}:{part} numbers", np.array(indices, np.int32))
         if output is not None:
             self.make("gather", [x, numbers], output, axis=axis)
@@ -137,61 +154,63 @@ class Conversion:
         shape = (*x.shape[:axis], len(indices), *x.shape[axis + 1 :])
         return self.step(part, "gather", [x, numbers], shape, axis=axis)
 
-    def make_rows(self, x: Tensor, chosen: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """The output, which is rows of x along one axis after the other."""
-        for number, (axis, indices) in enumerate(chosen, 1):
-            last = number == len(chosen)
+    def make_rows(self, x: Tensor, selected: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Compute the output by gathers of x along several axes, each given with its indices."""
+        for number, (axis, indices) in enumerate(selected, 1):
+            last = number == len(selected)
             x = self.rows(f"axis{axis}", x, axis, indices, self.output if last else None)
-        if not chosen:
+        if not selected:
             self.make_shaped(x)
 
     def reshaped(self, part: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The same elements in another shape."""
+        """The tensor reshaped; x itself if it has the shape already."""
         if x.shape == shape:
             return x
         between = self.build.between(x, f"{self.output.name}:{part}", shape)
         return self.build.node(f"{self.operator.name}:{part}", "reshape", [x], between, shape=shape)
 
     def make(self, op: str, inputs: list[Tensor], output: Tensor | None = None, **attributes: Any) -> None:
-        """The node that makes an output, by default the first."""
+        """Add the node that computes an output, by default the first."""
         self.build.node(
             self.operator.name, op, inputs, self.output if output is None else output, **attributes
         )
 
     def make_shaped(self, x: Tensor, output: Tensor | None = None) -> None:
-        """An output that is a tensor in another shape."""
-        made = self.output if output is None else output
-        if x.elements != made.elements:
-            raise self.error(f"{list(x.shape)} cannot become {list(made.shape)}")
-        self.make("reshape", [x], made, shape=made.shape)
+        """Compute an output, by default the first, by reshaping a tensor."""
+        target = self.output if output is None else output
+        if x.elements != target.elements:
+            raise self.error(f"{list(x.shape)} cannot become {list(target.shape)}")
+        self.make("reshape", [x], target, shape=target.shape)
 
     def make_activated(
         self, op: str, inputs: list[Tensor], activation: int, output: Tensor | None = None, **attributes: Any
     ) -> None:
-        """The node that makes an output, and the activation that is fused into it as a node of its own."""
-        made, name = self.output if output is None else output, _FUSED.get(activation, "?")
+        """Add the node that computes an output, and its fused activation as a separate node."""
+        target, name = self.output if output is None else output, _FUSED.get(activation, "?")
         if name not in ACTIVATIONS:
             raise self.error(f"activation must be one of {', '.join(ACTIVATIONS)}, not {name}")
         limits = ACTIVATIONS[name]
         if limits is None:
-            self.make(op, inputs, made, **attributes)
+            self.make(op, inputs, target, **attributes)
             return
         before = self.build.node(
-            self.operator.name, op, inputs, self.build.between(made, f"{made.name}:before"), **attributes
+            self.operator.name, op, inputs, self.build.between(target, f"{target.name}:before"), **attributes
         )
-        self.build.node(f"{self.operator.name}:{name}", "clip", [before], made, low=limits[0], high=limits[1])
+        self.build.node(
+            f"{self.operator.name}:{name}", "clip", [before], target, low=limits[0], high=limits[1]
+        )
 
 
-Converter = Callable[[Conversion], None]
-#: By the format's name of the operator.
+Converter = Callable[[TfliteConversion], None]
+#: Conversions by TFLite name of the operator.
 CONVERTERS: dict[str, Converter] = {}
 
 
 def converts(*kinds: str) -> Callable[[Converter], Converter]:
-    """Enter a function as the converter of operators."""
+    """Register a function as the conversion of operators."""
 
-    def enter(function: Converter) -> Converter:
+    def register(function: Converter) -> Converter:
         CONVERTERS.update(dict.fromkeys(kinds, function))
         return function
 
-    return enter
+    return register

@@ -1,11 +1,11 @@
-"""An `issue` on its way: the tokens that it may still take and give."""
+"""Partially written `issue` instruction: the waits and signals that may follow."""
 
 from dataclasses import dataclass
 
-from compiler.llm.assembly.ending import Endings, index_of
-from compiler.llm.assembly.groups import SEMAPHORES
-from compiler.llm.assembly.operand import Values
-from compiler.llm.assembly.tracker import TOKENS, Tracker
+from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
+from compiler.llm.assembly.completion import Endings, semaphore_index
+from compiler.llm.assembly.operands import Values
+from compiler.llm.assembly.token_groups import SEMAPHORES
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
 
@@ -15,46 +15,46 @@ def _bits(mask: int) -> list[int]:
 
 @dataclass(frozen=True)
 class PendingIssue:
-    """An `issue` whose semaphores are being named.
+    """`issue` instruction whose semaphores are being named.
 
     Parameters
     ----------
-    tracker : Tracker
-        The machine before it.
+    tracker : ProgramTracker
+        Abstract machine before the instruction.
     unit : Unit
-        Whose command it is.
+        Unit of the command.
     values : dict
-        Semaphores so far.
+        Semaphores named so far.
     """
 
-    tracker: Tracker
+    tracker: ProgramTracker
     unit: Unit
     values: Values
 
     @property
-    def _wait(self) -> int:
+    def _wait_mask(self) -> int:
         return self.values.get("wait", 0)
 
     @property
     def legal(self) -> bool:
-        """Whether the command may be issued as it is: nothing that it races with has been left out."""
-        return self.tracker.may_issue(self.unit, self._wait)
+        """Return whether the command is legal as written, without a missing wait that prevents a race."""
+        return self.tracker.may_issue(self.unit, self._wait_mask)
 
     def counts(self) -> tuple[int, ...]:
-        """Tokens of all semaphores, if it ends here."""
+        """Return the counts of all semaphores if the instruction ends here."""
         out = list(self.tracker.counts)
-        for number in _bits(self._wait):
+        for number in _bits(self._wait_mask):
             out[TOKENS * self.unit + number] -= 1
         for number in _bits(self.values.get("signal", 0)):
-            out[self._signalled(number)] += 1
+            out[self._semaphore_of_signal(number)] += 1
         return tuple(out)
 
-    def _signalled(self, number: int) -> int:
-        """Place of the semaphore of a signal among the counts of all."""
-        return index_of(self.unit, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
+    def _semaphore_of_signal(self, number: int) -> int:
+        """Return the index of a signal's semaphore among all counts."""
+        return semaphore_index(self.unit, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
 
     def words(self, kind: str, start: int, endings: Endings) -> list[str]:
-        """Waits, or signals, from a number on that leave a way to a legal command and to a proper end."""
+        """Return the waits or signals from a number on that allow a legal command and a valid completion."""
         found = self._waits(start) if kind == "wait" else self._signals(start, endings)
         return [SEMAPHORES[kind][number] for number in found]
 
@@ -63,11 +63,11 @@ class PendingIssue:
         numbers = [number for number in _bits(available) if number >= start]
         if self.legal:
             return numbers
-        return [number for number in numbers if self._helps(number, available)]
+        return [number for number in numbers if self._enables(number, available)]
 
-    def _helps(self, number: int, available: int) -> bool:
-        """Whether the command may be issued behind this token and all that can be named after it."""
-        return self.tracker.may_issue(self.unit, self._wait | available >> number << number)
+    def _enables(self, number: int, available: int) -> bool:
+        """Return whether the command is legal after this wait and all that can follow it."""
+        return self.tracker.may_issue(self.unit, self._wait_mask | available >> number << number)
 
     def _signals(self, start: int, endings: Endings) -> list[int]:
         if not self.legal:
@@ -76,6 +76,6 @@ class PendingIssue:
         return [
             number
             for number in range(start, len(SEMAPHORES["signal"]))
-            if counts[self._signalled(number)] < SEMAPHORE_MAX
+            if counts[self._semaphore_of_signal(number)] < SEMAPHORE_MAX
             and number // SEMAPHORES_PER_PAIR in (*endings.rounds, SEQUENCER)
         ]

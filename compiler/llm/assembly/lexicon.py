@@ -1,16 +1,13 @@
-"""The words of assembly, all of them made from the tables of `hw.isa`.
-
-An instruction begins with one word, which also names its field, unit, semaphore or units: `set load.dst`, `issue fuse`,
-`fence load,store`. What follows are registers, selectors, numbers, `name=value` of packed fields, and semaphores.
-"""
+"""Vocabulary of assembly tokens, derived from the tables of `hw.isa`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.fields import Field, Packed
-from hw.isa.micro import (
+from hw.isa.micro_instruction import (
     FORMS,
     MAX_OPERANDS,
     OPERAND_BASE,
@@ -21,34 +18,54 @@ from hw.isa.micro import (
     Statistic,
 )
 
-#: The end of a program, and of the body of a loop.
+
+class TokenChoice(NamedTuple):
+    """Next tokens that are equivalent for the rest of the operand.
+
+    Parameters
+    ----------
+    option : str or (int, int)
+        A token, the name of a token group (`token_groups.GROUPS`), or the smallest and largest byte.
+    cost : int
+        Minimum number of further tokens until the operand is complete.
+    """
+
+    option: str | tuple[int, int]
+    cost: int = 0
+
+    def has_byte(self, value: int) -> bool:
+        """Return whether a byte is among the choices."""
+        return isinstance(self.option, tuple) and self.option[0] <= value <= self.option[1]
+
+
+#: End of a program, and of a loop body.
 STOP, END = "stop", "end"
-#: A loop that has no body of its own: the distance to its end follows.
+#: Loop without a body; the distance to its end follows.
 TO = "to"
-#: A selector without a name: its number follows.
+#: Selector without a name; its number follows.
 SELECTOR = "sel"
-#: Widest part of a packed field of which each value is a word.
-_NARROW = 3
+#: Maximum width of a packed field part with one token per value.
+_MAX_ENUMERATED_BITS = 3
 
 
 @dataclass(frozen=True)
 class Head:
-    """First word of an instruction.
+    """First token of an instruction.
 
     Parameters
     ----------
     word : str
-        It.
+        Text of the token.
     op : MicroOp
-        The operation.
+        Operation of the instruction.
     d : int
-        What it says of the word's field `d`.
+        Bits of the instruction's field `d` that the token determines.
     kinds : tuple of str
-        Operands that follow, as `hw.isa.micro.Form` names them.
+        Kinds of the operands that follow, as in `hw.isa.micro_instruction.Form`.
     field : Field or None
-        What a `set` sets.
+        Field that a `set` instruction sets.
     packed : Packed or None
-        Its parts.
+        Layout of the field's parts, if it is packed.
     """
 
     word: str
@@ -64,12 +81,12 @@ def _units(mask: int) -> str:
 
 
 def semaphores(producers: int) -> tuple[str, ...]:
-    """Names of the semaphores of so many units and the sequencer, in the order of their bits."""
+    """Return the names of the semaphores of units and sequencer, in bit order."""
     names = [*(unit.name.lower() for unit in Unit), "seq"][:producers]
     return tuple(f"{name}:{index}" for name in names for index in range(SEMAPHORES_PER_PAIR))
 
 
-#: Kinds of first operand that are part of the first word: their names and what these put into `d`.
+#: Kinds of first operands that are part of the first token: names and their contribution to `d`.
 _NAMED = {
     "unit": {unit.name.lower(): int(unit) for unit in Unit},
     "sem": {name: number for number, name in enumerate(semaphores(len(Unit)))},
@@ -106,10 +123,10 @@ def _selectors() -> Iterator[tuple[str, int]]:
 
 
 def pairs(packed: Packed) -> dict[str, tuple[int, int | None]]:
-    """Words of a packed field's parts that are not their default: index of the part, and value (None: it follows)."""
+    """Return the tokens of non-default parts of a packed field: index of the part, and value (None: it follows)."""
     out: dict[str, tuple[int, int | None]] = {}
     for index, part in enumerate(packed.fields):
-        if not part.enum and part.width > _NARROW:
+        if not part.enum and part.width > _MAX_ENUMERATED_BITS:
             out[f"{part.name}="] = index, None
             continue
         for value in range(part.low, part.high + 1):
@@ -120,9 +137,9 @@ def pairs(packed: Packed) -> dict[str, tuple[int, int | None]]:
 
 
 HEADS = {head.word: head for head in _heads()}
-#: By operation and what the first word says of `d`.
+#: Heads by operation and the part of `d` that they determine.
 HEAD_OF = {(head.op, head.d): head for head in HEADS.values()}
-#: Operations whose first word says something of `d`.
+#: Operations whose first token determines part of `d`.
 NAMING = frozenset(
     op
     for op, form in FORMS.items()
@@ -136,15 +153,24 @@ NAMELESS = tuple(number for number in range(1 << WORD.fields[1].width) if number
 WAITS = tuple(f"wait({name})" for name in semaphores(len(Unit)))
 SIGNALS = tuple(f"signal({name})" for name in semaphores(len(Unit) + 1))
 PAIRS = {packed.name: pairs(packed) for packed in PACKED_FIELDS.values()}
-#: Of those, the words that a number follows, and the index of the part.
+#: Tokens followed by a number, with the index of the part.
 OPENERS = {
     name: tuple((word, index) for word, (index, value) in words.items() if value is None)
     for name, words in PAIRS.items()
 }
-#: All words but those of numbers, each once.
+#: All distinct tokens except numbers.
 WORDS = tuple(
-    dict.fromkeys([
-        STOP, END, TO, SELECTOR, *HEADS, *SELECTORS, *WAITS, *SIGNALS,
-        *(word for words in PAIRS.values() for word in words),
-    ])
-)  # fmt: skip
+    dict.fromkeys(
+        [
+            STOP,
+            END,
+            TO,
+            SELECTOR,
+            *HEADS,
+            *SELECTORS,
+            *WAITS,
+            *SIGNALS,
+            *(word for words in PAIRS.values() for word in words),
+        ]
+    )
+)

@@ -1,60 +1,59 @@
-"""What a program may be: how long, for which machine, in which place of a stream of calls."""
+"""Limits of programs: length, hardware configuration, and position in a sequence of calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from compiler.llm.assembly.groups import GROUPS, HEAD
+from compiler.llm.assembly.field_ranges import field_span, part_spans
 from compiler.llm.assembly.lexicon import HEADS, PAIRS, Head
-from compiler.llm.assembly.reach import field_span, part_spans
-from compiler.llm.assembly.rules import Rules
-from compiler.llm.assembly.spans import Spans
-from compiler.validate.call import Call
-from compiler.validate.check import LIMIT
-from cosim.golden.checks import Window
+from compiler.llm.assembly.operands import Rules, Spans
+from compiler.llm.assembly.token_groups import GROUPS, HEAD
+from compiler.validate.explore import LIMIT
+from compiler.validate.macro_call import MacroCall
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import Unit
 from hw.isa.fields import Packed
-from hw.isa.micro import FORMS, LOOP_IMM, MAX_OPERANDS, MicroOp
+from hw.isa.micro_instruction import FORMS, LOOP_IMM, MAX_OPERANDS, MicroOp
 
-#: A semaphore: producer, consumer (4: the sequencer), index.
+#: Semaphore: producer, consumer (4: the sequencer), index.
 Semaphore = tuple[int, int, int]
-#: Operations that go on elsewhere.
+#: Operations that transfer control.
 JUMPS = frozenset(
     op for op, form in FORMS.items() if "target" in form.operands and op is not MicroOp.LOOP
-) | {MicroOp.RET}  # fmt: skip
+) | {MicroOp.RET}
 _UNIT_OF = {packed: Unit[packed.split(".")[0].upper()] for packed in PAIRS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a program may be. Without a machine it is whatever assembly text can say.
+class ProgramLimits:
+    """Limits of a program; without a hardware configuration any assembly program is allowed.
 
     Parameters
     ----------
     tokens : int
-        Most words of the language, the last one (`stop`) included. On a machine some are held back for a proper end.
+        Maximum tokens, including the final `stop`. With a configuration some are reserved for a valid completion.
     instructions : int
-        Most micro-instructions.
+        Maximum number of micro-instructions.
     config : MlaConfig or None
-        The machine. With one, the program ends in `halt`, and is one that the validator takes as far as can be told
-        while it is written: everything but jumps is followed.
+        Hardware configuration. If given, the program ends in `halt` and is accepted by the validator as far as can be
+        decided while it is written; everything except jumps is tracked.
     operands : tuple of int or None
-        32-bit words that the macro-instruction carries; None: any.
+        32-bit operands of the macro-instruction; None for unknown values.
     tag : int
-        Tag of the macro-instruction.
+        Counter tag of the macro-instruction.
     windows : sequence of (first byte, last byte, permissions)
-        DRAM that the program may touch, as in `compiler.validate.validate`.
-    before : sequence of Call
-        Macro-instructions that come before it in the stream.
+        DRAM windows of the program, as in `compiler.validate.validate`.
+    before : sequence of MacroCall
+        Macro-instructions that precede the program.
     leaves : dict
-        Tokens that it leaves in each semaphore; none in those that are not named.
+        Tokens left in each semaphore; zero in those that are not listed.
     jumps : bool
-        Whether there may be branches, calls and traps. What follows the first of them is not followed any more.
+        True to allow branches, calls and traps; instructions after the first one are not tracked.
     written : bool
-        Whether registers may be read only when the program has written them (all hold 0 before).
+        True to allow reading only registers that the program has written (all are initially 0).
     """
 
     tokens: int = 1 << 20
@@ -62,38 +61,38 @@ class Limits:
     config: MlaConfig | None = None
     operands: tuple[int | None, ...] = ()
     tag: int = 0
-    windows: Sequence[Window] = ()
-    before: Sequence[Call] = ()
+    windows: Sequence[DramWindow] = ()
+    before: Sequence[MacroCall] = ()
     leaves: Mapping[Semaphore, int] = field(default_factory=dict)
     jumps: bool = False
     written: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tokens", "instructions"):
-            least = 2 if name == "tokens" else 1
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
+            minimum = 2 if name == "tokens" else 1
+            if getattr(self, name) < minimum:
+                raise InputError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
         if len(self.operands) > MAX_OPERANDS:
             raise InputError(f"operands must be at most {MAX_OPERANDS}, not {len(self.operands)}")
 
     @cached_property
     def rules(self) -> Rules:
-        """What operands may be."""
-        most = min(self.tokens, self.instructions)
-        return MachineRules(self.config, most, self.jumps) if self.config else Rules()
+        """Return the operand rules."""
+        maximum = min(self.tokens, self.instructions)
+        return MachineRules(self.config, maximum, self.jumps) if self.config else Rules()
 
 
 class MachineRules(Rules):
-    """What operands may be on a machine.
+    """Operand rules for a hardware configuration.
 
     Parameters
     ----------
     config : MlaConfig
-        It.
+        Hardware configuration of the programs.
     instructions : int
-        Most micro-instructions of a program.
+        Maximum number of micro-instructions of a program.
     jumps : bool
-        Whether there may be branches, calls and traps.
+        True to allow branches, calls and traps.
     """
 
     nameless = False
@@ -103,7 +102,7 @@ class MachineRules(Rules):
 
     @cached_property
     def _groups(self) -> dict[str, tuple[str, ...]]:
-        """Words that may be used."""
+        """Return the usable tokens by group."""
         heads = [word for word, head in HEADS.items() if self._jumps or head.op not in (*JUMPS, MicroOp.TRAP)]
         allowed = {
             word
@@ -119,7 +118,7 @@ class MachineRules(Rules):
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """The words that may be used, by the name of their group."""
+        """Usable tokens by group name."""
         return self._groups
 
     def _has(self, packed: str, index: int, value: int) -> bool:
@@ -127,34 +126,34 @@ class MachineRules(Rules):
         return any(low <= value <= high for low, high in spans)
 
     def constants(self, head: Head) -> Spans:
-        """What a field may be set to."""
+        """Return the legal values of a field."""
         assert head.field
         return (field_span(self._config, Unit(head.d >> FIELD_INDEX_BITS), head.field.name),)
 
     def hidden(self, head: Head) -> Spans:
-        """What text must add to register 0 to set a field to it: all that does not fit it."""
+        """Return the values that a field can be set to only by adding to register 0: those outside its range."""
         return ()
 
     def parts(self, packed: Packed) -> dict[str, Spans]:
-        """What each part of a packed field may be."""
+        """Return the legal values of each part of a packed field."""
         return part_spans(self._config, _UNIT_OF[packed.name], packed.name.split(".")[1])
 
-    def numbers(self, head: Head, turns: int) -> Spans:
-        """What the only number of an instruction may be, in loops that make so many turns together."""
+    def numbers(self, head: Head, iterations: int) -> Spans:
+        """Return the legal values of a single-number operand, inside loops with `iterations` iterations in total."""
         if head.op is MicroOp.LOOP:
-            return ((1, self.most_turns(turns)),)
+            return ((1, self.max_iterations(iterations)),)
         if head.op is MicroOp.TAG:
             return ((0, self._config.tags - 1),)
-        return super().numbers(head, turns)
+        return super().numbers(head, iterations)
 
-    def most_turns(self, turns: int) -> int:
-        """How many turns a loop may make in loops that make so many together."""
-        return max(1, min(LOOP_IMM.fields[1].high, LIMIT // self._instructions // max(turns, 1)))
+    def max_iterations(self, iterations: int) -> int:
+        """Return the maximum iteration count of a loop inside loops with `iterations` iterations in total."""
+        return max(1, min(LOOP_IMM.fields[1].high, LIMIT // self._instructions // max(iterations, 1)))
 
     def distances(self, pc: int) -> Spans:
-        """How far from an instruction the program may go on."""
+        """Return the legal jump distances from an instruction."""
         return ((-pc, self._instructions - 1 - pc),)
 
     def loop_ends(self, pc: int) -> Spans:
-        """How far away a loop without a body may end."""
+        """Return the legal distances to the end of a loop without a body."""
         return ()

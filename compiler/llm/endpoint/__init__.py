@@ -1,1 +1,1 @@
-"""Language models behind an OpenAI-compatible endpoint: asked for candidates by text, within limits."""
+"""Generators that ask a language model through an OpenAI-compatible endpoint, within a budget."""

@@ -1,48 +1,93 @@
-"""Candidates from what a model has written: found wherever they stand, and checked field by field."""
+"""Answers of a model: their grammar, for prompts and constrained decoding, and their checked parser."""
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from compiler.listing import readable
-from compiler.llm.endpoint.grammar import Answers
+from compiler.runtime.program_text import readable
 from compiler.schedule.schedule import LayerSchedule, layer_schedule
-from compiler.specialize.task import Candidate, Task
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import InputError, shown
+from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
+from hw.isa.enums import Unit
+from hw.isa.micro_instruction import FORMS, MicroOp, Statistic
 
-#: Candidates and complaints of an answer that count, and places in it where JSON is looked for.
-_MOST, _PLACES = 8, 64
+#: Maximum candidates and complaints per answer, and maximum positions where JSON is parsed.
+_MAX_ITEMS, _MAX_POSITIONS = 8, 64
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_THOUGHT = "</think>"
-_WHY = 120
+_THOUGHT_END = "</think>"
+_MAX_REASON_CHARACTERS = 120
 
 
 @dataclass
-class Answer:
-    """What is in an answer: candidates, and what is wrong with the rest, in words."""
+class EndpointAnswer:
+    """Parsed answer: candidates, and complaints about the rest."""
 
     candidates: list[Candidate] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
 
-def read_answer(task: Task, answers: Answers, text: str, generator: str) -> Answer:
-    """Candidates of an answer, whatever it is.
+def _values(text: str) -> Iterator[Any]:
+    """Yield the outermost JSON objects and lists in a text."""
+    decoder, at = json.JSONDecoder(), 0
+    for _ in range(_MAX_POSITIONS):
+        starts = [place for place in (text.find("{", at), text.find("[", at)) if place >= 0]
+        if not starts:
+            return
+        try:
+            value, at = decoder.raw_decode(text, min(starts))
+        except (ValueError, RecursionError):
+            at = min(starts) + 1
+            continue
+        if isinstance(value, dict) or any(isinstance(each, dict) for each in value):
+            yield value
+
+
+_ORDERS = ("rows", "channels")
+
+
+@dataclass(frozen=True)
+class AnswerGrammar:
+    """Schedule fields and programs that answers may change.
 
     Parameters
     ----------
-    task : Task
-        What was asked about.
-    answers : Answers
-        What answers may have.
+    layers : tuple of str
+        Layers whose schedules may change.
+    programs : tuple of str
+        Programs that may be replaced by text; if empty, the grammar has no assembly.
+    kept : frozenset of str
+        Schedule fields that must not change.
+    """
+
+    layers: tuple[str, ...]
+    programs: tuple[str, ...] = ()
+    kept: frozenset[str] = frozenset()
+
+    @property
+    def fields(self) -> dict[str, type]:
+        """Changeable fields of a layer schedule and their types."""
+        return {item.name: type(item.default) for item in fields(LayerSchedule) if item.name not in self.kept}
+
+
+def read_answer(task: GeneratorTask, answers: AnswerGrammar, text: str, generator: str) -> EndpointAnswer:
+    """Parse the candidates of an answer; any text is accepted.
+
+    Parameters
+    ----------
+    task : GeneratorTask
+        Task that the prompt was about.
+    answers : AnswerGrammar
+        Schedule fields and programs that answers may change.
     text : str
-        What the model has written.
+        Text written by the model.
     generator : str
-        Who proposes the candidates.
+        Generator name in the candidates.
     """
     reader = _Reader(task, answers, generator)
-    reader.read(text.rpartition(_THOUGHT)[2])
+    reader.read(text.rpartition(_THOUGHT_END)[2])
     found = reader.found
     if not found.candidates and not found.complaints:
         found.complaints.append("there is neither a JSON object with layers nor a program in it")
@@ -50,14 +95,14 @@ def read_answer(task: Task, answers: Answers, text: str, generator: str) -> Answ
 
 
 class _Reader:
-    """Reads one answer."""
+    """Parser of one answer."""
 
-    def __init__(self, task: Task, answers: Answers, generator: str):
+    def __init__(self, task: GeneratorTask, answers: AnswerGrammar, generator: str):
         self.task, self.answers, self.generator = task, answers, generator
-        self.found = Answer()
+        self.found = EndpointAnswer()
 
     def read(self, text: str) -> None:
-        """All blocks; without any, whatever looks like one."""
+        """Parse all code blocks, or anything that looks like one if there are none."""
         blocks = [match[1] for match in _FENCE.finditer(text)] or [text]
         texts: dict[str, str] = {}
         for block in blocks:
@@ -72,7 +117,7 @@ class _Reader:
         self._texts(texts)
 
     def _programs(self, block: str) -> dict[str, str] | None:
-        """Texts of programs by name; None if the block has none."""
+        """Return program texts by name; None if the block has none."""
         starts = [match.start() for match in re.finditer(r"(?m)^[ \t]*\.name\b", block)]
         if not starts:
             alone = len(self.answers.programs) == 1 and re.search(r"(?m)^[ \t]*halt\b", block)
@@ -86,7 +131,7 @@ class _Reader:
         return out
 
     def _program(self, named: list[str]) -> str | None:
-        """The program that a `.name` line means."""
+        """Return the program that a `.name` line refers to."""
         given = named[0].strip() if named else ""
         for name in self.answers.programs:
             if given in (name, readable(name)):
@@ -99,7 +144,7 @@ class _Reader:
         if texts:
             texts = {name: text.encode(errors="replace").decode() for name, text in texts.items()}
             why = f"programs {', '.join(texts)} written anew"
-            self._add(lambda: self.task.with_texts(texts, self.generator, why[:_WHY]))
+            self._add(lambda: self.task.with_texts(texts, self.generator, why[:_MAX_REASON_CHARACTERS]))
 
     def _json(self, block: str) -> None:
         values = list(_values(block))
@@ -112,7 +157,7 @@ class _Reader:
                     self._object(candidate)
 
     def _object(self, value: Any) -> None:
-        """A candidate from a JSON object; layers may stand in it without the word before them."""
+        """Add a candidate from a JSON object; the key `layers` is optional."""
         if not isinstance(value, dict):
             self._complain(f"a proposal must be a JSON object, not {shown(value)}")
             return
@@ -127,7 +172,7 @@ class _Reader:
             self._complain(f'"layers" must be an object by name of layer, not {shown(layers)}')
 
     def _layers(self, given: dict[str, Any]) -> Candidate:
-        """A candidate of changed fields; InputError: it is none."""
+        """Return the candidate of changed schedule fields; InputError if they are invalid."""
         layers: dict[str, LayerSchedule] = {}
         changes = []
         for name, values in given.items():
@@ -138,38 +183,141 @@ class _Reader:
             now = asdict(self.task.schedule.layers[name])
             if not isinstance(values, dict):
                 raise InputError(f"layer {name!r}: its fields must be a JSON object, not {shown(values)}")
-            layers[name] = layer_schedule(name, now | values)
+            layers[name] = layer_schedule(name, now | values, version=2)
             changed = {key: value for key, value in asdict(layers[name]).items() if now[key] != value}
             for key in changed.keys() & self.answers.kept:
                 raise InputError(f"layer {name!r}: {key} must not be changed")
             changes += [f"{key} of {name}: {now[key]} -> {value}" for key, value in changed.items()]
         if not changes:
             raise InputError("nothing in it is other than now")
-        return self.task.with_layers(layers, self.generator, "; ".join(changes)[:_WHY])
+        return self.task.with_layers(layers, self.generator, "; ".join(changes)[:_MAX_REASON_CHARACTERS])
 
     def _add(self, make: Callable[[], Candidate]) -> None:
         try:
-            if len(self.found.candidates) < _MOST:
+            if len(self.found.candidates) < _MAX_ITEMS:
                 self.found.candidates.append(make())
         except InputError as error:
             self._complain(str(error))
 
     def _complain(self, what: str) -> None:
-        if len(self.found.complaints) < _MOST:
+        if len(self.found.complaints) < _MAX_ITEMS:
             self.found.complaints.append(what)
 
 
-def _values(text: str) -> Iterator[Any]:
-    """The outermost JSON objects and lists in a text."""
-    decoder, at = json.JSONDecoder(), 0
-    for _ in range(_PLACES):
-        starts = [place for place in (text.find("{", at), text.find("[", at)) if place >= 0]
-        if not starts:
-            return
-        try:
-            value, at = decoder.raw_decode(text, min(starts))
-        except (ValueError, RecursionError):
-            at = min(starts) + 1
-            continue
-        if isinstance(value, dict) or any(isinstance(each, dict) for each in value):
-            yield value
+def gbnf(answers: AnswerGrammar) -> str:
+    """Return the grammar as GBNF."""
+    blocks = ['"```json\\n" schedule "\\n```\\n"']
+    rules = _schedule_rules(answers)
+    if answers.programs:
+        blocks.append('"```asm\\n" program+ "```\\n"')
+        heads = _any(f".name {readable(name)}\n" for name in answers.programs)
+        rules |= {"program": f"({heads}) line+"} | _ASSEMBLY
+    rules = {"root": "block+", "block": _joined(*blocks)} | rules
+    return "".join(f"{name} ::= {rule}\n" for name, rule in rules.items())
+
+
+def _schedule_rules(answers: AnswerGrammar) -> dict[str, str]:
+    kinds = {
+        kind: [name for name, each in answers.fields.items() if each is kind] for kind in (int, bool, str)
+    }
+    values = {int: "count", bool: "flag", str: "order"}
+    return {
+        "schedule": '"{\\"layers\\": {" layer (", " layer)* "}}"',
+        "layer": f'({_any(map(json.dumps, answers.layers))}) ": {{" field (", " field)* "}}"',
+        "field": _joined(
+            *(
+                f'({_any(map(json.dumps, names))}) ": " {values[kind]}'
+                for kind, names in kinds.items()
+                if names
+            )
+        ),
+        "count": "[0-9]+",
+        "flag": _any(("true", "false")),
+        "order": _any(map(json.dumps, _ORDERS)),
+    }
+
+
+def schema(answers: AnswerGrammar) -> dict[str, Any]:
+    """Return the grammar as a JSON schema, with assembly as text."""
+    kinds: dict[type, dict[str, Any]] = {
+        int: {"type": "integer"},
+        bool: {"type": "boolean"},
+        str: {"enum": list(_ORDERS)},
+    }
+    layer = _object({name: kinds[kind] for name, kind in answers.fields.items()})
+    parts = {"layers": _object(dict.fromkeys(answers.layers, layer))}
+    if answers.programs:
+        parts["programs"] = _object({name: {"type": "string"} for name in answers.programs})
+    return _object(parts)
+
+
+def request_fields(request_field: str | None, answers: AnswerGrammar) -> dict[str, Any]:
+    """Return the request fields that enforce the grammar on a type of server; empty for none."""
+    if request_field is None:
+        return {}
+    if request_field == "response_format":
+        named = {"name": "candidate", "schema": schema(answers)}
+        return {request_field: {"type": "json_schema", "json_schema": named}}
+    return {
+        request_field: {"grammar": gbnf(answers)} if request_field == "structured_outputs" else gbnf(answers)
+    }
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _literal(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _any(texts: Iterable[str]) -> str:
+    return _joined(*map(_literal, texts))
+
+
+def _joined(*rules: str) -> str:
+    return " | ".join(rules)
+
+
+def _form(op: MicroOp) -> str:
+    """Return the grammar rule of an instruction."""
+    mnemonic, form = op.name.lower(), FORMS[op].operands
+    kinds = {"a": "source", "b": "source", "imm": "number"}
+    if op is MicroOp.SET:
+        return '"set " unit-field ", " (sources | parts)'
+    if op is MicroOp.ISSUE:
+        return '"issue " unit (", wait(" tokens ")")? (", signal(" tokens ")")?'
+    if op is MicroOp.FENCE:
+        return '"fence " unit (", " unit)*'
+    if op is MicroOp.LOOP:
+        return '"loop " sources ", " target'
+    if form == ("a", "b", "target"):
+        return f'"{mnemonic} " source ", " source ", " target'
+    if form[:1] == ("d",):
+        return f'"{mnemonic} r" digits ", " sources'
+    if form[:1] == ("a",):
+        return f'"{mnemonic} " sources'
+    operands = ' ", " '.join(kinds.get(kind, "number" if kind == "segment" else kind) for kind in form)
+    return f'"{mnemonic} " {operands}' if form else f'"{mnemonic}"'
+
+
+_UNITS = tuple(unit.name.lower() for unit in Unit)
+_ASSEMBLY = {
+    "line": 'label ":\\n" | instruction "\\n"',
+    "instruction": _joined(*map(_form, FORMS), '".word " number'),
+    "sources": 'source (", " source)*',
+    "source": _joined(
+        '("r" | "op" | "sel") digits', _any(f"%{each.name.lower()}" for each in Statistic), "number"
+    ),
+    "parts": _joined('"default"', 'part (" " part)*'),
+    "part": f"({_any(dict.fromkeys(f.name for packed in PACKED_FIELDS.values() for f in packed.fields))}) "
+    '"=" (number | label)',
+    "tokens": 'sem (", " sem)*',
+    "sem": f'({_any((*_UNITS, "seq"))}) ":" [0-3]',
+    "unit": _any(_UNITS),
+    "unit-field": _any(f"{unit.name.lower()}.{each.name}" for unit in Unit for each in UNIT_FIELDS[unit]),
+    "target": _joined("label", "digits"),
+    "label": "[a-zA-Z_] [a-zA-Z0-9_]*",
+    "number": '"-"? (digits | "0x" [0-9a-f]+)',
+    "digits": "[0-9]+",
+}

@@ -1,71 +1,149 @@
-"""Questions to an endpoint: tried again where that helps, counted, and stopped by limits."""
+"""Endpoint client with retries, usage accounting and budget."""
 
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any, NoReturn
 
-from compiler.llm.endpoint.key import Key
-from compiler.llm.endpoint.protocol import (
-    Completion,
+from compiler.llm.endpoint.http import (
+    Broken,
+    ChatCompletion,
+    HttpReply,
+    HttpRequest,
     complaint_of,
     completion_of,
     content_of,
+    exchange,
     line_of,
     models_of,
     pause_of,
 )
-from compiler.llm.endpoint.settings import Endpoint
-from compiler.llm.endpoint.spending import LEAST_ANSWER, Spending, estimated_tokens
-from compiler.llm.endpoint.transport import Broken, Reply, Request, exchange
+from compiler.llm.endpoint.settings import ApiKey, Endpoint, SpendingLimits
 from hw.errors import InputError, WorkError
 
-#: What a chat is made of: role and content.
+#: Bytes of text per token, for endpoints that do not report usage; a low estimate.
+_BYTES_PER_TOKEN = 3
+#: Minimum useful answer length in tokens.
+MIN_ANSWER_TOKENS = 64
+
+
+def estimated_tokens(text: str) -> int:
+    """Estimate the tokens of a text, rather too many than too few."""
+    return ceil(len(text.encode(errors="replace")) / _BYTES_PER_TOKEN)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Usage so far.
+
+    Parameters
+    ----------
+    requests, failed : int
+        Requests sent, and those without a usable answer.
+    input_tokens, output_tokens : int
+        Tokens reported by the endpoint, or estimated.
+    estimated_requests : int
+        Number of requests whose tokens were estimated.
+    seconds : float
+        Time spent waiting for answers.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    estimated_requests: int = 0
+    seconds: float = 0.0
+
+    def add(self, **more: float) -> "Budget":
+        """Return the usage with some fields increased."""
+        return replace(self, **{name: getattr(self, name) + value for name, value in more.items()})
+
+    def cost(self, limits: SpendingLimits) -> float | None:
+        """Return the cost in the currency of the prices; None without prices."""
+        prices = limits.prices
+        if prices is None:
+            return None
+        return (self.input_tokens * prices.input + self.output_tokens * prices.output) / 1e6
+
+    def used_up(self, limits: SpendingLimits) -> str | None:
+        """Return a message about the limit that is reached, or None."""
+        for name, value in (
+            ("seconds", self.seconds),
+            ("requests", self.requests),
+            ("tokens", self.input_tokens + self.output_tokens),
+            ("cost", self.cost(limits)),
+        ):
+            limit = getattr(limits, name)
+            if limit is not None and value is not None and value >= limit:
+                return f"its limit of {name} is used up ({value:,.6g} of {limit:,.6g})"
+        return None
+
+    def answer_tokens(self, limits: SpendingLimits, prompt: int, wanted: int) -> int:
+        """Return the maximum answer length within all limits; negative if the prompt alone exceeds one."""
+        left = limits.tokens - self.input_tokens - self.output_tokens - prompt
+        prices, cost = limits.prices, self.cost(limits)
+        if limits.cost is not None and prices is not None and cost is not None:
+            money = (limits.cost - cost) * 1e6 - prompt * prices.input
+            left = min(left, int(money / prices.output) if prices.output else left if money >= 0 else -1)
+        return min(left, wanted)
+
+    def document(self, limits: SpendingLimits) -> dict[str, Any]:
+        """Return the usage as a JSON object."""
+        cost = self.cost(limits)
+        return asdict(replace(self, seconds=round(self.seconds, 3))) | {
+            "cost": None if cost is None else round(cost, 6)
+        }
+
+
+#: Chat message: role and content.
 Message = dict[str, str]
 
-_BUSY = frozenset({408, 425, 429})
-_NAMES = 5
+_RETRY_STATUSES = frozenset({408, 425, 429})
+_MAX_LISTED_MODELS = 5
 
 
 class LimitError(WorkError):
-    """Nothing more may be spent."""
+    """A spending limit is reached."""
 
 
-class Client:
-    """Asks an endpoint.
+class EndpointClient:
+    """Client of one endpoint, with retries and limits.
 
     Parameters
     ----------
     endpoint : Endpoint
-        Which, and within what limits.
+        Endpoint and its limits.
 
     Attributes
     ----------
-    spent : Spending
-        So far.
+    spent : Budget
+        Usage so far.
 
     Raises
     ------
     InputError
-        The key cannot be one.
+        The API key is malformed.
     """
 
     def __init__(self, endpoint: Endpoint):
-        self.endpoint, self.spent = endpoint, Spending()
-        self._url, self._key = endpoint.url.rstrip("/"), Key(endpoint.key)
+        self.endpoint, self.spent = endpoint, Budget()
+        self._url, self._key = endpoint.url.rstrip("/"), ApiKey(endpoint.key)
 
     def check(self) -> None:
-        """See by its list of models whether the endpoint is there and has the model; costs no tokens.
+        """Check with the list of models that the endpoint exists and has the model; costs no tokens.
 
         Raises
         ------
         InputError
-            It wants another key or path, has no such model, or is no such endpoint.
+            The endpoint rejects the key or path, has no such model, or is not a language model server.
         WorkError
-            It cannot be reached, or fails.
+            The endpoint cannot be reached or fails.
         """
         patience = self.endpoint.patience
-        reply = self._received(Request("GET", f"{self._url}/models", self._key.headers), patience.check)
+        reply = self._received(HttpRequest("GET", f"{self._url}/models", self._key.headers), patience.check)
         if isinstance(reply, Broken):
             raise WorkError(f"the endpoint {self._url} cannot be asked: {reply.reason}")
         content = content_of(reply)
@@ -78,28 +156,28 @@ class Client:
                 "of an OpenAI-compatible endpoint comes behind"
             )
         if names and self.endpoint.model not in names:
-            known = ", ".join(line_of(self._key.cleaned(name)) for name in names[:_NAMES])
-            more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+            known = ", ".join(line_of(self._key.cleaned(name)) for name in names[:_MAX_LISTED_MODELS])
+            more = f" and {len(names) - _MAX_LISTED_MODELS} more" if len(names) > _MAX_LISTED_MODELS else ""
             raise InputError(f"{self._url} has no model {self.endpoint.model!r}: it has {known}{more}")
 
-    def chat(self, messages: Sequence[Message], **fields: Any) -> Completion:
-        """The next message of a chat, by the model.
+    def chat(self, messages: Sequence[Message], **fields: Any) -> ChatCompletion:
+        """Request the next message of a chat.
 
         Parameters
         ----------
         messages : sequence of Message
-            So far.
+            Chat so far.
         fields : Any
-            More of the request.
+            Additional fields of the request.
 
         Raises
         ------
         LimitError
-            A limit is reached, or would be passed.
+            A limit is reached or would be exceeded.
         InputError
-            The endpoint does not take the request.
+            The endpoint rejects the request.
         WorkError
-            It cannot be reached, or fails, or its answer is none.
+            The endpoint cannot be reached or fails, or its answer is not a chat completion.
         """
         prompt = sum(estimated_tokens(message["content"]) for message in messages)
         attempt = 0
@@ -114,63 +192,66 @@ class Client:
     def _body(self, messages: Sequence[Message], prompt: int, fields: dict[str, Any]) -> bytes:
         endpoint = self.endpoint
         reached = self.spent.used_up(endpoint.limits)
-        most = self.spent.answer_tokens(endpoint.limits, prompt, endpoint.answer)
-        if reached is None and most < LEAST_ANSWER:
+        maximum = self.spent.answer_tokens(endpoint.limits, prompt, endpoint.answer)
+        if reached is None and maximum < MIN_ANSWER_TOKENS:
             reached = "what is left of its limits is too little for another question"
         if reached is not None:
             raise LimitError(reached)
-        content = {"model": endpoint.model, "messages": list(messages), "max_tokens": most}
+        content = {"model": endpoint.model, "messages": list(messages), "max_tokens": maximum}
         content |= {"temperature": endpoint.temperature} | fields | dict(endpoint.fields)
         return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
 
-    def _asked(self, body: bytes, prompt: int) -> Reply | Broken:
-        """One request, counted; what may have been worked on without an answer counts as read."""
+    def _asked(self, body: bytes, prompt: int) -> HttpReply | Broken:
+        """Send one request and count it; a request that may have been processed without an answer counts as read."""
         headers = {"Content-Type": "application/json", **self._key.headers}
-        request = Request("POST", f"{self._url}/chat/completions", headers, body)
+        request = HttpRequest("POST", f"{self._url}/chat/completions", headers, body)
         start = time.monotonic()
         reply = self._received(request, self._left)
         lost = isinstance(reply, Broken) and reply.sent
-        self.spent = self.spent.plus(
-            requests=1, seconds=time.monotonic() - start, failed=int(not _fine(reply)),
-            input_tokens=prompt if lost else 0, estimated_requests=int(lost),
-        )  # fmt: skip
+        self.spent = self.spent.add(
+            requests=1,
+            seconds=time.monotonic() - start,
+            failed=int(not _is_success(reply)),
+            input_tokens=prompt if lost else 0,
+            estimated_requests=int(lost),
+        )
         return reply
 
-    def _received(self, request: Request, seconds: float) -> Reply | Broken:
-        """What comes back, without the key, which a server may repeat."""
+    def _received(self, request: HttpRequest, seconds: float) -> HttpReply | Broken:
+        """Return the reply with the key removed, since a server may repeat it."""
         reply = exchange(request, self.endpoint.patience, seconds)
         if isinstance(reply, Broken):
             return reply
         headers = {name: self._key.cleaned(value) for name, value in reply.headers.items()}
-        return Reply(reply.status, headers, self._key.cleaned(reply.text))
+        return HttpReply(reply.status, headers, self._key.cleaned(reply.text))
 
     @property
     def _left(self) -> float:
         return max(self.endpoint.limits.seconds - self.spent.seconds, 0.0)
 
-    def _pause(self, reply: Reply | Broken, attempt: int) -> float | None:
-        """Seconds until the next attempt; None if there must be none."""
+    def _pause(self, reply: HttpReply | Broken, attempt: int) -> float | None:
+        """Return the seconds until the next attempt; None for no further attempt."""
         patience = self.endpoint.patience
-        usual = patience.pause * 2**attempt
+        delay = patience.pause * 2**attempt
         if attempt + 1 >= patience.attempts:
             return None
         if isinstance(reply, Broken):
-            return usual if reply.again else None
-        if reply.status not in _BUSY and reply.status < 500:
+            return delay if reply.retry else None
+        if reply.status not in _RETRY_STATUSES and reply.status < 500:
             return None
         asked = pause_of(reply)
-        return usual if asked is None else asked
+        return delay if asked is None else asked
 
     def _wait(self, seconds: float) -> None:
-        """Wait; not at all if that takes longer than there is left."""
+        """Wait; LimitError if the remaining time is shorter."""
         if seconds >= self._left:
             raise LimitError(
                 f"it has to be waited for {seconds:,.6g} s, which is more than its limit of seconds leaves"
             )
         time.sleep(seconds)
-        self.spent = self.spent.plus(seconds=seconds)
+        self.spent = self.spent.add(seconds=seconds)
 
-    def _read(self, reply: Reply | Broken, prompt: int) -> Completion:
+    def _read(self, reply: HttpReply | Broken, prompt: int) -> ChatCompletion:
         if isinstance(reply, Broken):
             raise WorkError(f"the endpoint {self._url} does not answer: {reply.reason}")
         content = content_of(reply)
@@ -178,20 +259,24 @@ class Client:
             self._refuse(reply, content)
         found = completion_of(content)
         if found is None:
-            self.spent = self.spent.plus(failed=1, input_tokens=prompt, estimated_requests=1)
+            self.spent = self.spent.add(failed=1, input_tokens=prompt, estimated_requests=1)
             raise WorkError(f"{self._url}/chat/completions answers with something that is no chat completion")
         known = found.input_tokens is not None and found.output_tokens is not None
-        self.spent = self.spent.plus(
+        self.spent = self.spent.add(
             input_tokens=prompt if found.input_tokens is None else found.input_tokens,
-            output_tokens=estimated_tokens(found.text) if found.output_tokens is None else found.output_tokens,
+            output_tokens=estimated_tokens(found.text)
+            if found.output_tokens is None
+            else found.output_tokens,
             estimated_requests=int(not known),
-        )  # fmt: skip
-        return Completion(self._key.cleaned(found.text), found.cut, found.input_tokens, found.output_tokens)
+        )
+        return ChatCompletion(
+            self._key.cleaned(found.text), found.cut, found.input_tokens, found.output_tokens
+        )
 
-    def _refuse(self, reply: Reply, content: Any) -> NoReturn:
-        """Say what an answer other than 200 means, and what would be right."""
-        said = line_of(self._key.cleaned(complaint_of(content)))
-        because = f": {said}" if said else ""
+    def _refuse(self, reply: HttpReply, content: Any) -> NoReturn:
+        """Raise an error that explains a status other than 200."""
+        message = line_of(self._key.cleaned(complaint_of(content)))
+        because = f": {message}" if message else ""
         url, status, variable = self._url, reply.status, self._key.variable
         if status in (401, 403):
             what = f"must hold a key that {url} takes" if self._key else f"must hold the key that {url} wants"
@@ -206,10 +291,10 @@ class Client:
             raise InputError(
                 f"{url} redirects to {target}, and a key is not sent there: give the last URL itself"
             )
-        if 400 <= status < 500 and status not in _BUSY:
+        if 400 <= status < 500 and status not in _RETRY_STATUSES:
             raise InputError(f"{url} does not take the request ({status}{because})")
         raise WorkError(f"{url} does not answer: status {status}{because}")
 
 
-def _fine(reply: Reply | Broken) -> bool:
-    return isinstance(reply, Reply) and reply.status == 200
+def _is_success(reply: HttpReply | Broken) -> bool:
+    return isinstance(reply, HttpReply) and reply.status == 200

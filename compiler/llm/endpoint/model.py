@@ -1,33 +1,76 @@
-"""The language model behind an endpoint, as a generator."""
+"""Candidate generator that asks a language model behind an endpoint, and its chat history."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.llm.author import Author
-from compiler.llm.endpoint.answers import read_answer
-from compiler.llm.endpoint.chat import Chat
-from compiler.llm.endpoint.client import Client, LimitError
-from compiler.llm.endpoint.examples import Example, chosen
-from compiler.llm.endpoint.feedback import verdict
-from compiler.llm.endpoint.grammar import request_fields
-from compiler.llm.endpoint.prompt import Prompt, prompt_for
-from compiler.llm.endpoint.protocol import Completion
+from compiler.llm.endpoint.answers import read_answer, request_fields
+from compiler.llm.endpoint.client import EndpointClient, LimitError, Message, estimated_tokens
+from compiler.llm.endpoint.http import ChatCompletion
+from compiler.llm.endpoint.prompt import MeasuredExample, Prompt, best_and_worst, prompt_for, verdict
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.measure.measurement import Rejected, Result
-from compiler.specialize.task import Candidate, Task
+from compiler.llm.generate.author import LanguageModelGenerator
+from compiler.profile.measurement import Rejected, Result
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import MlaError
 
-#: Questions in a row that the endpoint may fail to answer.
-_FAILURES = 3
-_UNTOLD = "it is being measured"
-_CUT = "the answer was too long and is cut off: write less"
-_AGAIN = "Propose something else of less cost."
+#: Tokens that a server may add per message.
+_TOKENS_PER_MESSAGE = 8
+
+
+class Chat:
+    """Chat history.
+
+    Parameters
+    ----------
+    initial : list of Message
+        Initial messages, which are never dropped.
+    max_tokens : int
+        Maximum number of tokens of all messages.
+    """
+
+    def __init__(self, initial: list[Message], max_tokens: int):
+        self.initial, self.max_tokens = initial, max_tokens
+        self._turns: list[list[Message]] = []
+
+    @property
+    def messages(self) -> list[Message]:
+        """Return the messages that fit: the initial ones and the latest turns."""
+        max_tokens = self.max_tokens - _size(self.initial)
+        recent: list[Message] = []
+        for turn in reversed(self._turns):
+            max_tokens -= _size(turn)
+            if max_tokens < 0:
+                break
+            recent = turn + recent
+        return self.initial + recent
+
+    def add(self, answer: str, reply: str) -> None:
+        """Add a turn: the answer of the model and the reply to it; long texts are truncated."""
+        limit = max(self.max_tokens - _size(self.initial), 0)
+        shortened = answer[: max(limit - estimated_tokens(reply), 0)]
+        self._turns.append(
+            [
+                {"role": "assistant", "content": shortened or "..."},
+                {"role": "user", "content": reply[:limit]},
+            ]
+        )
+
+
+def _size(messages: list[Message]) -> int:
+    return sum(estimated_tokens(message["content"]) + _TOKENS_PER_MESSAGE for message in messages)
+
+
+#: Maximum number of consecutive failed requests.
+_MAX_FAILURES = 3
+_PENDING_TEXT = "it is being measured"
+_TRUNCATED_TEXT = "the answer was too long and is cut off: write less"
+_NEXT_TEXT = "Propose something else of less cost."
 
 
 @dataclass
-class Tally:
-    """What came of all answers: candidates proposed, refused for a reason, and better than what there was."""
+class EndpointTally:
+    """Counts of answers: candidates proposed, rejected, and improvements."""
 
     answers: int = 0
     candidates: int = 0
@@ -35,72 +78,74 @@ class Tally:
     better: int = 0
 
 
-class EndpointModel(Author):
-    """Asks a model for candidates, and tells it what came of them, until a task is given up or a limit is reached.
+class EndpointModel(LanguageModelGenerator):
+    """Generator that prompts a model for candidates and replies with the results.
+
+    It continues until several answers in a row bring no gain, or a spending limit is reached.
 
     Parameters
     ----------
     endpoint : Endpoint
-        Where the model is.
+        Endpoint of the model.
     say : callable
-        Hears, once, why no more is asked.
+        Called once with the reason why no further requests are sent.
 
     Attributes
     ----------
     ended : str or None
-        Why nothing more is asked; None as long as there is.
+        Reason why no further requests are sent; None while requests continue.
 
     Raises
     ------
     InputError
-        The key cannot be one.
+        The API key is malformed.
     """
 
     endpoint: Endpoint
 
     def __init__(self, endpoint: Endpoint, say: Callable[[str], None] = lambda _text: None):
         super().__init__(endpoint)
-        self.tally = Tally()
+        self.tally = EndpointTally()
         self.ended: str | None = None
-        self._client, self._say = Client(endpoint), say
-        self._asked: dict[str, Task] = {}
+        self._client, self._say = EndpointClient(endpoint), say
+        self._pending: dict[str, GeneratorTask] = {}
         self._verdicts: dict[str, str] = {}
-        self._examples: dict[tuple[str, ...], list[Example]] = {}
+        self._examples: dict[tuple[str, ...], list[MeasuredExample]] = {}
         self._failures = 0
         self._error: str | None = None
 
     def check(self) -> None:
-        """See whether the endpoint is there and has the model; errors as in `Client.check`."""
+        """Check that the endpoint exists and has the model; errors as in `EndpointClient.check`."""
         self._client.check()
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
-        """What the model proposes, in its order; it is asked again until several answers in a row did not help."""
-        room = self.endpoint.context - self.endpoint.answer
-        prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), room)
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
+        """Yield candidates of the model, with further requests until several answers in a row bring no gain."""
+        max_tokens = self.endpoint.context - self.endpoint.answer
+        prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), max_tokens)
         if prompt is None:
             return
-        chat = Chat(prompt.messages, room)
+        chat = Chat(prompt.messages, max_tokens)
         for _ in range(self.endpoint.retries):
             completion = self._answer(chat, prompt, task.seed)
             if completion is None:
                 return
             answer = read_answer(task, prompt.answers, completion.text, self.name)
             if completion.cut:
-                answer.complaints.append(_CUT)
+                answer.complaints.append(_TRUNCATED_TEXT)
             self.tally.refused += len(answer.complaints)
             for candidate in answer.candidates:
                 self.tally.candidates += 1
-                self._asked[candidate.schedule.to_json()] = task
+                self._pending[candidate.schedule.to_json()] = task
                 yield candidate
             chat.add(
                 completion.text,
-                "\n".join([*map(self._verdict, answer.candidates), *answer.complaints, _AGAIN]),
+                "\n".join([*map(self._verdict, answer.candidates), *answer.complaints, _NEXT_TEXT]),
             )
 
-    def tell(self, candidate: Candidate, result: Result) -> None:
-        """Kept for the next question; what was measured is an example from now on."""
+    def observe(self, candidate: Candidate, result: Result) -> None:
+        """Store the result for the next message; measured schedules become examples."""
         text = candidate.schedule.to_json()
-        task = self._asked.pop(text, None)
+        task = self._pending.pop(text, None)
         if task is None:
             return
         self._verdicts[text] = verdict(task, candidate, result)
@@ -109,15 +154,15 @@ class EndpointModel(Author):
             return
         cost = task.goal.cost(result)
         self.tally.better += cost < task.goal.cost(task.measured)
-        examples = [*self._examples.get(task.layers, []), Example(candidate.schedule, cost)]
-        self._examples[task.layers] = chosen(examples)
+        examples = [*self._examples.get(task.layers, []), MeasuredExample(candidate.schedule, cost)]
+        self._examples[task.layers] = best_and_worst(examples)
 
     def _verdict(self, candidate: Candidate) -> str:
-        """What came of a candidate, in words, as far as that is known."""
-        return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.why}: {_UNTOLD}")
+        """Describe the result of a candidate as text, as far as it is known."""
+        return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.description}: {_PENDING_TEXT}")
 
     def document(self) -> dict[str, Any]:
-        """What was asked, what came of it and what that cost, for JSON."""
+        """Return usage, results and cost as a JSON object."""
         return {
             "url": self.endpoint.url,
             "model": self.endpoint.model,
@@ -127,8 +172,8 @@ class EndpointModel(Author):
             "last_error": self._error,
         }
 
-    def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> Completion | None:
-        """The model's next message; None: it gives none, about this task or any."""
+    def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> ChatCompletion | None:
+        """Return the next message of the model; None if there is none for this task or at all."""
         fields = {"seed": seed} | request_fields(self.endpoint.grammar, prompt.answers)
         try:
             completion = self._client.chat(chat.messages, **fields)
@@ -137,7 +182,7 @@ class EndpointModel(Author):
             return None
         except MlaError as error:
             self._failures, self._error = self._failures + 1, str(error)
-            if self._failures >= _FAILURES:
+            if self._failures >= _MAX_FAILURES:
                 self._end(str(error))
             return None
         self._failures = 0
@@ -146,4 +191,4 @@ class EndpointModel(Author):
 
     def _end(self, reason: str) -> None:
         self.ended = reason
-        self._say(f"the language model is asked no more: {reason}")
+        self._say(f"the language model is no longer queried: {reason}")

@@ -1,26 +1,75 @@
-"""Which language model is asked, where, and what that may cost."""
+"""Endpoint settings: URL, model, API key, prices, limits."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from hw.errors import InputError, shown
 
-#: Environment variable that holds the key, if no other is named.
+#: Replacement of the key in messages of the endpoint.
+_KEY_PLACEHOLDER = "[key]"
+
+
+class ApiKey:
+    """API key of the user; may be empty.
+
+    Parameters
+    ----------
+    variable : str
+        Name of the environment variable that holds the key.
+
+    Raises
+    ------
+    InputError
+        The value cannot be a key, or a variable given by the user is not set. The message shows neither name nor value,
+        since the user may have given the key in place of the name.
+    """
+
+    __slots__ = ("_text", "variable")
+
+    def __init__(self, variable: str):
+        if variable != KEY_VARIABLE and variable not in os.environ:
+            raise InputError("the environment variable that is to hold the endpoint's key is not set")
+        self.variable = variable
+        self._text = os.environ.get(variable, "").strip()
+        if not (self._text.isascii() and self._text.isprintable()) or " " in self._text:
+            raise InputError(f"{variable} must hold a key of printable ASCII characters without blanks")
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __repr__(self) -> str:
+        return f"Key({self.variable!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a key stays in its process")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the request headers with the key."""
+        return {"Authorization": f"Bearer {self._text}"} if self._text else {}
+
+    def cleaned(self, text: str) -> str:
+        """Remove the key from a text, since servers may repeat it in messages."""
+        return text.replace(self._text, _KEY_PLACEHOLDER) if self._text else text
+
+
+#: Default environment variable of the API key.
 KEY_VARIABLE = "MLA_ENDPOINT_KEY"
-#: Fields of a request by which servers take a grammar of answers.
+#: Request fields by which servers accept an answer grammar.
 GRAMMARS = ("response_format", "grammar", "structured_outputs", "guided_grammar")
-#: Fields of a request that are not for the user to give.
-_OWN = ("model", "messages", "stream", "n")
-_MOST_CHARACTERS = 2000
+#: Request fields that users cannot set.
+_RESERVED_FIELDS = ("model", "messages", "stream", "n")
+_MAX_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What a million tokens of input, and of output, cost; in any currency."""
+    """Prices of a million input and output tokens, in any currency."""
 
     input: float
     output: float
@@ -32,26 +81,26 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What may be spent in a search.
+class SpendingLimits:
+    """Spending limits of a search.
 
     Parameters
     ----------
     seconds : float
-        Waiting for the endpoint.
+        Total time of waiting for the endpoint.
     requests : int
-        Sent, those that are sent again included.
+        Requests sent, including retries.
     tokens : int
-        Of input and output.
+        Input and output tokens.
     cost : float or None
-        In the currency of the prices, without which there is no such limit.
+        Maximum cost in the currency of the prices; None for no limit.
     prices : Prices or None
-        What tokens cost.
+        Prices of tokens; required for a cost limit.
 
     Raises
     ------
     InputError
-        A limit is none, or cost is limited without prices.
+        A limit is invalid, or cost is limited without prices.
     """
 
     seconds: float = 600.0
@@ -71,18 +120,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited for what.
+    """Timeouts and retries.
 
     Parameters
     ----------
     connect, read : float
-        Seconds for a connection, and without a byte.
+        Timeouts in seconds for connecting and between bytes.
     check : float
-        Seconds for the whole question whether anybody is there.
+        Timeout in seconds for checking the endpoint.
     attempts : int
-        Requests at most until one is answered.
+        Maximum attempts per request.
     pause : float
-        Seconds before the second one; twice as long before each further one.
+        Seconds before the second attempt; doubled before each further one.
     """
 
     connect: float = 10.0
@@ -94,43 +143,43 @@ class Patience:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A language model at a URL.
+    """Language model at a URL.
 
     Parameters
     ----------
     url : str
-        What `/chat/completions` comes behind, such as http://localhost:8080/v1.
+        Base URL to which `/chat/completions` is appended, such as http://localhost:8080/v1.
     model : str
-        Its name there.
-    limits : Limits
-        What may be spent.
+        Name of the model on the server.
+    limits : SpendingLimits
+        Spending limits of a search.
     key : str
-        Name of the environment variable that holds the key, if the endpoint wants one. Never the key itself: this
-        object goes to other processes and into messages.
+        Name of the environment variable that holds the API key, never the key itself: this
+        object is sent to other processes and appears in messages.
     context : int
-        Tokens of a prompt and its answer together.
+        Context length: prompt and answer tokens.
     answer : int
-        Tokens of an answer at most.
+        Maximum tokens per answer.
     temperature : float
-        As the endpoint takes it.
+        Sampling temperature, sent to the endpoint.
     grammar : str or None
-        One of `GRAMMARS`: how the endpoint takes a grammar of answers; None: it is in the prompt alone.
+        One of `GRAMMARS`: request field for the answer grammar; None describes it in the prompt only.
     fields : mapping
-        More fields of a request, or other values of them; None leaves one out.
+        Additional or overridden request fields; None removes a field.
     retries : int
-        Answers without any gain in a row until a task is given up.
+        Consecutive answers without improvement after which a task is given up.
     patience : Patience
-        How long is waited.
+        Timeouts and retries.
 
     Raises
     ------
     InputError
-        Something of it is wrong.
+        A setting is invalid.
     """
 
     url: str
     model: str
-    limits: Limits = Limits()
+    limits: SpendingLimits = SpendingLimits()
     key: str = KEY_VARIABLE
     context: int = 32768
     answer: int = 4096
@@ -142,7 +191,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         check_url(self.url)
-        if not (self.model and self.model.isprintable() and len(self.model) <= _MOST_CHARACTERS):
+        if not (self.model and self.model.isprintable() and len(self.model) <= _MAX_CHARACTERS):
             raise InputError(f"the endpoint's model must have a name, not {shown(self.model)}")
         if not 0 < self.answer <= self.context // 2:
             raise InputError(
@@ -150,18 +199,18 @@ class Endpoint:
             )
         if self.grammar is not None and self.grammar not in GRAMMARS:
             raise InputError(f"a grammar goes by one of {', '.join(GRAMMARS)}, not {shown(self.grammar)}")
-        for name in _OWN:
+        for name in _RESERVED_FIELDS:
             if name in self.fields:
                 raise InputError(f"{name!r} must not be among the fields given for requests")
 
 
 def check_url(url: str) -> None:
-    """Refuse what is no URL of an endpoint, or has a secret in it; a message never shows that.
+    """Check the URL of an endpoint; it must not contain a secret, and messages never show one.
 
     Raises
     ------
     InputError
-        As said.
+        The URL is invalid.
     """
     example = "must be such as http://localhost:8080/v1"
     if "@" in url:
@@ -170,20 +219,20 @@ def check_url(url: str) -> None:
         raise InputError(f"the endpoint's URL must have nothing behind its path: it {example}")
     try:
         parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        fine = False
-    if not fine or len(url) > _MOST_CHARACTERS or not (url.isascii() and url.isprintable()) or " " in url:
+        valid = False
+    if not valid or len(url) > _MAX_CHARACTERS or not (url.isascii() and url.isprintable()) or " " in url:
         raise InputError(f"the endpoint's URL {example}, not {shown(url)}")
 
 
 def fields_of(text: str) -> dict[str, Any]:
-    """More fields of a request, from JSON.
+    """Parse additional request fields from JSON.
 
     Raises
     ------
     InputError
-        It is no JSON object.
+        The text is not a JSON object.
     """
     try:
         data = json.loads(text)

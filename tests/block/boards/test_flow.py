@@ -10,12 +10,12 @@ from amaranth.hdl import Module, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.boards import tools
+from hw.boards import toolchain as tools
 from hw.boards.board import BOARDS, Pll
 from hw.boards.flow import build_component
-from hw.boards.tools import YOSYS, Job, Tool, run_all
+from hw.boards.toolchain import YOSYS, Job, Tool, run_all
 from hw.errors import InputError, WorkError
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
 
 BOARD = BOARDS["ulx3s-85f"]
 
@@ -43,10 +43,10 @@ class Accumulator(wiring.Component):
 
 
 def test_from_component_to_bitstream(tmp_path, monkeypatch):
-    monkeypatch.setattr(tools, "_SAY_SECONDS", 0.0)
+    monkeypatch.setattr(tools, "_PROGRESS_SECONDS", 0.0)
     folder = tmp_path / "out"
     said: list[str] = []
-    report = build_component(BOARD, Accumulator, seeds=2, folder=folder, say=said.append)
+    report = build_component(BOARD, Accumulator, seeds=2, folder=folder, progress=said.append)
     assert said[0] == "synthesis: started"
     assert any(line.startswith("routing 1: 0.") and line.count(":") >= 2 for line in said), said
     assert sum("done after" in line for line in said) == 6, said

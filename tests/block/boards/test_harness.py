@@ -5,9 +5,10 @@ import random
 from amaranth.hdl import Module
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hw.boards.harness import ScanHarness
+from tests.support.testbench import simulate
 
 PAYLOAD = data.StructLayout({"low": 5, "high": 3})
 
@@ -54,7 +55,4 @@ def test_scan_in_run_scan_out():
             value = sum(bit << i for i, bit in enumerate(reversed(seen)))
             assert value == carry | (low + high + (valid & carry)) << 1
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(bench)
-    sim.run()
+    simulate(dut, bench)

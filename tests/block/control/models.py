@@ -5,7 +5,7 @@ from collections import deque
 
 from amaranth.sim import SimulatorContext
 
-from hw.sequencer.control import Control
+from hw.control.control import Control
 
 #: Delay of a command that never starts.
 NEVER = 0xFFFF
@@ -32,7 +32,6 @@ class ReadChannel:
         self.memory, self.ar, self.r = memory, ar, r
         self.queue: deque[tuple[int, int, int]] = deque()  # due, address, last
         self.requests: list[tuple[int, int, int]] = []
-        self.held: tuple[int, int] | None = None
 
     def signals(self):
         """What `step` looks at."""
@@ -42,8 +41,6 @@ class ReadChannel:
         """One cycle."""
         valid, address, length, taken, sent, ready = values
         size = self.memory.beat
-        assert self.held is None or (valid and self.held == (address, length)), "request changed"
-        self.held = (address, length) if valid and not taken else None
         if valid and taken:
             assert address % size == 0
             assert address // 4096 == (address + (length + 1) * size - 1) // 4096, "burst crosses 4 KiB"

@@ -2,14 +2,14 @@
 
 import pytest
 
+from hw.bus.register_map import CONFIG_FIELDS, ID, REGISTERS
 from hw.isa.enums import Compare
-from hw.regs import CONFIG_FIELDS, ID, REGISTERS
-from tests.block.control.bench import Bench, delay, halt, issue, operand, small
+from tests.block.control.testbench import ControlTestbench, delay, halt, issue, operand, small
 
 
 @pytest.mark.parametrize("changes", ({}, {"n": 8, "fuse_rate": 8, "serial_commands": 1, "pipelined": 1}))
 def test_registers(changes: dict[str, int]):
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         assert await bench.read("ID") == ID
         assert await bench.read("ISA_VERSION") == 1
         for name in CONFIG_FIELDS:
@@ -38,11 +38,11 @@ def test_registers(changes: dict[str, int]):
         assert 0 < low < await bench.read("CYCLE_LO")
         assert await bench.read("CYCLE_HI") == 0
 
-    Bench(small(**changes)).run(host)
+    ControlTestbench(small(**changes)).run(host)
 
 
 def test_counter_window():
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         ctx, dut = bench.ctx, bench.dut
         await bench.cycles(1)
         ctx.set(dut.counter_done, 0)
@@ -67,14 +67,14 @@ def test_counter_window():
         assert await bench.read("COUNTER_HI") == 0x12345678
         assert ctx.get(dut.counter_read) == 0
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 @pytest.mark.parametrize("n", [4, 8, 16, 32])
 def test_macro_instructions(n: int):
     """Operands, tags, interrupts, records and the ring's wrap, at every bus width."""
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await bench.begin()
         await bench.program(1, [operand(0), operand(2), issue(0, 30), issue(3, 5), halt()])
         await bench.program(2, [operand(47), delay(3), halt()])
@@ -137,13 +137,13 @@ def test_macro_instructions(n: int):
         assert bench.events["dispatch_first"] == 24
         assert bench.events["dispatch_other"] == 0
 
-    Bench(small(n)).run(host)
+    ControlTestbench(small(n)).run(host)
 
 
 def test_latency():
     """Doorbell to request, arrival to start, end to next start, last retirement to record."""
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await bench.begin()
         await bench.program(0, [issue(1, 40), delay(60), halt()])
         await bench.bind(0, 0)
@@ -164,7 +164,7 @@ def test_latency():
             assert time - run["end"] <= 5
         assert ctx.get(dut.status) == 1
 
-    Bench(latency=40).run(host)
+    ControlTestbench(latency=40).run(host)
 
 
 def test_guards():
@@ -200,7 +200,7 @@ def test_guards():
         (Compare.ALWAYS, 3, 0, 1, True),
     ]
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await bench.begin()
         await bench.program(4, [halt(), halt()])
         await bench.program(5, [halt()])
@@ -229,7 +229,7 @@ def test_guards():
             assert (record["program"], record["candidate"]) == ((4, position) if holds else (5, 3)), cases[i]
         assert bench.events["dispatch_first"] + bench.events["dispatch_other"] == len(cases)
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 def test_flow_of_many():
@@ -237,7 +237,7 @@ def test_flow_of_many():
     flight.
     """
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await bench.begin()
         await bench.program(0, [issue(0, 300), issue(1, 3), halt()])
         await bench.program(1, [issue(1, 1), issue(2, 2), issue(1, 1), halt()])
@@ -257,4 +257,4 @@ def test_flow_of_many():
         for i in range(1, 8):  # each keeps the cycle of its own last command
             assert records[i]["end"] - records[i]["begin"] < 40
 
-    Bench().run(host)
+    ControlTestbench().run(host)

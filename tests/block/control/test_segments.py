@@ -6,26 +6,26 @@ import struct
 import pytest
 
 from hw.isa.enums import Trap
-from tests.block.control.bench import IMAGES, Bench, crc, delay, halt, small
+from tests.block.control.testbench import IMAGES, ControlTestbench, crc, delay, halt, small
 
 FREE, OPEN, CHECKING, VALID, FAILED = range(5)
 IN_USE, RANGE, NOT_OPEN, CRC, BUS, OVERLAP = range(1, 7)
 PINNED, USED = 8, 16
 
 
-async def command(bench: Bench, segment: int, number: int) -> int:
+async def command(bench: ControlTestbench, segment: int, number: int) -> int:
     await bench.write("SEG_SELECT", segment)
     await bench.write("SEG_COMMAND", number)
     return await bench.read("LOADER_ERROR")
 
 
-async def state(bench: Bench, segment: int) -> int:
+async def state(bench: ControlTestbench, segment: int) -> int:
     await bench.write("SEG_SELECT", segment)
     return await bench.read("SEG_STATUS")
 
 
 async def load(
-    bench: Bench,
+    bench: ControlTestbench,
     segment: int,
     words: list[int],
     *,
@@ -46,8 +46,8 @@ async def load(
     return await bench.read("LOADER_ERROR")
 
 
-def test_refusals():
-    async def host(bench: Bench) -> None:
+def test_segment_commands_refuse_bad_ranges_and_states():
+    async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(10)]
         assert await bench.open(8, 10, 0) == RANGE
         assert await bench.open(0xFFFFFFFF, 10, 0) == RANGE
@@ -70,11 +70,11 @@ def test_refusals():
         assert await state(bench, 2) == FREE
         assert await command(bench, 2, 2) == NOT_OPEN
         assert await command(bench, 1, 4) == NOT_OPEN
-        await bench.put(246, words)
+        await bench.put_words(246, words)
         assert await bench.read("WIS_ADDRESS") == 256
         await bench.write("WIS_DATA_HI", 0)
         assert await bench.read("LOADER_ERROR") == RANGE
-        await bench.put(3, [0])
+        await bench.put_words(3, [0])
         assert await bench.read("LOADER_ERROR") == NOT_OPEN
         assert await bench.check(1, crc(words) ^ 1) == FAILED
         assert await bench.read("LOADER_ERROR") == CRC
@@ -82,7 +82,7 @@ def test_refusals():
         assert await bench.check(1, crc(words)) == VALID
         assert await bench.read("LOADER_ERROR") == 0
         assert await command(bench, 1, 2) == NOT_OPEN
-        await bench.put(250, [5])
+        await bench.put_words(250, [5])
         assert await state(bench, 1) == OPEN
         assert await bench.check(1, crc(words)) == FAILED
         words[4] = 5
@@ -106,7 +106,7 @@ def test_refusals():
         assert bench.events["wis_loads"] == 2
         assert bench.events["traps"] == 1
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 @pytest.mark.parametrize("serial", [0, 1])
@@ -116,7 +116,7 @@ def test_loader(n: int, serial: int):
     print(f"seed {seed}")
     rng = random.Random(seed)
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         base = 0
         for segment, length in enumerate((1, 2, 33, 100)):
             words = [rng.getrandbits(64) for _ in range(length)]
@@ -155,10 +155,10 @@ def test_loader(n: int, serial: int):
         await bench.until("STATUS", lambda status: not status & 8)
         assert await state(bench, 5) == VALID
 
-    Bench(small(n, serial_commands=serial), latency=25).run(host)
+    ControlTestbench(small(n, serial_commands=serial), latency=25).run(host)
 
 
-async def fetched(bench: Bench, address: int) -> int:
+async def fetched(bench: ControlTestbench, address: int) -> int:
     """A word as the core would fetch it."""
     ctx, dut = bench.ctx, bench.dut
     ctx.set(dut.fetch_addr, address)
@@ -172,12 +172,12 @@ async def fetched(bench: Bench, address: int) -> int:
 def test_busy_loader():
     """What may and may not happen to a segment while it is loaded or checked."""
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(120)]
         await bench.begin()
         assert await bench.open(1, 120, 0) == 0
         assert await bench.open(2, 20, 130) == 0
-        await bench.put(130, words[:20])
+        await bench.put_words(130, words[:20])
         assert await load(bench, 1, words) == 0
         assert await command(bench, 1, 1) == IN_USE
         assert await command(bench, 1, 3) == IN_USE
@@ -185,12 +185,12 @@ def test_busy_loader():
         assert await load(bench, 2, words[:20], source=IMAGES + 0x1000) == IN_USE
         assert await bench.read("TRAP_COUNT") == 0
         assert await state(bench, 1) == OPEN
-        await bench.put(140, [7])
+        await bench.put_words(140, [7])
         await bench.until("SEG_STATUS", lambda status: status == CHECKING)
         await bench.write("IRQ_STATUS", 15)
-        await bench.put(131, [8])  # another segment's words do not disturb the check
+        await bench.put_words(131, [8])  # another segment's words do not disturb the check
         assert await bench.read("SEG_STATUS") == CHECKING
-        await bench.put(119, [words[119]])
+        await bench.put_words(119, [words[119]])
         assert await bench.read("SEG_STATUS") == OPEN
         assert await bench.read("STATUS") & 8 == 0
         assert await bench.read("IRQ_STATUS") == 4
@@ -198,7 +198,7 @@ def test_busy_loader():
         words[1], words[10] = 8, 7
         assert await bench.check(2, crc(words[:20])) == VALID
 
-    Bench(latency=60).run(host)
+    ControlTestbench(latency=60).run(host)
 
 
 def test_write_meets_the_end_of_a_check():
@@ -206,10 +206,10 @@ def test_write_meets_the_end_of_a_check():
     reopens it.
     """
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(12)]
         assert await bench.open(3, 12, 40) == 0
-        await bench.put(40, words)
+        await bench.put_words(40, words)
         for wait in range(26):
             await bench.write("SEG_CRC", crc(words))
             await bench.write("WIS_ADDRESS", 51)
@@ -224,13 +224,13 @@ def test_write_meets_the_end_of_a_check():
             words[11] = wait << 32 | words[11] & 0xFFFFFFFF
         assert await bench.check(3, crc(words)) == VALID
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 def test_in_use():
     """Writes into the running program are refused and do not disturb it."""
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await bench.begin()
         body = [delay(400), halt()]
         await bench.program(1, body)
@@ -250,7 +250,7 @@ def test_in_use():
             else:
                 assert await command(bench, *attempt) == IN_USE
             assert (await bench.trap_record())["address"] == address
-        await bench.put(1, [0])
+        await bench.put_words(1, [0])
         assert await bench.read("LOADER_ERROR") == IN_USE
         record = await bench.trap_record()
         assert record == {
@@ -265,7 +265,7 @@ def test_in_use():
         assert await bench.read("IRQ_STATUS") == 2 | 8
         assert bench.ctx.get(bench.dut.irq) == 1
         assert await bench.read("STATUS") & 6 == 4  # running, not trapped
-        await bench.put(2, [halt()])  # other segments may change
+        await bench.put_words(2, [halt()])  # other segments may change
         assert await state(bench, 2) == OPEN
         assert await bench.check(2, crc([halt()])) == VALID
         await bench.until("RING_TAIL", lambda tail: tail == 2)
@@ -273,7 +273,7 @@ def test_in_use():
         assert bench.core.log[0]["words"] == body
         assert await command(bench, 1, 3) == 0
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 def test_rebinding_under_load():
@@ -284,7 +284,7 @@ def test_rebinding_under_load():
     print(f"seed {seed}")
     rng = random.Random(seed)
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await bench.begin()
         await bench.write("IRQ_ENABLE", 0)
         lengths = 5
@@ -297,7 +297,7 @@ def test_rebinding_under_load():
             base = segment * lengths
             assert await bench.open(segment, lengths, base) == 0
             if version % 2:
-                await bench.put(base, words)
+                await bench.put_words(base, words)
                 assert await bench.check(segment, crc(words)) & 7 == VALID
             else:
                 assert await load(bench, segment, words) == 0
@@ -340,4 +340,4 @@ def test_rebinding_under_load():
         assert bench.events["wis_loads"] == 101
         assert await bench.read("TRAP_COUNT") == 0
 
-    Bench().run(host)
+    ControlTestbench().run(host)

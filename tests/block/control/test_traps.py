@@ -5,18 +5,18 @@ import random
 import pytest
 
 from hw.isa.enums import Trap
-from tests.block.control.bench import Bench, block, delay, halt, issue, small, spin, trap
 from tests.block.control.models import NEVER
+from tests.block.control.testbench import ControlTestbench, block, delay, halt, issue, small, spin, trap
 
 
-async def trapped(bench: Bench) -> dict[str, int]:
+async def trapped(bench: ControlTestbench) -> dict[str, int]:
     """Wait for a trap; returns its record."""
     await bench.until("STATUS", lambda status: status & 2)
     assert await bench.read("IRQ_STATUS") & 2
     return await bench.trap_record()
 
 
-async def go_on(bench: Bench, opcode: int = 0) -> None:
+async def go_on(bench: ControlTestbench, opcode: int = 0) -> None:
     """After RESUME the machine takes the next macro-instruction."""
     tail = await bench.read("RING_TAIL")
     assert tail == bench.enqueued
@@ -30,7 +30,7 @@ async def go_on(bench: Bench, opcode: int = 0) -> None:
     assert await bench.read("STATUS") & 2 == 0
 
 
-async def machine(bench: Bench, **programs: list[int]) -> None:
+async def machine(bench: ControlTestbench, **programs: list[int]) -> None:
     """Opcode 0 and segment 0 halt; `pN` is bound to opcode N."""
     await bench.begin()
     for i, words in enumerate(([halt()], *programs.values())):
@@ -39,7 +39,7 @@ async def machine(bench: Bench, **programs: list[int]) -> None:
 
 
 def test_dispatch_traps():
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await machine(bench)
         good = bench.place(0)
         bad = bench.place(0, tag=33, magic=0x4C)
@@ -101,13 +101,13 @@ def test_dispatch_traps():
         assert bench.events["traps"] == 8
         assert bench.events["dispatch_first"] + bench.events["dispatch_other"] == 9
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 def test_core_trap_is_exact():
     """Earlier commands run to their end; who carries the cause."""
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await machine(
             bench,
             p1=[issue(0, 120), halt()],
@@ -143,11 +143,11 @@ def test_core_trap_is_exact():
         assert all(not queue for queue in bench.units.queues)
         await go_on(bench)
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 def test_deadlock():
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await machine(
             bench,
             p1=[issue(1, 50), delay(2), block()],
@@ -211,11 +211,11 @@ def test_deadlock():
         await bench.resume()
         await bench.until("RING_TAIL", lambda tail: tail == bench.enqueued)
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 def test_no_deadlock_while_disabled():
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await machine(bench, p1=[issue(0, NEVER), halt()])
         bench.place(1)
         await bench.ring()
@@ -228,11 +228,11 @@ def test_no_deadlock_while_disabled():
         await bench.write("CONTROL", 1)
         assert (await trapped(bench))["cause"] == Trap.DEADLOCK
 
-    Bench(latency=40).run(host)
+    ControlTestbench(latency=40).run(host)
 
 
 def test_watchdog():
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await machine(
             bench, p1=[issue(1, 2000), spin()], p2=[issue(0, 700), halt()], p3=[issue(0, 3000), trap(9)]
         )
@@ -285,12 +285,12 @@ def test_watchdog():
         await bench.until("RING_TAIL", lambda tail: tail == bench.enqueued)
         assert await bench.read("TRAP_COUNT") == 3
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 @pytest.mark.parametrize("name", ["load", "store"])
 def test_unit_bus_error(name: str):
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await machine(bench, p1=[issue(0, 500), issue(3, 500), delay(500), halt()], p2=[issue(1, 4), halt()])
         bench.units.holding = 40
         first = bench.place(2)
@@ -320,12 +320,12 @@ def test_unit_bus_error(name: str):
         await bench.until("RING_TAIL", lambda tail: tail == waiting + 1)
         assert bench.record(waiting)["trap"] == 0
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 @pytest.mark.parametrize("n", [4, 16, 32])
 def test_own_bus_errors(n: int):
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await machine(bench)
         number = bench.place(0, list(range(10)), tag=3)
         slot = bench.slot(number)
@@ -362,7 +362,7 @@ def test_own_bus_errors(n: int):
         bench.memory.bad_writes = set()
         await go_on(bench)
 
-    Bench(small(n)).run(host)
+    ControlTestbench(small(n)).run(host)
 
 
 def test_random_stream():
@@ -373,7 +373,7 @@ def test_random_stream():
     print(f"seed {seed}")
     rng = random.Random(seed)
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await machine(
             bench,
             p1=[issue(0, 20), issue(1, 35), halt()],
@@ -400,4 +400,4 @@ def test_random_stream():
         traps = sum(1 for run in bench.core.log if run["segment"] in (3, 4))
         assert await bench.read("TRAP_COUNT") >= traps
 
-    Bench().run(host)
+    ControlTestbench().run(host)

@@ -8,7 +8,8 @@ import pytest
 from hw.config import MlaConfig
 from hw.counters.collector import Collector
 from hw.isa.counters import COUNTERS, GROUPS
-from tests.block.counters.bench import config_of, read, simulate
+from tests.block.counters.testbench import config_of, read
+from tests.support.testbench import simulate
 
 
 @pytest.mark.parametrize("late", [0, 1])

@@ -6,15 +6,16 @@ from collections import Counter as Sum
 import pytest
 from amaranth.hdl import ResetInserter, Signal
 
+from hw.counters.collection_schedule import FLUSHED, longest_gap
 from hw.counters.collector import Collector
-from hw.counters.turns import FLUSHED, longest_gap
 from hw.isa.counters import COUNTERS, GROUPS, index_of
-from tests.block.counters.bench import config_of, read, simulate
+from tests.block.counters.testbench import config_of, read
+from tests.support.testbench import simulate
 
 TAGS = 4
 
 
-class _Bench:
+class _EventDriver:
     """Drives constant events, tracks their sums by tag, reads."""
 
     def __init__(self, ctx, dut: Collector):
@@ -75,7 +76,7 @@ def test_full_rate_with_tags_that_never_rest(late: int) -> None:
     rng, dut = random.Random(seed), Collector(config_of(late))
 
     async def bench(ctx) -> None:
-        run = _Bench(ctx, dut)
+        run = _EventDriver(ctx, dut)
         await run.until_ready()
         run.set_events(FULL)
         looked_at = ""
@@ -102,7 +103,7 @@ def test_full_rate_of_one_tag_for_longer_than_a_sum_lasts(late: int) -> None:
     dut = Collector(config_of(late))
 
     async def bench(ctx) -> None:
-        run = _Bench(ctx, dut)
+        run = _EventDriver(ctx, dut)
         run.set_events(FULL)
         for _ in range(3 * longest_gap()):
             await run.tick()
@@ -117,7 +118,7 @@ def test_full_rate_of_a_group_that_all_others_hold_up(late: int) -> None:
     dut, resting = Collector(config_of(late)), "load"
 
     async def bench(ctx) -> None:
-        run = _Bench(ctx, dut)
+        run = _EventDriver(ctx, dut)
         await run.until_ready()
         run.set_events({i: FULL[i] for i, c in enumerate(COUNTERS) if c.group == resting})
         ctx.set(dut.select_counter, index_of("macs_issued"))
@@ -141,7 +142,7 @@ def test_a_second_reset_clears_and_loses_nothing_after_it(first: int, late: int)
     reset, dut = Signal(), Collector(config_of(late))
 
     async def bench(ctx) -> None:
-        run = _Bench(ctx, dut)
+        run = _EventDriver(ctx, dut)
         await run.until_ready()
         run.set_events(FULL)
         for cycle in range(2500):
@@ -181,7 +182,7 @@ def test_read_across_a_change_of_tag_is_of_one_cycle(delay: int, tag: int, late:
     index = index_of("macs_issued")
 
     async def bench(ctx) -> None:
-        run = _Bench(ctx, dut)
+        run = _EventDriver(ctx, dut)
         await run.until_ready()
         run.set_events({index: 2047})
         for _ in range(50):

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.units.load import LoadUnit
+from hw.units.load.unit import LoadUnit
 from tests.block.dma.models import PARAM, SP, TABLE, ReadSlave, load_command, load_writes, set_command
 from tests.support.sp_port import SpPort
+from tests.support.testbench import Testbench
 
 DRAM_BYTES = 32768
 
@@ -21,7 +21,7 @@ def small(n: int, pipelined: bool = False) -> MlaConfig:
     return replace(config, fuse_rate=4, serial_commands=1, pipelined=1) if pipelined else config
 
 
-class Bench:
+class LoadTestbench(Testbench):
     """Runs commands through a LoadUnit and keeps what it wrote."""
 
     def __init__(
@@ -34,7 +34,8 @@ class Bench:
         hold_tags: bool = False,
     ):
         self.config, self.slave, self.rng, self.hold_tags = config, slave, rng, hold_tags
-        self.dut = LoadUnit(config)
+        super().__init__(LoadUnit(config))
+        self.check_contract(self.dut.ar)
         self.sp_write = SpPort(self.dut.sp_write, rng, refuse)
         self.memory = {
             SP: bytearray(rng.randbytes(config.sp_bytes)),
@@ -125,13 +126,6 @@ class Bench:
         for _ in range(4):
             await self.cycle_once(ctx)
 
-    def run(self, bench) -> None:
-        """Simulate until `bench` returns."""
-        sim = Simulator(self.dut)
-        sim.add_clock(1e-6)
-        sim.add_testbench(bench)
-        sim.run()
-
 
 def random_command(rng: random.Random, config: MlaConfig) -> dict:
     """A legal command within DRAM and memory, of any kind."""
@@ -181,7 +175,7 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
     dram = rng.randbytes(DRAM_BYTES)
     commands = [random_command(rng, config) for _ in range(50)]
     slave = ReadSlave(n, dram, rng, latency=rng.choice([1, 20]), stall=0 if smooth else 0.3)
-    bench = Bench(config, slave, rng, refuse=0 if smooth else 0.3, hold_tags=not smooth)
+    bench = LoadTestbench(config, slave, rng, refuse=0 if smooth else 0.3, hold_tags=not smooth)
     golden = {space: bytearray(memory) for space, memory in bench.memory.items()}
     footprints = [{(c["word"]["space"], a): v for a, v in load_writes(c, dram)} for c in commands]
     for footprint in footprints:
@@ -209,7 +203,7 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
         assert bench.events["load_requests"] == len(bench.slave.bursts)
         assert bench.events["load_beats"] == bench.slave.beats
 
-    bench.run(run)
+    bench.simulate(run)
 
 
 @pytest.mark.parametrize("kind", ["contiguous", "strided", "unaligned", "transposed"])
@@ -219,7 +213,7 @@ def test_fills_the_bus(n: int, kind: str) -> None:
     rng = random.Random(5)
     config = MlaConfig(n=n, sp_bytes=1024 * n, acc_bytes=256 * n)
     slave = ReadSlave(n, rng.randbytes(1 << 17), rng, latency=400)
-    bench = Bench(config, slave, rng)
+    bench = LoadTestbench(config, slave, rng)
     command = {
         "contiguous": load_command(dst=3, len=500 * n),
         "unaligned": load_command(dst=3, dram=3, len=500 * n - 4),
@@ -252,7 +246,7 @@ def test_fills_the_bus(n: int, kind: str) -> None:
         if kind == "strided":
             assert 400 <= ctx.get(bench.dut.in_flight_max) <= 410
 
-    bench.run(run)
+    bench.simulate(run)
 
 
 def test_latency_and_flight() -> None:
@@ -260,7 +254,7 @@ def test_latency_and_flight() -> None:
     rng = random.Random(1)
     config = small(4)
     slave = ReadSlave(4, rng.randbytes(DRAM_BYTES), rng, latency=30)
-    bench = Bench(config, slave, rng)
+    bench = LoadTestbench(config, slave, rng)
 
     async def run(ctx) -> None:
         await bench.send(ctx, [load_command(len=16)])
@@ -270,10 +264,10 @@ def test_latency_and_flight() -> None:
             ctx.get(bench.dut.latency_max) == bench.events["load_latency"] == 33
         )  # four beats, the first after 30 cycles
 
-    bench.run(run)
+    bench.simulate(run)
 
 
-def test_errors() -> None:
+def test_bus_errors_are_reported_and_not_written() -> None:
     """A beat with an error is reported with its address and not written; the command still retires."""
     rng = random.Random(3)
     n, config = 8, small(8)
@@ -282,7 +276,7 @@ def test_errors() -> None:
         rng = random.Random(seed)
         print("seed", seed)
         slave = ReadSlave(n, dram, rng, latency=rng.choice([1, 9]), stall=rng.choice([0, 0.4]))
-        bench = Bench(config, slave, rng, refuse=rng.choice([0, 0.4]))
+        bench = LoadTestbench(config, slave, rng, refuse=rng.choice([0, 0.4]))
         commands = [load_command(dram=4096 - 37, dst=i * 256, len=200) for i in range(4)]
         slave.error_at = {4096 - 40 + n * rng.randrange(26) for _ in range(3)}
 
@@ -298,7 +292,7 @@ def test_errors() -> None:
             assert bench.errors == sorted(slave.error_at) * 4
             assert len(bench.dones) == 4
 
-        bench.run(run)
+        bench.simulate(run)
 
 
 def test_abort() -> None:
@@ -309,7 +303,7 @@ def test_abort() -> None:
         config = small(rng.choice([4, 8]))
         dram = rng.randbytes(DRAM_BYTES)
         slave = ReadSlave(config.n, dram, rng, latency=rng.choice([1, 30]), stall=rng.choice([0, 0.5]))
-        bench = Bench(config, slave, rng, refuse=rng.choice([0, 0.5]))
+        bench = LoadTestbench(config, slave, rng, refuse=rng.choice([0, 0.5]))
 
         async def run(ctx, bench=bench, slave=slave, rng=rng, config=config, dram=dram) -> None:
             for _ in range(3):
@@ -334,4 +328,4 @@ def test_abort() -> None:
             await bench.finish(ctx)
             assert all(bench.memory[command["word"]["space"]][a] == v for a, v in wanted.items())
 
-        bench.run(run)
+        bench.simulate(run)

@@ -5,14 +5,14 @@ from collections import deque
 from dataclasses import replace
 
 import pytest
-from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.layouts import SP_READ_LATENCY
-from hw.units.store import StoreUnit
+from hw.memory.ports import SP_READ_LATENCY
+from hw.units.store.unit import StoreUnit
 from tests.block.dma.models import WriteSlave, set_command, store_command, store_writes
 from tests.support.sp_port import SpPort
+from tests.support.testbench import Testbench
 
 DRAM_BYTES = 32768
 
@@ -22,7 +22,7 @@ def small(n: int, pipelined: bool = False) -> MlaConfig:
     return replace(config, fuse_rate=4, serial_commands=1, pipelined=1) if pipelined else config
 
 
-class Bench:
+class StoreTestbench(Testbench):
     """Runs commands through a StoreUnit whose scratchpad is a byte array."""
 
     def __init__(
@@ -35,7 +35,8 @@ class Bench:
         hold_tags: bool = False,
     ):
         self.config, self.slave, self.rng, self.hold_tags = config, slave, rng, hold_tags
-        self.dut = StoreUnit(config)
+        super().__init__(StoreUnit(config))
+        self.check_contract(self.dut.aw, self.dut.w)
         self.sp_read = SpPort(self.dut.sp_read, rng, refuse)
         self.memory = rng.randbytes(config.sp_bytes)
         self.pipe: deque = deque([None] * SP_READ_LATENCY)
@@ -98,13 +99,6 @@ class Bench:
         for _ in range(4):
             await self.cycle_once(ctx)
 
-    def run(self, bench) -> None:
-        """Simulate until `bench` returns."""
-        sim = Simulator(self.dut)
-        sim.add_clock(1e-6)
-        sim.add_testbench(bench)
-        sim.run()
-
 
 def random_command(rng: random.Random, config: MlaConfig) -> dict:
     """A legal command within DRAM and memory."""
@@ -142,7 +136,7 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
     golden = bytearray(dram)
     commands = [random_command(rng, config) for _ in range(40)]
     slave = WriteSlave(n, dram, rng, latency=rng.choice([1, 20]), stall=0 if smooth else 0.3)
-    bench = Bench(config, slave, rng, refuse=0 if smooth else 0.3, hold_tags=not smooth)
+    bench = StoreTestbench(config, slave, rng, refuse=0 if smooth else 0.3, hold_tags=not smooth)
     footprints = [store_writes(c, bench.memory) for c in commands]
     for footprint in footprints:
         for addr, value in footprint.items():
@@ -167,7 +161,7 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
         assert bench.events["store_requests"] == len(slave.bursts)
         assert bench.events["store_beats"] == slave.beats
 
-    bench.run(run)
+    bench.simulate(run)
 
 
 @pytest.mark.parametrize("strided", [False, True])
@@ -178,7 +172,7 @@ def test_fills_the_bus(n: int, strided: bool) -> None:
     config = MlaConfig(n=n, sp_bytes=1024 * n, acc_bytes=256 * n)
     dram = bytearray(1 << 17)
     slave = WriteSlave(n, dram, rng, latency=400)
-    bench = Bench(config, slave, rng)
+    bench = StoreTestbench(config, slave, rng)
     command = (
         store_command(dram=0, src=3, len=n, y_count=500, dram_y=2 * n, src_y=n)
         if strided
@@ -204,7 +198,7 @@ def test_fills_the_bus(n: int, strided: bool) -> None:
         assert (seen[-1] - seen[0] + 1) * 99 <= 100 * 1000
         assert len(bench.done_tags) == 2
 
-    bench.run(run)
+    bench.simulate(run)
 
 
 def test_errors_and_abort() -> None:
@@ -215,7 +209,7 @@ def test_errors_and_abort() -> None:
         config = small(n)
         dram = bytearray(DRAM_BYTES)
         slave = WriteSlave(n, dram, rng, latency=rng.choice([1, 30]), stall=rng.choice([0, 0.5]))
-        bench = Bench(config, slave, rng, refuse=rng.choice([0, 0.5]))
+        bench = StoreTestbench(config, slave, rng, refuse=rng.choice([0, 0.5]))
 
         async def run(ctx, bench=bench, slave=slave, rng=rng, config=config, dram=dram) -> None:
             for _ in range(3):
@@ -244,4 +238,4 @@ def test_errors_and_abort() -> None:
             assert first in bench.errors and set(bench.errors) == {first}
 
         print("seed", seed)
-        bench.run(run)
+        bench.simulate(run)

@@ -5,9 +5,9 @@ from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.emit import convert
-from hw.emit_clocked import clocked_registers
-from hw.emit_gated import gated_logic
+from hw.verilog.sim_clocked import clocked_registers
+from hw.verilog.sim_gated import gated_logic
+from hw.verilog.writer import convert
 
 
 class Gated(wiring.Component):

@@ -7,7 +7,7 @@ import pytest
 
 from hw.config import MlaConfig
 from tests.block.fuse.commands import defaults
-from tests.block.fuse.harness import Bench
+from tests.block.fuse.testbench import FuseTestbench
 
 CONFIG = {"n": 4, "param_slots": 8, "table_slots": 1, "sp_bytes": 16384, "acc_bytes": 16384}
 ROWS = 40
@@ -35,7 +35,7 @@ def drain(number: int) -> dict[str, int]:
 
 def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
     """Cycles between the retirements of successive commands."""
-    bench = Bench(MlaConfig(**CONFIG | {"n": max(4, rate)}, fuse_rate=rate), random.Random(1))
+    bench = FuseTestbench(MlaConfig(**CONFIG | {"n": max(4, rate)}, fuse_rate=rate), random.Random(1))
     bench.run(commands)
     cycles = [f.cycle for f in bench.finished]
     return [b - a for a, b in pairwise(cycles)]

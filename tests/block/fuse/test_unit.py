@@ -7,7 +7,7 @@ import pytest
 
 from hw.config import MlaConfig
 from tests.block.fuse.commands import random_command
-from tests.block.fuse.harness import Bench
+from tests.block.fuse.testbench import FuseTestbench
 from tests.numerics.reference import Machine
 
 SMALL = {"param_slots": 8, "table_slots": 2, "sp_bytes": 16384, "acc_bytes": 16384}
@@ -16,7 +16,7 @@ SMALL = {"param_slots": 8, "table_slots": 2, "sp_bytes": 16384, "acc_bytes": 163
 def check(config: MlaConfig, seed: int, count: int, refuse: float) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
-    bench = Bench(config, rng, refuse)
+    bench = FuseTestbench(config, rng, refuse)
     model = Machine(config.n, bench.sp.copy(), bench.acc.copy(), bench.params, bench.tables)
     sizes = config.sp_bytes, config.acc_rows, config.param_slots, config.table_slots
     commands = [random_command(rng, config.n, *sizes) for _ in range(count)]

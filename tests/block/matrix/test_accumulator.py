@@ -3,11 +3,11 @@
 import random
 
 import pytest
-from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
-from hw.layouts import ACC_READ_LATENCY
 from hw.memory.accumulator import ACC_UPDATE_LATENCY, ACC_UPDATE_VISIBLE, Accumulator
+from hw.memory.ports import ACC_READ_LATENCY
+from tests.support.testbench import simulate
 
 MASK = 0xFFFFFFFF
 
@@ -123,7 +123,4 @@ def test_random_accesses(n: int, banks: int, seed: int):
                 model.update(row, add, shift, psums[-1])
             updates = on_the_way
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(bench)
-    sim.run()
+    simulate(dut, bench)

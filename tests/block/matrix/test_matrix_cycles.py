@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from hw.units.matrix_layouts import done_after
-from tests.block.matrix.bench import Bench, Observed, fresh_memories
+from hw.units.matrix.layouts import done_after
 from tests.block.matrix.reference import Reference, command
+from tests.block.matrix.testbench import MatrixTestbench, Observed, fresh_memories
 
 SIZES = (4, 8)
 
@@ -18,7 +18,7 @@ def observe(n: int, commands: list[dict[str, int]]) -> Observed:
     reference = Reference(n, sp, acc.copy())
     for c in commands:
         reference.run(c)
-    seen = Bench(n, sp, acc).run(commands)
+    seen = MatrixTestbench(n, sp, acc).run(commands)
     np.testing.assert_array_equal(seen.acc, reference.acc)
     assert not any(s["wait_weights"] for s in seen.states)
     return seen
@@ -150,8 +150,10 @@ def test_done_is_visible(n: int):
     reference = Reference(n, sp, acc.copy())
     reference.run(c)
     last = 5 + c["x_count"] - 1
-    done = Bench(n, sp, acc).run([c]).done[0]
-    early, late = (Bench(n, sp, acc, peek=(done + shift, last)).run([c]).peeked for shift in (-1, 0))
+    done = MatrixTestbench(n, sp, acc).run([c]).done[0]
+    early, late = (
+        MatrixTestbench(n, sp, acc, peek=(done + shift, last)).run([c]).peeked for shift in (-1, 0)
+    )
     np.testing.assert_array_equal(late, reference.acc[last])
     np.testing.assert_array_equal(early, acc[last])
 
@@ -161,6 +163,6 @@ def test_refused_weights():
     n = 4
     sp, acc = fresh_memories(n, np.random.default_rng(3))
     commands = [command(ic_count=8, w_row=n, w_ic=16) for _ in range(2)]
-    seen = Bench(n, sp, acc, refuse_weight=0.7, seed=3).run(commands)
+    seen = MatrixTestbench(n, sp, acc, refuse_weight=0.7, seed=3).run(commands)
     assert any(s["wait_weights"] for s in seen.states)
     assert not any(s["wait_weights"] and s["weight_shift"] for s in seen.states)

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from tests.block.matrix.bench import Bench, fresh_memories
 from tests.block.matrix.reference import Reference, command
+from tests.block.matrix.testbench import MatrixTestbench, fresh_memories
 
 
 def _stride(rng: random.Random) -> int:
@@ -85,7 +85,7 @@ def queue(rng: random.Random, n: int, count: int) -> list[dict[str, int]]:
     return commands
 
 
-def check(bench: Bench, commands: list[dict[str, int]]) -> None:
+def check(bench: MatrixTestbench, commands: list[dict[str, int]]) -> None:
     reference = Reference(bench.n, bench.sp, bench.acc.copy())
     counts = [reference.run(c) for c in commands]
     seen = bench.run(commands)
@@ -108,5 +108,5 @@ def test_random_queue(n: int, seed: int, count: int, pipelined: int):
     sp, acc = fresh_memories(n, np.random.default_rng(seed))
     refuse = rng.choice((0, 0, 0.3, 0.8))
     hold = rng.choice((0, 0, 0.9))
-    bench = Bench(n, sp, acc, refuse_weight=refuse, hold=hold, seed=seed, pipelined=pipelined)
+    bench = MatrixTestbench(n, sp, acc, refuse_weight=refuse, hold=hold, seed=seed, pipelined=pipelined)
     check(bench, queue(rng, n, count))

@@ -4,11 +4,11 @@ import random
 from collections import deque
 
 import pytest
-from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
-from hw.layouts import SP_READ_LATENCY
+from hw.memory.ports import SP_READ_LATENCY
 from hw.memory.scratchpad import READERS, WRITERS, Scratchpad
+from tests.support.testbench import simulate
 
 
 def small(n: int, banks: int) -> MlaConfig:
@@ -128,7 +128,4 @@ def test_random_traffic(n: int, banks: int) -> None:
                 for name, row in expected.popleft().items():
                     assert ctx.get(getattr(dut, name).data).to_bytes(n, "little") == row, (cycle, name)
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(bench)
-    sim.run()
+    simulate(dut, bench)

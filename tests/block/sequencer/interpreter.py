@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hw.isa.commands import field_of
 from hw.isa.enums import Trap, Unit
-from hw.isa.micro import MicroOp, Statistic, decode
+from hw.isa.micro_instruction import MicroOp, Statistic, decode
 
 M32 = (1 << 32) - 1
 

@@ -4,7 +4,7 @@ import random
 
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, LOOP_IMM, MicroOp, encode
+from hw.isa.micro_instruction import ISSUE_D, LOOP_IMM, MicroOp, encode
 
 ALU = [MicroOp(i) for i in range(MicroOp.ADD, MicroOp.SEQ + 1)]
 BRANCHES = [MicroOp(i) for i in range(MicroOp.BEQ, MicroOp.BGEU + 1)]

@@ -5,11 +5,11 @@ import random
 from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-from amaranth.sim import Simulator
 
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 from hw.sequencer.alu import Alu
-from hw.sequencer.alu_small import SmallAlu
+from hw.sequencer.alu_serial import SerialAlu
+from tests.support.testbench import simulate
 
 _SUBTRACTING = (MicroOp.SUB, MicroOp.MIN, MicroOp.MAX, MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
 
@@ -26,7 +26,7 @@ class Both(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.fast = self.fast = Alu()
-        m.submodules.small = self.small = SmallAlu()
+        m.submodules.small = self.small = SerialAlu()
         for name in ("op", "a", "b", "imm", "product"):
             m.d.comb += [getattr(alu, name).eq(getattr(self, name)) for alu in (self.fast, self.small)]
         return m
@@ -34,8 +34,6 @@ class Both(wiring.Component):
 
 def test_same_results():
     rng, dut = random.Random(1), Both()
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
 
     def word() -> int:
         return (
@@ -56,5 +54,4 @@ def test_same_results():
                     fast, small = ctx.get(getattr(dut.fast, name)), ctx.get(getattr(dut.small, name))
                     assert fast == small, (op, values, name)
 
-    simulator.add_testbench(testbench)
-    simulator.run()
+    simulate(dut, testbench)

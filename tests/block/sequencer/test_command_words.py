@@ -5,19 +5,19 @@ from collections import deque
 
 import pytest
 from amaranth.hdl import Elaboratable, Module
-from amaranth.sim import Simulator
 
+from hw.checker.values import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.layouts import DERIVED, META_LAYOUT, command_layout
-from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.sequencer.command_words import CommandWords
-from hw.units.queue_words import WordQueue
+from hw.units.command_queue import WordQueue
+from tests.support.testbench import simulate
 
 DEPTH = 3
 
 
-class Bench(Elaboratable):
+class WordQueueHarness(Elaboratable):
     """The sender and a queue for each unit."""
 
     def __init__(self):
@@ -36,7 +36,7 @@ class Bench(Elaboratable):
 class Program:
     """Random writes, clears and commands; what each unit must get; when."""
 
-    def __init__(self, bench: Bench, rng: random.Random):
+    def __init__(self, bench: WordQueueHarness, rng: random.Random):
         self.bench, self.rng = bench, rng
         self.fields = [[0] * len(fields) for fields in UNIT_FIELDS]
         self.queued = [deque() for _ in Unit]
@@ -128,7 +128,7 @@ class Program:
 @pytest.mark.parametrize("seed", range(3))
 def test_commands_arrive(seed: int):
     print(f"seed {seed}")
-    bench, rng = Bench(), random.Random(seed)
+    bench, rng = WordQueueHarness(), random.Random(seed)
     work = Program(bench, rng)
 
     async def testbench(ctx):
@@ -145,9 +145,6 @@ def test_commands_arrive(seed: int):
             await work.cycle(ctx)
         assert not any(work.queued)
 
-    simulator = Simulator(bench)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(testbench)
-    simulator.run()
+    simulate(bench, testbench)
     print(f"{work.writes} writes, {work.started} commands started")
     assert work.started > 60

@@ -7,12 +7,12 @@ import pytest
 
 from hw.config import MlaConfig
 from hw.isa.enums import Trap, Unit
-from hw.isa.micro import MicroOp, encode
+from hw.isa.micro_instruction import MicroOp, encode
 from hw.layouts import DERIVED
-from tests.block.sequencer.bench import STATISTICS, Bench, Driver
 from tests.block.sequencer.bounds_reference import verdict
 from tests.block.sequencer.interpreter import Interpreter, Outcome, Segment
 from tests.block.sequencer.programs import dump, issue, loop, program
+from tests.block.sequencer.testbench import STATISTICS, CoreHarness, CoreTestbench
 
 CONFIG = MlaConfig(n=4, sp_bytes=4096, acc_bytes=4096, wis_words=16384)
 WINDOWS = [(0, 0xFFFFFFFF, 3), *[(0, 0, 0)] * (CONFIG.windows - 1)]
@@ -55,7 +55,7 @@ def _bits(value: int) -> int:
 
 def run(
     programs: list[list[int]], *, stalls: bool = True, limit: int = 0, operands: int = 12, seed: int = 1
-) -> tuple[list[Outcome], Driver]:
+) -> tuple[list[Outcome], CoreTestbench]:
     """Run each program alone and compare it with the reference."""
     rng = random.Random(seed)
     values = [rng.getrandbits(32) for _ in range(48)]
@@ -64,7 +64,7 @@ def run(
         {"segment": i, "tag": i & 63, "macro": i * 77, "operands": operands, "limit": limit}
         for i in range(len(programs))
     ]
-    driver = Driver(Bench(CONFIG, segments, values), seed, stalls)
+    driver = CoreTestbench(CoreHarness(CONFIG, segments, values), seed, stalls)
     got = driver.run(jobs)
     for i, (mine, reference) in enumerate(zip(got, expect(segments, values, jobs), strict=True)):
         compare(mine, reference, f"program {i}")
@@ -90,7 +90,7 @@ def test_random_programs(seed: int):
         for i in range(len(segments))
         if segments[i].valid
     ]
-    driver = Driver(Bench(CONFIG, segments, operands), seed)
+    driver = CoreTestbench(CoreHarness(CONFIG, segments, operands), seed)
     got = driver.run(jobs)
     want = expect(segments, operands, jobs)
     for job, mine, reference in zip(jobs, got, want, strict=True):

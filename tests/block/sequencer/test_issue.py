@@ -4,17 +4,16 @@ import random
 from collections import Counter
 
 import pytest
-from amaranth.sim import Simulator
 
+from hw.checker.values import INCREMENT_OF
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Trap, Unit
-from hw.layouts import DERIVED
-from hw.sequencer.bounds import INCREMENT_OF
-from hw.sequencer.config_registers import config_layout
-from hw.sequencer.issue import Issue
+from hw.layouts import DERIVED, config_layout
+from hw.sequencer.issue import command_issue
 from tests.block.sequencer.bounds_reference import verdict
 from tests.block.sequencer.commands import command
+from tests.support.testbench import Testbench
 
 CONFIGS = {
     4: MlaConfig(n=4, sp_bytes=1 << 13, acc_bytes=1 << 12, line_depth=64),
@@ -84,7 +83,7 @@ def test_random_commands(n: int, unit: Unit):
     seed = n * 10 + int(unit)
     print(f"seed {seed}")
     rng, config = random.Random(seed), CONFIGS[n]
-    dut = Issue(config)
+    dut = command_issue(config)
     name = unit.name.lower()
     causes: Counter = Counter()
     worst: Counter = Counter()
@@ -165,11 +164,6 @@ def test_random_commands(n: int, unit: Unit):
             await ctx.tick()
             ctx.set(port.ready, 0)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(testbench)
-    if config.serial_commands:
-        simulator.add_testbench(answer, background=True)
-    simulator.run()
+    Testbench(dut).simulate(testbench, background=[answer] if config.serial_commands else [])
     print(dict(causes), dict(worst))
     assert causes["legal"] >= 20

@@ -6,17 +6,17 @@ from collections import deque
 import pytest
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib.wiring import connect
-from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.sequencer.semaphores import Semaphores
-from hw.units.queue import CommandQueue
+from hw.units.command_queue import CommandQueue
+from tests.support.testbench import simulate
 
 CONFIG = MlaConfig(n=4, queue_depth=3)
 
 
-class Bench(Elaboratable):
+class QueueHarness(Elaboratable):
     """Queues and semaphores."""
 
     def __init__(self):
@@ -78,7 +78,7 @@ def sparse(rng: random.Random, width: int, most: int) -> int:
 def test_queues_and_semaphores(seed: int, signals: int):
     """With more signals than waits the semaphores fill up and commands wait for room."""
     print(f"seed {seed}")
-    rng, bench, model = random.Random(seed), Bench(), Model()
+    rng, bench, model = random.Random(seed), QueueHarness(), Model()
     starts = 0
 
     async def testbench(ctx):
@@ -151,9 +151,6 @@ def test_queues_and_semaphores(seed: int, signals: int):
                 model.__init__()
             await ctx.tick()
 
-    simulator = Simulator(bench)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(testbench)
-    simulator.run()
+    simulate(bench, testbench)
     print(f"{starts} commands started")
     assert starts > 200

@@ -4,26 +4,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from compiler.hpm.points import Op, Point
-from compiler.llm.endpoint.settings import KEY_VARIABLE, Limits, Patience
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.specialize.task import Task
+from compiler.llm.endpoint.settings import KEY_VARIABLE, Patience, SpendingLimits
+from compiler.options import CompileOptions
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.generators.generator import GeneratorTask
+from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 
 #: Short waits: nothing here is slow unless it is meant to be.
 SOON = Patience(connect=5, read=5, check=5, attempts=3, pause=0.01)
 BRIEF = Patience(connect=0.3, read=0.3, check=0.3, attempts=2, pause=0.01)
-AMPLE = Limits(seconds=60)
+AMPLE = SpendingLimits(seconds=60)
 
 
 @pytest.fixture(scope="session")
 def measurer() -> Iterator[Measurer]:
     """Of two convolutions on n16."""
-    graph = Point((8, 8, 16), (Op("conv", 16, 3), Op("conv", 16))).graph(5)
-    with Measurer(graph, Conditions(load_target("n16")), Options(rounding="reference"), devices=1) as made:
+    graph = CalibrationNetwork((8, 8, 16), (CalibrationOp("conv", 16, 3), CalibrationOp("conv", 16))).graph(5)
+    with Measurer(
+        graph, HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
+    ) as made:
         yield made
 
 
@@ -34,10 +35,10 @@ def baseline(measurer: Measurer) -> Measurement:
 
 
 @pytest.fixture
-def task(measurer: Measurer, baseline: Measurement) -> Task:
+def task(measurer: Measurer, baseline: Measurement) -> GeneratorTask:
     """All of the network."""
     layers = tuple(layer.name for layer in measurer.first.layers)
-    return Task(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
+    return GeneratorTask(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from email.utils import format_datetime
 
 import pytest
 
-from compiler.llm.endpoint.client import Client, LimitError
-from compiler.llm.endpoint.settings import Endpoint, Limits, Patience, Prices
-from compiler.llm.endpoint.transport import MOST_BYTES
+from compiler.llm.endpoint.client import EndpointClient, LimitError
+from compiler.llm.endpoint.http import MAX_BYTES
+from compiler.llm.endpoint.settings import Endpoint, Patience, Prices, SpendingLimits
 from hw.errors import InputError, MlaError, WorkError
 from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
 from tests.support.chat_server import MODEL, ChatServer, Reply, refused, said
@@ -24,8 +24,8 @@ HELLO = [{"role": "user", "content": "hello"}]
 KEY = "sk-not-for-anybody-9f3c"
 
 
-def client(server: ChatServer, limits: Limits = AMPLE, **more) -> Client:
-    return Client(replace(Endpoint(server.url, MODEL, limits, patience=SOON), **more))
+def client(server: ChatServer, limits: SpendingLimits = AMPLE, **more) -> EndpointClient:
+    return EndpointClient(replace(Endpoint(server.url, MODEL, limits, patience=SOON), **more))
 
 
 def test_a_question_and_its_answer() -> None:
@@ -58,22 +58,38 @@ def test_the_key_goes_to_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("reply", "kind", "words"),
     [
-        (refused(401, f"bad {KEY}"), InputError, r"MLA_ENDPOINT_KEY must hold a key that .* takes \(401: bad \[key\]"),
-        (refused(404, "no such model"), InputError, f"has no model '{MODEL}', or is not what .*404: no such model"),
+        (
+            refused(401, f"bad {KEY}"),
+            InputError,
+            r"MLA_ENDPOINT_KEY must hold a key that .* takes \(401: bad \[key\]",
+        ),
+        (
+            refused(404, "no such model"),
+            InputError,
+            f"has no model '{MODEL}', or is not what .*404: no such model",
+        ),
         (refused(400, "too long"), InputError, r"does not take the request \(400: too long\)"),
-        (refused(307, "", Location=f"http://elsewhere/{KEY}?x"), InputError, r"redirects to http://elsewhere/\[key\],"),
+        (
+            refused(307, "", Location=f"http://elsewhere/{KEY}?x"),
+            InputError,
+            r"redirects to http://elsewhere/\[key\],",
+        ),
         (refused(500, f"{KEY} broke\nit"), WorkError, r"status 500: \[key\] broke it$"),
-        (Reply(403, json.dumps({"error": KEY}).replace("sk", "\\u0073k").encode()), InputError, r"403: \[key\]"),
+        (
+            Reply(403, json.dumps({"error": KEY}).replace("sk", "\\u0073k").encode()),
+            InputError,
+            r"403: \[key\]",
+        ),
         (Reply(200, b"\xff" * 99), WorkError, "no chat completion"),
         (Reply(200, b"[" * 100_000), WorkError, "no chat completion"),
         (Reply(200, b'{"choices": [{"message": "hi"}]}'), WorkError, "no chat completion"),
         (Reply(200, b"9" * 5000), WorkError, "no chat completion"),
-        (Reply(200, b"x" * (MOST_BYTES + 1)), WorkError, "longer than 4,194,304 bytes"),
+        (Reply(200, b"x" * (MAX_BYTES + 1)), WorkError, "longer than 4,194,304 bytes"),
         (Reply(200, headers={"X": "y" * 200_000}), WorkError, "something else than HTTP"),
         (Reply(401, reason=KEY), InputError, r"\(401\)"),
         (Reply(200, headers={"Content-Encoding": "gzip"}, body=b"x"), WorkError, "no chat completion"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_told_without_the_key(
     reply: Reply,
     kind: type[MlaError],
@@ -103,7 +119,7 @@ def test_slow_servers_end_in_time() -> None:
     with ChatServer(Reply(hang=30)) as server, pytest.raises(WorkError, match=r"no answer in 0\.3 s"):
         client(server, patience=BRIEF).chat(HELLO)
     with ChatServer(Reply(drip=0.01)) as server:
-        asking = client(server, Limits(seconds=0.4))
+        asking = client(server, SpendingLimits(seconds=0.4))
         with pytest.raises(WorkError, match=r"no whole answer in 0\.4 s"):
             asking.chat(HELLO)
         with pytest.raises(LimitError, match="its limit of seconds is used up"):
@@ -141,21 +157,21 @@ def test_what_may_pass_is_tried_again() -> None:
 def test_nobody_there() -> None:
     with ChatServer("hi") as server:
         url, host = server.url, server.host
-    gone = Client(Endpoint(url, MODEL, AMPLE, patience=BRIEF))
+    gone = EndpointClient(Endpoint(url, MODEL, AMPLE, patience=BRIEF))
     with pytest.raises(WorkError, match=f"the endpoint http://{host}/v1 cannot be asked: connection refused"):
         gone.check()
     with pytest.raises(WorkError, match="does not answer: connection refused: is there a server"):
         gone.chat(HELLO)
     assert gone.spent.requests == BRIEF.attempts and not gone.spent.input_tokens
     with pytest.raises(WorkError, match=r"endpoint http://nobody\.invalid/v1 cannot be asked: "):
-        Client(Endpoint("http://nobody.invalid/v1", MODEL, AMPLE, patience=SOON)).check()
+        EndpointClient(Endpoint("http://nobody.invalid/v1", MODEL, AMPLE, patience=SOON)).check()
     with ChatServer("hi") as server, pytest.raises(WorkError, match="no secure connection"):
-        Client(Endpoint(server.url.replace("http:", "https:"), MODEL, AMPLE, patience=SOON)).check()
+        EndpointClient(Endpoint(server.url.replace("http:", "https:"), MODEL, AMPLE, patience=SOON)).check()
 
 
 def test_the_list_of_models() -> None:
     with ChatServer("hi") as server:
-        other = Client(Endpoint(server.url, "absent", AMPLE, patience=SOON))
+        other = EndpointClient(Endpoint(server.url, "absent", AMPLE, patience=SOON))
         with pytest.raises(InputError, match=f"has no model 'absent': it has {MODEL}, other$"):
             other.check()
         for reply, words in (
@@ -177,12 +193,16 @@ def test_the_list_of_models() -> None:
 @pytest.mark.parametrize(
     ("limits", "words", "asked"),
     [
-        (Limits(requests=2), r"its limit of requests is used up \(2 of 2\)", 2),
-        (Limits(tokens=350), r"limits is too little for another question", 3),
-        (Limits(cost=1.0, prices=Prices(1000, 10000)), r"limits is too little for another question", 2),
+        (SpendingLimits(requests=2), r"its limit of requests is used up \(2 of 2\)", 2),
+        (SpendingLimits(tokens=350), r"limits is too little for another question", 3),
+        (
+            SpendingLimits(cost=1.0, prices=Prices(1000, 10000)),
+            r"limits is too little for another question",
+            2,
+        ),
     ],
 )
-def test_limits(limits: Limits, words: str, asked: int) -> None:
+def test_spending_limits_end_the_requests(limits: SpendingLimits, words: str, asked: int) -> None:
     with ChatServer("hi") as server:
         asking = client(server, limits)
         with pytest.raises(LimitError, match=words):
@@ -194,7 +214,7 @@ def test_limits(limits: Limits, words: str, asked: int) -> None:
 
 
 def test_what_was_spent_beyond_a_limit() -> None:
-    limits = Limits(cost=1.0, prices=Prices(2, 0))
+    limits = SpendingLimits(cost=1.0, prices=Prices(2, 0))
     with ChatServer(said("hi", (600_000, 5))) as server:
         asking = client(server, limits)
         asking.chat(HELLO)
@@ -221,7 +241,7 @@ def test_proxies_see_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NO_PROXY", "")
         monkeypatch.setenv("no_proxy", "")
         assert client(server).chat(HELLO).text == "straight" and not proxy.asked
-        far = Client(Endpoint("https://models.invalid/v1", MODEL, AMPLE, patience=SOON))
+        far = EndpointClient(Endpoint("https://models.invalid/v1", MODEL, AMPLE, patience=SOON))
         with pytest.raises(
             WorkError, match="the proxy that the environment names lets no connection through"
         ):
@@ -240,11 +260,11 @@ def test_what_is_no_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         InputError, match="must hold a key of printable ASCII characters without blanks"
     ) as caught:
-        Client(Endpoint("http://x/v1", MODEL))
+        EndpointClient(Endpoint("http://x/v1", MODEL))
     assert key not in str(caught.value)
 
 
 def test_a_key_in_place_of_its_variable_is_not_shown() -> None:
     with pytest.raises(InputError, match=r"the environment variable .* is not set") as caught:
-        Client(Endpoint("http://x/v1", MODEL, key=KEY))
+        EndpointClient(Endpoint("http://x/v1", MODEL, key=KEY))
     assert KEY not in str(caught.value)

@@ -3,13 +3,13 @@
 import json
 from dataclasses import asdict
 
-from compiler.llm.endpoint.grammar import Answers, gbnf, request_fields, schema
-from compiler.llm.endpoint.programs import short_text
+from compiler.llm.endpoint.answers import AnswerGrammar, gbnf, request_fields, schema
+from compiler.llm.endpoint.prompt import short_text
 from compiler.schedule.schedule import LayerSchedule
-from compiler.specialize.task import Task
+from compiler.tuning.generators.generator import GeneratorTask
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
-from hw.isa.micro import FORMS
+from hw.isa.micro_instruction import FORMS
 from tests.llm.endpoint.gbnf import pattern
 
 ODD = 'a "layer"\\with it all'
@@ -43,20 +43,24 @@ def schedule_block(layers: dict) -> str:
 
 
 def test_schedules() -> None:
-    fits = pattern(gbnf(Answers(("conv", ODD), (), frozenset({"counted"}))))
+    fits = pattern(gbnf(AnswerGrammar(("conv", ODD), (), frozenset({"own_counter_tag"}))))
     every = asdict(LayerSchedule())
-    del every["counted"]
-    assert fits.fullmatch(schedule_block({ODD: {"rows": 3, "fold": True}, "conv": every}))
+    del every["own_counter_tag"]
+    assert fits.fullmatch(schedule_block({ODD: {"rows": 3, "fold_kernel_width": True}, "conv": every}))
     for bad in (
-        {"other": {"rows": 3}}, {"conv": {"counted": True}}, {"conv": {"rows": "3"}}, {"conv": {"fold": 1}},
-        {"conv": {}}, {"conv": {"order": "up"}},
-    ):  # fmt: skip
+        {"other": {"rows": 3}},
+        {"conv": {"own_counter_tag": True}},
+        {"conv": {"rows": "3"}},
+        {"conv": {"fold_kernel_width": 1}},
+        {"conv": {}},
+        {"conv": {"order": "up"}},
+    ):
         assert not fits.fullmatch(schedule_block(bad)), bad
     assert not fits.fullmatch("```asm\n.name conv\nhalt\n```\n")
 
 
 def test_every_instruction() -> None:
-    fits = pattern(gbnf(Answers(("conv",), ("conv",))))
+    fits = pattern(gbnf(AnswerGrammar(("conv",), ("conv",))))
     text = EVERYTHING.format(name="conv")
     program = assemble(text)
     assert len(program.words) == 18
@@ -65,26 +69,26 @@ def test_every_instruction() -> None:
         f"```asm\n{short_text(disassemble(program))}```\n"
     )
     for op in FORMS:
-        assert op.name.lower() in gbnf(Answers(("conv",), ("conv",)))
+        assert op.name.lower() in gbnf(AnswerGrammar(("conv",), ("conv",)))
     for bad in ("stop", "set load.speed, 1", "issue add", "add 3, r1"):
         assert not fits.fullmatch(f"```asm\n.name conv\n{bad}\n```\n"), bad
 
 
-def test_what_the_compiler_makes(task: Task) -> None:
-    fits = pattern(gbnf(Answers(task.layers, tuple(task.programs))))
+def test_what_the_compiler_makes(task: GeneratorTask) -> None:
+    fits = pattern(gbnf(AnswerGrammar(task.layers, tuple(task.programs))))
     layers = {name: asdict(layer) for name, layer in task.schedule.layers.items()}
     programs = "".join(short_text(text) for text in task.programs.values())
     assert fits.fullmatch(schedule_block(layers) + f"```asm\n{programs}```\n")
 
 
-def test_short_texts_are_the_same_programs(task: Task) -> None:
+def test_short_texts_are_the_same_programs(task: GeneratorTask) -> None:
     for text in (*task.programs.values(), disassemble(assemble(EVERYTHING.format(name="x")))):
         assert assemble(short_text(text)).words == assemble(text).words
         assert len(short_text(text)) < len(text) / 2
 
 
 def test_ways_to_ask_for_it() -> None:
-    answers = Answers(("conv",), ("main",))
+    answers = AnswerGrammar(("conv",), ("main",))
     assert request_fields(None, answers) == {}
     text = gbnf(answers)
     assert request_fields("grammar", answers) == {"grammar": text}
@@ -93,7 +97,7 @@ def test_ways_to_ask_for_it() -> None:
     asked = request_fields("response_format", answers)["response_format"]
     assert asked["type"] == "json_schema" and asked["json_schema"]["schema"] == schema(answers)
     layer = schema(answers)["properties"]["layers"]["properties"]["conv"]
-    assert layer["properties"].keys() == vars(LayerSchedule()).keys() and layer["properties"]["fold"] == {
-        "type": "boolean"
-    }
+    assert layer["properties"].keys() == vars(LayerSchedule()).keys() and layer["properties"][
+        "fold_kernel_width"
+    ] == {"type": "boolean"}
     assert schema(answers)["properties"]["programs"]["properties"] == {"main": {"type": "string"}}

@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from compiler.llm.choice import language_model
 from compiler.llm.endpoint.model import EndpointModel
-from compiler.llm.endpoint.settings import Endpoint, Limits
-from compiler.llm.writer import Writer
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.search.constraints import Constraints
-from compiler.search.tune import LLM, Tuned, tune
-from compiler.specialize.task import Task
+from compiler.llm.endpoint.settings import Endpoint, SpendingLimits
+from compiler.llm.generate.lm_generator import LmGenerator, language_model
+from compiler.profile.measurement import Measurement
+from compiler.tuning.generators.generator import GeneratorTask
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Constraints
+from compiler.tuning.search.methods import LLM
+from compiler.tuning.search.tuner import TuningResult, tune
 from hw.errors import InputError
 from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
 from tests.support.chat_server import MODEL, Asked, ChatServer, Reply, refused, said
 
 #: What the small network gains by it: 24 cycles.
-BETTER = {"rows": 3, "band": 3, "x_buffers": 2, "ramp": False}
+BETTER = {"rows": 3, "rows_per_load": 3, "x_buffers": 2, "split_first_tile": False}
 NOTHING = "I have no idea."
 
 
@@ -65,11 +65,13 @@ def at_length(answer: Callable[[Asked], str]) -> Callable[[Asked], Reply]:
 
 def searched(
     measurer: Measurer, server: ChatServer, trials: int, constraints: Constraints | None = None, **more
-) -> tuple[Tuned, EndpointModel, list[str]]:
+) -> tuple[TuningResult, EndpointModel, list[str]]:
     heard: list[str] = []
     settings = {"limits": AMPLE, "patience": SOON, "retries": 3} | more
     author = EndpointModel(Endpoint(server.url, MODEL, **settings), heard.append)
-    found = tune(measurer, LLM, trials, seed=1, author=author, constraints=constraints or Constraints())
+    found = tune(
+        measurer, LLM, trials, seed=1, language_model=author, constraints=constraints or Constraints()
+    )
     assert isinstance(found.best.result, Measurement) and found.best.result.believable
     return found, author, heard
 
@@ -100,13 +102,13 @@ def test_good_schedule_then_good_program(measurer: Measurer, baseline: Measureme
         (NOTHING, "there is neither a JSON object with layers nor a program in it"),
         (said("```asm\n.na", finish="length"), "the answer was too long and is cut off: write less"),
         (schedule(rows=0), "rows must be at least 1, not 0"),
-        (schedule(planes=2), "it cannot be compiled: "),
-        (schedule(y_buffers=3), "it is not measured: what is made of it was measured before"),
+        (schedule(stream_channel_blocks=2), "it cannot be compiled: "),
+        (schedule(y_buffers=3), "it is not measured: the same programs were measured before"),
         (rewritten("halt", "stop"), r"it cannot be compiled: .*line \d+: 'stop' is not an instruction"),
         (rewritten("issue load, signal(matrix:0)", "issue load"), "the validator refuses it: .*deadlock"),
         (rewritten("set load.len, 2304", "set load.len, 1048575"), "the validator refuses it: .*bounds"),
         (rewritten("set fuse.clip_hi, 127", "set fuse.clip_hi, 5"), "its outputs are wrong"),
-        (schedule(ramp=False), r"1,\d{3} cycles, no better than 1,372\. "),
+        (schedule(split_first_tile=False), r"1,\d{3} cycles, no better than 1,372\. "),
     ],
 )
 def test_what_is_refused_is_told(measurer: Measurer, answer, words: str) -> None:
@@ -125,7 +127,7 @@ def test_what_is_refused_is_told(measurer: Measurer, answer, words: str) -> None
 
 
 def test_examples_of_a_task_come_back(measurer: Measurer) -> None:
-    with ChatServer(schedule(ramp=False), schedule(**BETTER), NOTHING) as server:
+    with ChatServer(schedule(split_first_tile=False), schedule(**BETTER), NOTHING) as server:
         searched(measurer, server, 3)
     again = server.asked[2].body["messages"]
     assert len(again) == 2 and re.search(r'"rows": 4.*: 1,\d{3} cycles', again[1]["content"])
@@ -136,36 +138,44 @@ def test_what_is_forbidden_is_told(measurer: Measurer) -> None:
     with ChatServer(schedule(rows=3), NOTHING) as server:
         found, *_ = searched(measurer, server, 1, kept)
     assert "rows must not be changed" in server.asked[1].last
-    assert all(kept.broken(trial.schedule, measurer.first.schedule) is None for trial in found.trials)
+    assert all(kept.violation(trial.schedule, measurer.first.schedule) is None for trial in found.trials)
 
 
 @pytest.mark.parametrize(
     ("reply", "limits", "words"),
     [
-        (schedule(**BETTER), Limits(requests=1), "its limit of requests is used up (1 of 1)"),
-        (at_length(schedule(**BETTER)), Limits(tokens=25_000), "what is left of its limits is too little"),
-        (Reply(drip=0.05), Limits(seconds=0.4), "its limit of seconds is used up"),
+        (schedule(**BETTER), SpendingLimits(requests=1), "its limit of requests is used up (1 of 1)"),
+        (
+            at_length(schedule(**BETTER)),
+            SpendingLimits(tokens=25_000),
+            "what is left of its limits is too little",
+        ),
+        (Reply(drip=0.05), SpendingLimits(seconds=0.4), "its limit of seconds is used up"),
         (refused(401, "no more"), AMPLE, "MLA_ENDPOINT_KEY must hold the key that"),
         (refused(500), AMPLE, "status 500"),
         (Reply(hang=9), AMPLE, "no answer in 0.3 s"),
         (Reply(200, b"garbage"), AMPLE, "no chat completion"),
     ],
 )
-def test_when_it_ends_the_search_goes_on(measurer: Measurer, reply, limits: Limits, words: str) -> None:
+def test_when_it_ends_the_search_goes_on(
+    measurer: Measurer, reply, limits: SpendingLimits, words: str
+) -> None:
     with ChatServer(reply) as server:
         found, author, heard = searched(measurer, server, 2, limits=limits, patience=BRIEF)
         asked = len(server.asked)
         assert len(found.trials) == 2 and author.ended is not None and words in author.ended
-        assert heard == [f"the language model is asked no more: {author.ended}"]
+        assert heard == [f"the language model is no longer queried: {author.ended}"]
         assert not list(author.propose(_about(measurer, found))) and len(server.asked) == asked
     document = author.document()
     assert document["requests"] == asked >= 1 and document["ended"] == author.ended
 
 
-def _about(measurer: Measurer, found: Tuned) -> Task:
+def _about(measurer: Measurer, found: TuningResult) -> GeneratorTask:
     assert isinstance(found.best.result, Measurement)
     schedule = found.best.schedule
-    return Task(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), found.best.result)
+    return GeneratorTask(
+        measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), found.best.result
+    )
 
 
 def test_too_little_context_for_any_prompt(measurer: Measurer) -> None:
@@ -184,18 +194,20 @@ def test_requests_as_asked_for(measurer: Measurer) -> None:
 
 def test_candidates_that_are_still_measured(measurer: Measurer, baseline: Measurement) -> None:
     """Several machines ask for several candidates before they tell of any."""
-    with ChatServer(schedule(ramp=False), NOTHING) as server:
+    with ChatServer(schedule(split_first_tile=False), NOTHING) as server:
         author = EndpointModel(Endpoint(server.url, MODEL, AMPLE, patience=SOON))
         layers = tuple(measurer.first.schedule.layers)
-        task = Task(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
+        task = GeneratorTask(
+            measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline
+        )
         assert len(list(author.propose(task))) == 1
     assert "it is being measured" in server.asked[1].last
 
 
 def test_without_an_endpoint_the_built_in_model_is_asked() -> None:
-    assert isinstance(language_model(None), Writer)
+    assert isinstance(language_model(None), LmGenerator)
 
 
 def test_the_method_needs_a_model(measurer: Measurer) -> None:
-    with pytest.raises(InputError, match="the method llm needs a language model to ask"):
+    with pytest.raises(InputError, match="the method llm needs a language model"):
         tune(measurer, LLM, 1)

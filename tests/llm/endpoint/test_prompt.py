@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 
-from compiler.llm.endpoint.chat import Chat
-from compiler.llm.endpoint.examples import Example
-from compiler.llm.endpoint.isa_page import cut_page, whole_page
-from compiler.llm.endpoint.prompt import prompt_for
-from compiler.llm.endpoint.spending import estimated_tokens
-from compiler.search.constraints import Constraints
-from compiler.specialize.task import Task
+from compiler.llm.endpoint.client import estimated_tokens
+from compiler.llm.endpoint.model import Chat
+from compiler.llm.endpoint.prompt import MeasuredExample, cut_page, prompt_for, whole_page
+from compiler.tuning.generators.generator import GeneratorTask
+from compiler.tuning.search.constraints import Constraints
 
 
-def texts(task: Task, room: int, examples: tuple[Example, ...] = ()) -> tuple[str, str]:
+def texts(task: GeneratorTask, room: int, examples: tuple[MeasuredExample, ...] = ()) -> tuple[str, str]:
     prompt = prompt_for(task, list(examples), room)
     assert prompt is not None
     system, user = (message["content"] for message in prompt.messages)
@@ -20,7 +18,7 @@ def texts(task: Task, room: int, examples: tuple[Example, ...] = ()) -> tuple[st
     return system, user
 
 
-def test_all_there_is_to_know(task: Task) -> None:
+def test_all_there_is_to_know(task: GeneratorTask) -> None:
     system, user = texts(task, 28_000)
     first, second = task.layers
     for words in (
@@ -32,24 +30,34 @@ def test_all_there_is_to_know(task: Task) -> None:
     ):
         assert words in system
     for words in (
-        f'"{first}": conv2d', "8x8x16 i8", "weights=16x3x3x16", '"rows": 4', f"{task.measured.cycles:,} cycles",
-        f"nothing takes fewer than {task.measured.floor:,} cycles", f"bound by: {task.bound}", "n=16, sp_bytes=262144",
-        "100 cycles from an address", "16 bytes a cycle", "```asm\n.name", "Goal: latency", f'"{second}": 3',
-    ):  # fmt: skip
+        f'"{first}": conv2d',
+        "8x8x16 i8",
+        "weights=16x3x3x16",
+        '"rows": 4',
+        f"{task.measured.cycles:,} cycles",
+        f"nothing takes fewer than {task.measured.floor:,} cycles",
+        f"bound by: {task.bound}",
+        "n=16, sp_bytes=262144",
+        "100 cycles from an address",
+        "16 bytes a cycle",
+        "```asm\n.name",
+        "Goal: latency",
+        f'"{second}": 3',
+    ):
         assert words in user, words
     assert "Counters" not in system and "Measured before" not in user
 
 
-def test_examples(task: Task) -> None:
+def test_examples(task: GeneratorTask) -> None:
     first = task.layers[0]
     changed = task.with_layers({first: replace(task.schedule.layers[first], rows=9)}, "", "").schedule
-    _, user = texts(task, 28_000, (Example(changed, 1234.0), Example(task.schedule, 1380.0)))
+    _, user = texts(task, 28_000, (MeasuredExample(changed, 1234.0), MeasuredExample(task.schedule, 1380.0)))
     assert f'{{"{first}": {{"rows": 9}}}}: 1,234 cycles\nas now: 1,380 cycles' in user
     written = task.with_texts(task.programs, "", "").schedule
-    assert "as now with other programs" in texts(task, 28_000, (Example(written, 1.0),))[1]
+    assert "as now with other programs" in texts(task, 28_000, (MeasuredExample(written, 1.0),))[1]
 
 
-def test_less_room_less_text(task: Task) -> None:
+def test_less_room_less_text(task: GeneratorTask) -> None:
     whole, _ = texts(task, 28_000)
     cut, programs = texts(task, 12_000)
     assert (
@@ -63,14 +71,14 @@ def test_less_room_less_text(task: Task) -> None:
     assert prompt_for(task, [], 1_000) is None
 
 
-def test_what_is_forbidden(task: Task) -> None:
+def test_what_is_forbidden(task: GeneratorTask) -> None:
     forbidden = Constraints(frozenset({"micro-program", "tiling"}))
     system, user = texts(replace(task, constraints=forbidden), 28_000)
     assert (
         "```asm" not in system + user
-        and "These fields must not be changed: band, columns, depth, rows" in system
+        and "These fields must not be changed: columns, depth, param_blocks, rows, rows_per_load" in system
     )
-    assert '"\\"band\\""' not in system and '"\\"order\\""' in system
+    assert '"\\"rows_per_load\\""' not in system and '"\\"order\\""' in system
 
 
 def test_the_page_is_cut_to_what_is_used() -> None:

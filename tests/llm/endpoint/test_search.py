@@ -3,10 +3,10 @@
 import time
 
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.serve.proposer import Beside
-from compiler.serve.searcher import Begin, Job
+from compiler.options import CompileOptions
+from compiler.serve.search_process import SearchProcess
+from compiler.serve.search_worker import Begin, SearchJob
+from compiler.tuning.measure.measurer import Measurer
 from tests.support.chat_server import MODEL, ChatServer, Reply
 
 
@@ -14,8 +14,10 @@ def test_it_ends_while_a_question_is_open(measurer: Measurer) -> None:
     graph = measurer.prepared.graph
     with ChatServer(Reply(hang=60)) as server:
         endpoint = Endpoint(server.url, MODEL)
-        job = Job(graph, measurer.prepared.config, Options(rounding="reference"), "llm", endpoint=endpoint)
-        with Beside(job) as proposer:
+        job = SearchJob(
+            graph, measurer.prepared.config, CompileOptions(rounding="reference"), "llm", endpoint=endpoint
+        )
+        with SearchProcess(job) as proposer:
             proposer.order(Begin(measurer.conditions.dram, measurer.first.schedule))
             proposer.order(None)
             while not server.asked and proposer.process.is_alive():

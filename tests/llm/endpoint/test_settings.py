@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compiler.llm.endpoint.settings import Endpoint, Limits, Prices, fields_of
+from compiler.llm.endpoint.settings import Endpoint, Prices, SpendingLimits, fields_of
 from hw.errors import InputError
 
 
@@ -59,9 +59,9 @@ def test_limits_and_prices() -> None:
     )
     for bad in some:
         with pytest.raises(InputError, match="must be more than 0, not"):
-            Limits(**bad)
+            SpendingLimits(**bad)
     with pytest.raises(InputError, match="a limit of cost needs the prices"):
-        Limits(cost=1.0)
+        SpendingLimits(cost=1.0)
     with pytest.raises(InputError, match="a price must be a number of at least 0, not -1"):
         Prices(1, -1)
 

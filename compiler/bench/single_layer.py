@@ -1,0 +1,252 @@
+"""Graphs and ONNX models of one quantized layer with random values."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization, Tensor
+from hw.errors import InputError
+
+#: Zero points of the input and the output.
+X_ZERO, Y_ZERO = 5, -3
+_X_SCALE, _Y_SCALE = 0.05, 0.1
+_SPREAD = 74.0  # of uniform int8 values
+#: Target standard deviation of the outputs, so that most of the int8 range is used.
+_WANTED = 40
+
+
+def random_int8(rng: np.random.Generator, *shape: int) -> NDArray[np.int8]:
+    """Return uniformly distributed int8 values."""
+    return rng.integers(-128, 128, shape, dtype=np.int8)
+
+
+class OneLayer:
+    """Constants of a layer, and its graph.
+
+    Parameters
+    ----------
+    rng : Generator
+        Random generator of weights, bias and scales.
+    weights : tuple of int
+        Shape of the weights.
+    axis : int
+        Dimension of the output channels in the weights.
+    terms : int
+        Number of products per sum.
+    """
+
+    def __init__(self, rng: np.random.Generator, weights: tuple[int, ...], axis: int, terms: int):
+        self.axis, channels = axis, weights[axis]
+        self.weights = np.maximum(
+            random_int8(rng, *weights), -127
+        )  # int8 weights are symmetric in every format
+        self.bias = rng.integers(-1000, 1000, channels).astype(np.int32)
+        wanted = rng.uniform(0.5, 1.5, channels) * _WANTED / (_SPREAD**2 * np.sqrt(terms))
+        self.scales = (wanted * _Y_SCALE / _X_SCALE).astype(np.float32)
+
+    def ratios(self) -> NDArray[np.float64]:
+        """Requantization ratio of each output channel."""
+        return float(np.float32(_X_SCALE)) * self.scales.astype(np.float64) / float(np.float32(_Y_SCALE))
+
+    def graph(self, op: str, x: tuple[int, ...], y: tuple[int, ...], **attributes: Any) -> Graph:
+        """Return the graph with input "x" and output "y"."""
+        graph = Graph(op)
+        graph.add_input(Tensor("x", x, "int8", Quantization.of(_X_SCALE, X_ZERO)))
+        meaning = Quantization(tuple(self.scales.tolist()), (0,) * len(self.scales), self.axis)
+        graph.add_tensor(Tensor("weights", self.weights.shape, "int8", meaning, self.weights))
+        graph.add_tensor(Tensor("bias", self.bias.shape, "int32", None, self.bias))
+        graph.add_tensor(Tensor("y", y, "int8", Quantization.of(_Y_SCALE, Y_ZERO)))
+        graph.add_node(Node(op, op, ("x", "weights", "bias"), ("y",), attributes))
+        return graph.finish(["y"])
+
+
+#: Opset version of Gelu, the newest operator used.
+_OPSET, _IR_VERSION = 20, 9
+_TO_NCHW, _TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+class _Draft:
+    """Single-node model under construction."""
+
+    def __init__(self, graph: Graph, node: Node):
+        self.graph, self.node, self.attributes = graph, node, node.attributes
+        self.nodes: list[onnx.NodeProto] = []
+        self.held: list[onnx.TensorProto] = []
+        self.count = 0
+
+    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Add a node; return the name of its output."""
+        self.count += 1
+        self.nodes.append(helper.make_node(op, list(inputs), [f"v{self.count}"], **attributes))
+        return f"v{self.count}"
+
+    def constant(self, value: NDArray) -> str:
+        """Add a constant; return its name."""
+        self.count += 1
+        self.held.append(numpy_helper.from_array(np.ascontiguousarray(value), f"c{self.count}"))
+        return f"c{self.count}"
+
+    def _scaled(self, op: str, name: str, tensor: Tensor) -> str:
+        """Add a conversion of a tensor between integers and real numbers."""
+        meaning = tensor.quantization
+        if meaning is None:
+            raise InputError(f"tensor {tensor.name!r} has no quantization")
+        flat = meaning.axis is None
+        scale, zero = np.array(meaning.scale, np.float32), np.array(meaning.zero_point, tensor.dtype)
+        scalars = [self.constant(each[0] if flat else each) for each in (scale, zero)]
+        return self.add(op, [name, *scalars], **({} if flat else {"axis": meaning.axis}))
+
+    def real(self, index: int) -> str:
+        """Return an input dequantized to float."""
+        tensor = self.graph.tensors[self.node.inputs[index]]
+        name = tensor.name if tensor.data is None else self.constant(tensor.data)
+        return name if tensor.dtype == "float32" else self._scaled("DequantizeLinear", name, tensor)
+
+    def bias(self) -> list[str]:
+        """Return the third input, if any, with the product of the other inputs' scales as its scale."""
+        if len(self.node.inputs) < 3:
+            return []
+        x, w, b = (self.graph.tensors[name] for name in self.node.inputs)
+        assert x.quantization and w.quantization and b.data is not None
+        scale = np.array(x.quantization.scale, np.float32) * np.array(w.quantization.scale, np.float32)
+        return [self.constant((b.data * scale.astype(np.float64)).astype(np.float32))]
+
+    def transposed(self, name: str, perm: Sequence[int]) -> str:
+        """Add a transposition."""
+        return self.add("Transpose", [name], perm=list(perm))
+
+    def finish(self, result: str) -> onnx.ModelProto:
+        """Return the model; its output has the name of the node's output."""
+        out = self.graph.out(self.node)
+        last = self._scaled("QuantizeLinear", result, out) if out.dtype != "float32" else result
+        self.nodes.append(helper.make_node("Identity", [last], [out.name]))
+        given = {t.name: t for t in self.graph.ins(self.node) if t.data is None}
+        described = [
+            helper.make_tensor_value_info(t.name, helper.np_dtype_to_tensor_dtype(np.dtype(t.dtype)), t.shape)
+            for t in (*given.values(), out)
+        ]
+        graph = helper.make_graph(self.nodes, "node", described[:-1], described[-1:], self.held)
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION
+        )
+
+
+def _conv(draft: _Draft) -> str:
+    attributes = draft.attributes
+    depthwise = draft.node.op == "depthwise_conv2d"
+    weights = draft.transposed(draft.real(1), (2, 0, 1) if depthwise else (0, 3, 1, 2))
+    if depthwise:
+        weights = draft.add("Unsqueeze", [weights, draft.constant(np.array([1]))])
+    x = draft.graph.ins(draft.node)[0]
+    made = draft.add(
+        "Conv",
+        [draft.transposed(draft.real(0), _TO_NCHW), weights, *draft.bias()],
+        strides=attributes["strides"],
+        pads=attributes["pads"],
+        dilations=attributes["dilations"],
+        group=x.shape[3] if depthwise else attributes["groups"],
+    )
+    return draft.transposed(made, _TO_NHWC)
+
+
+def _dense(draft: _Draft) -> str:
+    product = draft.add("MatMul", [draft.real(0), draft.transposed(draft.real(1), (1, 0))])
+    return draft.add("Add", [product, *draft.bias()]) if len(draft.node.inputs) == 3 else product
+
+
+def _pool(draft: _Draft) -> str:
+    attributes = draft.attributes
+    window = {
+        "kernel_shape": attributes["kernel"],
+        "strides": attributes["strides"],
+        "pads": attributes["pads"],
+    }
+    x = draft.transposed(draft.real(0), _TO_NCHW)
+    if draft.node.op == "max_pool2d":
+        return draft.transposed(draft.add("MaxPool", [x], **window), _TO_NHWC)
+    made = draft.add("AveragePool", [x], **window, count_include_pad=int(attributes["count_pads"]))
+    return draft.transposed(made, _TO_NHWC)
+
+
+def _clip(draft: _Draft) -> str:
+    limits = [draft.constant(np.array(draft.attributes[key], np.float32)) for key in ("low", "high")]
+    return draft.add("Clip", [draft.real(0), *limits])
+
+
+def _norm(draft: _Draft) -> str:
+    attributes = draft.attributes
+    operands = [draft.real(index) for index in range(len(draft.node.inputs))]
+    if len(operands) == 1:
+        size = draft.graph.ins(draft.node)[0].shape[attributes["axis"] :]
+        operands.append(draft.constant(np.ones(size, np.float32)))
+    return draft.add("LayerNormalization", operands, axis=attributes["axis"], epsilon=attributes["epsilon"])
+
+
+def _softmax(draft: _Draft) -> str:
+    scaled = draft.add("Mul", [draft.real(0), draft.constant(np.array(draft.attributes["beta"], np.float32))])
+    return draft.add("Softmax", [scaled], axis=draft.attributes["axis"])
+
+
+def _slice(draft: _Draft) -> str:
+    starts, sizes, steps = (np.array(draft.attributes[key]) for key in ("starts", "sizes", "steps"))
+    ends = starts + (sizes - 1) * steps + 1
+    parts = [draft.constant(each) for each in (starts, ends, np.arange(len(starts)), steps)]
+    return draft.add("Slice", [draft.real(0), *parts])
+
+
+def _same(op: str) -> Callable[[_Draft], str]:
+    """Return a writer for an operator with another name in ONNX and unchanged inputs."""
+    return lambda draft: draft.add(op, [draft.real(index) for index in range(len(draft.node.inputs))])
+
+
+_WRITERS: dict[str, Callable[[_Draft], str]] = {
+    "conv2d": _conv,
+    "depthwise_conv2d": _conv,
+    "dense": _dense,
+    "max_pool2d": _pool,
+    "avg_pool2d": _pool,
+    "clip": _clip,
+    "layer_norm": _norm,
+    "softmax": _softmax,
+    "slice": _slice,
+    "gelu": lambda d: d.add("Gelu", [d.real(0)], approximate="tanh" if d.attributes["tanh"] else "none"),
+    "concat": lambda d: d.add(
+        "Concat", [d.real(index) for index in range(len(d.node.inputs))], axis=d.attributes["axis"]
+    ),
+    "transpose": lambda d: d.transposed(d.real(0), d.attributes["perm"]),
+    "reshape": lambda d: d.add("Reshape", [d.real(0), d.constant(np.array(d.graph.out(d.node).shape))]),
+} | {
+    op: _same(name)
+    for op, name in (
+        ("add", "Add"),
+        ("sub", "Sub"),
+        ("mul", "Mul"),
+        ("matmul", "MatMul"),
+        ("sigmoid", "Sigmoid"),
+        ("tanh", "Tanh"),
+        ("exp", "Exp"),
+        ("quantize", "Identity"),
+        ("dequantize", "Identity"),
+        ("requantize", "Identity"),
+    )
+}
+
+
+def node_model(graph: Graph, node: Node) -> onnx.ModelProto:
+    """Return a node as a model; inputs and output have their names in the graph.
+
+    Raises
+    ------
+    InputError
+        ONNX has no such operator, or it is not supported here.
+    """
+    write = _WRITERS.get(node.op)
+    if write is None:
+        raise InputError(f"node {node.name!r}: {node.op} is not among {', '.join(sorted(_WRITERS))}")
+    draft = _Draft(graph, node)
+    return draft.finish(write(draft))

@@ -1,0 +1,145 @@
+"""Lazily read model whose graph digest is cached by file contents."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.cache.content_store import ContentStore
+from compiler.cache.digest import name, version
+from compiler.frontends.bind import bind_inputs
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Tensor
+
+_KIND = "graph"
+#: Suffixes of files that hold the whole model unless they contain the key below.
+_SELF_CONTAINED = (".tflite", ".onnx")
+#: Key of an ONNX constant that is stored in an external file.
+_ELSEWHERE = b"location"
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Cached facts about a graph: digest, whether compiling quantizes it, inputs."""
+
+    digest: str
+    floating: bool
+    inputs: list[tuple[str, list[int], str]]
+
+
+class ModelSource:
+    """Model, or its file, that is read when its graph is needed.
+
+    Parameters
+    ----------
+    model : path, Graph, or anything else that `compiler.frontends.model.read_model` accepts
+        Model to compile, or its file.
+    store : ContentStore or None
+        Cache for the facts about the graphs of files.
+    sizes, example, dynamic_shapes, bind : as for `read_model`
+        Arguments of `read_model`, used when the graph is read.
+    """
+
+    def __init__(
+        self,
+        model: Path | str | Graph | Any,
+        store: ContentStore | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        example: Any = None,
+        dynamic_shapes: Any = None,
+        bind: Mapping[str, NDArray] | None = None,
+    ):
+        self.model, self.store = model, store
+        self.sizes, self.example, self.dynamic_shapes = dict(sizes or {}), example, dynamic_shapes
+        self.bind = dict(bind or {})
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The model's graph.
+
+        Raises
+        ------
+        InputError
+            The file cannot be read.
+        """
+        if isinstance(self.model, Graph):
+            return bind_inputs(self.model, self.bind)
+        from compiler.frontends.model import read_model
+
+        return read_model(
+            self.model,
+            self.sizes or None,
+            example=self.example,
+            dynamic_shapes=self.dynamic_shapes,
+            bind=self.bind,
+        )
+
+    @property
+    def rounding(self) -> str:
+        """Default rounding of the model."""
+        kind = self._kind()
+        if kind is not None:
+            return "onnxruntime" if kind == ".onnx" else "reference"
+        from compiler.frontends.model import default_rounding
+
+        return default_rounding(self.model)
+
+    @property
+    def digest(self) -> str:
+        """Content digest of the graph including weights."""
+        return self._facts.digest
+
+    @property
+    def floating(self) -> bool:
+        """True if it is a float model, which compiling quantizes."""
+        return self._facts.floating
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """Inputs of the model, without their quantization."""
+        return [Tensor(each, tuple(shape), dtype) for each, shape, dtype in self._facts.inputs]
+
+    @cached_property
+    def _facts(self) -> _Facts:
+        key = self._key()
+        known = None if key is None or self.store is None else self.store.get(_KIND, key)
+        if known is not None:
+            return _Facts(**json.loads(bytes(known)))
+        from compiler.passes import simplify
+        from compiler.quantize.plan import is_float
+
+        graph = self.graph
+        tensors = [graph.tensors[each] for each in graph.inputs]
+        facts = _Facts(
+            name(graph), is_float(simplify(graph)), [(t.name, list(t.shape), t.dtype) for t in tensors]
+        )
+        if key is not None and self.store is not None:
+            self.store.put(_KIND, key, json.dumps(asdict(facts)).encode())
+        return facts
+
+    def _kind(self) -> str | None:
+        """Return the suffix of a file that a front end reads; None for other models."""
+        suffix = Path(self.model).suffix.lower() if isinstance(self.model, (str, Path)) else None
+        return suffix if suffix in _SELF_CONTAINED else None
+
+    def _key(self) -> str | None:
+        """Return the cache key of the file's contents; None if the model is not one self-contained file."""
+        kind = self._kind()
+        if kind is None:
+            return None
+        path = Path(str(self.model))
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None  # reading the graph reports the error
+        if _ELSEWHERE in data:
+            return None
+        bind = {
+            each: (value.dtype.name, list(value.shape), value.tobytes()) for each, value in self.bind.items()
+        }
+        return name(version(), path.stem, kind, self.sizes, bind, data)

@@ -1,0 +1,22 @@
+"""`mla completion`: a script that lets a shell complete verbs and options."""
+
+import argparse
+
+SUMMARY = "print a script that completes verbs and options in a shell"
+EXAMPLE = 'eval "$(mla completion bash)"'
+SHELLS = ("bash", "zsh")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"{' or '.join(SHELLS)}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script."""
+    import shtab
+
+    from compiler.cli.parser import build_parser
+
+    print(shtab.complete(build_parser(), shell=args.shell))
+    return 0

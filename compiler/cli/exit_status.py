@@ -1,0 +1,158 @@
+"""Exit status, errors and warnings of a command."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from compiler.cli.options import release
+from hw.errors import MlaError
+
+INTERRUPTED = 128 + signal.SIGINT
+FAILED = 1
+
+
+def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + signum)
+
+
+@contextmanager
+def _unwinding_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into SystemExit, so that cleanup code runs."""
+    previous = {signum: signal.signal(signum, _terminate) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+def open_standard_streams() -> None:
+    """Connect standard streams that were closed at start, as those of daemons are, to the null device.
+
+    Otherwise the next opened file would get the descriptor of a standard stream, and messages would go into it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The new file gets the lowest free descriptor, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  stays open, as the stream would
+
+
+def run_to_status(name: str, work: Callable[[], int]) -> int:
+    """Run a command; expected failures become one line on standard error and an exit status.
+
+    Parameters
+    ----------
+    name : str
+        Name of the command; the error line begins with it.
+    work : callable
+        Runs the command and returns its exit status, or leaves with SystemExit.
+
+    Returns
+    -------
+    int
+        Exit status; nonzero also if standard output could not be written.
+    """
+    open_standard_streams()
+    with _unwinding_signals(), recorded_warnings():
+        try:
+            return _flushed(work)
+        except MlaError as error:
+            _say(f"{name}: {error}")
+            return error.exit_status
+        except KeyboardInterrupt:
+            _say(f"{name}: interrupted")
+            return INTERRUPTED
+        except BrokenPipeError:  # the reader of the pipe has exited (`| head`)
+            return FAILED
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            _say(f"{name}: {error.strerror or error}{where}")
+            return FAILED
+        finally:
+            _drop_unwritten_output()
+            release()
+
+
+def _flushed(work: Callable[[], int]) -> int:
+    """Call `work` and flush its output; OSError if that fails."""
+    try:
+        status = work()
+    except SystemExit as leaving:
+        if not leaving.code:
+            _flush_output()
+        raise
+    _flush_output()
+    return status
+
+
+def _flush_output() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def _say(line: str) -> None:
+    """Write a line to standard error; a failure to write is ignored."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _drop_unwritten_output() -> None:
+    """Redirect output that cannot be written to the null device.
+
+    Otherwise the interpreter would try to flush it at exit, print its own message and change the exit status.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class _Recorder(logging.Handler):
+    """Log handler that records the messages of all warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+_recorder = _Recorder()
+
+
+@contextmanager
+def recorded_warnings() -> Iterator[None]:
+    """Record the warnings of one command for `warnings`; discards those of the previous command."""
+    _recorder.messages.clear()
+    root = logging.getLogger()
+    root.addHandler(_recorder)
+    try:
+        yield
+    finally:
+        root.removeHandler(_recorder)
+
+
+def warn(message: str) -> None:
+    """Print a warning to standard error and record it."""
+    print(message, file=sys.stderr, flush=True)
+    _recorder.messages.append(message)
+
+
+def warnings() -> list[str]:
+    """Return the messages of all warnings so far: the JSON field `warnings`."""
+    return list(_recorder.messages)

@@ -1,0 +1,216 @@
+"""Options of a search: method, generator, and the endpoint that proposes candidates."""
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from compiler.cli.options import integer
+from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Prices, SpendingLimits, fields_of
+from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.search.methods import GENERATORS_METHOD, LLM, METHODS
+from compiler.util.plugin_registry import Registry, is_reference
+from hw.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from compiler.llm.generate.author import LanguageModelGenerator
+
+#: Further names of search methods. Reports and the database use the original names.
+_METHOD_ALIASES = {"model": "hpm"}
+_CLASS = "module:Class"
+
+
+class _Names(Iterable[str]):
+    """Choices of an option: the names of a registry, read lazily, and `module:Class`."""
+
+    def __init__(self, registry: Registry, *others: str):
+        self._registry, self._others = registry, others
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self._registry, *self._others, _CLASS)
+
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and (
+            text in self._others or text in self._registry or is_reference(text)
+        )
+
+
+def method_name(text: str) -> str:
+    """Argument type: the name of a search method, with aliases resolved."""
+    return _METHOD_ALIASES.get(text, text)
+
+
+def add_method(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add `--method` and `--generator`; call `check_method` before using their values."""
+    parser.add_argument(
+        "--method",
+        metavar="NAME",
+        type=method_name,
+        choices=_Names(METHODS, LLM),
+        help=f"search strategy: %(choices)s (default: {default}; with --generator {GENERATORS_METHOD}); `model` is "
+        "another name of hpm, search guided by the cost model; module:Class is your own subclass of "
+        "compiler.SearchMethod, imported from the current folder",
+    )
+    parser.add_argument(
+        "--generator",
+        metavar="NAME",
+        choices=_Names(GENERATORS),
+        action="append",
+        help="use only this candidate generator: %(choices)s (repeatable; default: all); module:Class is your own "
+        "subclass of compiler.Generator",
+    )
+    parser.set_defaults(default_method=default)
+
+
+def check_method(args: argparse.Namespace) -> None:
+    """Set the default method, and load plug-ins so that invalid ones are rejected early.
+
+    Raises
+    ------
+    InputError
+        A plug-in cannot be imported, has the wrong base class, or conflicts with the other option.
+    """
+    if args.method is None:
+        args.method = GENERATORS_METHOD if args.generator else args.default_method
+    if args.method == LLM and not args.generator:
+        return
+    from compiler.tuning.search.tuner import check_generators
+
+    check_generators(args.method, args.generator)
+
+
+_LIMITS = ("seconds", "requests", "tokens", "cost", "prices")
+_FIELDS = ("model", "key", "context", "answer", "grammar", "fields")
+MIN_CONTEXT_TOKENS, MIN_ANSWER_TOKENS = 1024, 64
+
+
+def add_endpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `--method llm`; options that are not given are None."""
+    group = parser.add_argument_group(f"language model of --method {LLM}")
+    group.add_argument(
+        "--endpoint",
+        metavar="URL",
+        help="base URL of an OpenAI-compatible server, such as http://localhost:8080/v1",
+    )
+    group.add_argument("--endpoint-model", metavar="NAME", help="name of the model on the server")
+    group.add_argument(
+        "--endpoint-key",
+        metavar="VARIABLE",
+        help=f"environment variable that holds the API key (default: {KEY_VARIABLE})",
+    )
+    group.add_argument(
+        "--endpoint-seconds",
+        metavar="S",
+        type=_number,
+        help="stop after waiting S seconds for answers in total (default: 600)",
+    )
+    group.add_argument(
+        "--endpoint-requests", metavar="N", type=integer(1), help="request limit (default: 100)"
+    )
+    group.add_argument(
+        "--endpoint-tokens", metavar="N", type=integer(1), help="token limit (default: 1,000,000)"
+    )
+    group.add_argument("--endpoint-cost", metavar="C", type=_number, help="spending limit (default: none)")
+    group.add_argument(
+        "--endpoint-prices",
+        metavar="IN,OUT",
+        type=_prices,
+        help="price of a million input tokens and of a million output tokens",
+    )
+    group.add_argument(
+        "--endpoint-context",
+        metavar="N",
+        type=integer(MIN_CONTEXT_TOKENS),
+        help="context length: prompt and answer tokens (default: 32768)",
+    )
+    group.add_argument(
+        "--endpoint-answer",
+        metavar="N",
+        type=integer(MIN_ANSWER_TOKENS),
+        help="maximum tokens per answer (default: 4096)",
+    )
+    group.add_argument(
+        "--endpoint-grammar",
+        choices=GRAMMARS,
+        help="request field for an answer grammar (default: none, the grammar is described in the prompt)",
+    )
+    group.add_argument(
+        "--endpoint-fields",
+        metavar="JSON",
+        type=_fields,
+        help='additional request fields (null removes a field), such as {"top_p": 0.9, "temperature": null}',
+    )
+
+
+def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "LanguageModelGenerator | None":
+    """Return the language model of the options or the built-in one; None if the method is not `llm`.
+
+    Raises
+    ------
+    InputError
+        The options are invalid, incomplete, or for another method; or the endpoint is not a language model server,
+        rejects the key, or has no such model.
+    WorkError
+        The endpoint cannot be reached or fails.
+    """
+    endpoint = _endpoint_of(args)
+    if args.method != LLM:
+        return None
+    from compiler.llm.generate.lm_generator import language_model
+
+    author = language_model(endpoint, say)
+    author.check()
+    return author
+
+
+def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
+    """Return the endpoint given by the options, or None."""
+    every = {f"endpoint_{name}": name for name in (*_LIMITS, *_FIELDS)} | {"endpoint": "url"}
+    given = {name: vars(args)[option] for option, name in every.items() if vars(args)[option] is not None}
+    if not given:
+        return None
+    option = next(option for option, name in every.items() if name in given).replace("_", "-")
+    if args.method != LLM:
+        raise InputError(f"--{option} requires --method {LLM}")
+    for name in ("url", "model"):
+        if name not in given:
+            raise InputError(f"--{option} needs --endpoint URL and --endpoint-model NAME")
+    limits = SpendingLimits(**{name: given.pop(name) for name in _LIMITS if name in given})
+    return Endpoint(limits=limits, **given)
+
+
+def spending_table(document: dict[str, Any]) -> str:
+    """Return one line about usage and cost from the document of a language model."""
+    cost = "" if document["cost"] is None else f", cost {document['cost']:g}"
+    return (
+        f"{document['model']}: {document['requests']} requests, {document['input_tokens']:,} input tokens and "
+        f"{document['output_tokens']:,} output tokens in {document['seconds']:.1f} s{cost}; "
+        f"{document['candidates']} candidates, {document['better']} better"
+    )
+
+
+def _number(text: str) -> float:
+    """Argument type: a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {shown(text)}")
+    return value
+
+
+def _prices(text: str) -> Prices:
+    """Argument type: `IN,OUT`."""
+    try:
+        before, after = text.split(",")
+        return Prices(float(before), float(after))
+    except (ValueError, InputError):
+        raise argparse.ArgumentTypeError(f"must be IN,OUT such as 2.5,10, not {shown(text)}") from None
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """Argument type: a JSON object."""
+    try:
+        return fields_of(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

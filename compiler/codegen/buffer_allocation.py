@@ -1,0 +1,261 @@
+"""Addresses of circular buffers, none overlapping while in use, and the peak use of each memory."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from compiler.commands.commands import BufferMemory, CircularBuffer
+from hw.config import MlaConfig
+from hw.errors import InputError
+
+#: An accumulator row holds one int32 for each lane.
+_ACC_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Peak use of the on-chip memories over the command sequence.
+
+    Parameters
+    ----------
+    sp : int
+        Peak of the scratchpad, in bytes.
+    acc : int
+        Peak of the accumulator, in bytes.
+    """
+
+    sp: int
+    acc: int
+
+
+def joint_peak(peaks: Iterable[Peak | None]) -> Peak | None:
+    """The peak of programs that do not run at the same time; None if one of them is not known."""
+    found = Peak(0, 0)
+    for peak in peaks:
+        if peak is None:
+            return None
+        found = Peak(max(found.sp, peak.sp), max(found.acc, peak.acc))
+    return found
+
+
+def peak_use(config: MlaConfig, lives: Mapping[CircularBuffer, tuple[int, int]]) -> Peak:
+    """The peak of a command sequence.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    lives : dict
+        First and last position in the sequence at which each ring is in use.
+    """
+    return Peak(_peak(lives, BufferMemory.SP), _peak(lives, BufferMemory.ACC) * _ACC_BYTES * config.n)
+
+
+def _peak(lives: Mapping[CircularBuffer, tuple[int, int]], memory: BufferMemory) -> int:
+    """Maximum total size of rings that are alive at the same time, in the memory's units."""
+    changes: dict[int, int] = {}
+    for ring, (first, last) in lives.items():
+        if ring.memory == memory:
+            changes[first] = changes.get(first, 0) + ring.total
+            changes[last + 1] = changes.get(last + 1, 0) - ring.total
+    peak = used = 0
+    for at in sorted(changes):
+        used += changes[at]
+        peak = max(peak, used)
+    return peak
+
+
+class MemoryFullError(InputError):
+    """The buffers do not fit a memory of the machine.
+
+    Attributes
+    ----------
+    memory : Memory
+        Memory that is full.
+    first, last : int
+        Positions in the command sequence between which too much is in use.
+    rings : tuple of str
+        Rings in use between these positions, longest lifetime first.
+    layers : tuple of str
+        Layers that use these rings.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        memory: BufferMemory,
+        first: int,
+        last: int,
+        rings: tuple[str, ...],
+        layers: tuple[str, ...] = (),
+    ):
+        super().__init__(message)
+        self.memory, self.first, self.last, self.rings, self.layers = memory, first, last, rings, layers
+
+
+@dataclass(frozen=True)
+class _Taken:
+    start: int
+    end: int
+    first: int
+    last: int
+    users: frozenset[int]
+
+
+#: Commands at most this many positions apart may execute concurrently.
+_CONCURRENT_DISTANCE = 8
+#: Number of positions of the sequence per bucket of the lifetime index.
+_BUCKET = 64
+
+
+class _Times:
+    """Allocations indexed by position in the command sequence, since few of a long sequence are live at one time."""
+
+    def __init__(self) -> None:
+        self.spans: dict[int, list[_Taken]] = {}
+
+    def add(self, taken: _Taken) -> None:
+        """Add an allocation."""
+        for span in range(taken.first // _BUCKET, taken.last // _BUCKET + 1):
+            self.spans.setdefault(span, []).append(taken)
+
+    def between(self, first: int, last: int) -> list[_Taken]:
+        """Allocations that are live anywhere from the first to the last position."""
+        spans = range(first // _BUCKET, last // _BUCKET + 1)
+        return [
+            taken
+            for span in spans
+            for taken in self.spans.get(span, ())
+            # Report a pair only in the first bucket that both are in.
+            if max(taken.first // _BUCKET, spans[0]) == span and taken.first <= last and first <= taken.last
+        ]
+
+
+def plan(
+    config: MlaConfig,
+    lives: Mapping[CircularBuffer, tuple[int, int]],
+    users: Mapping[CircularBuffer, frozenset[int]],
+) -> dict[CircularBuffer, int]:
+    """Start address of every on-chip ring; rings in DRAM are ignored.
+
+    Rings are placed in order of decreasing size. Banks that the ring's layers use for nothing else are preferred, then
+    banks without other live rings, then the lowest address that fits.
+
+    Parameters
+    ----------
+    lives : dict
+        First and last position in the command sequence at which each ring is in use.
+    users : dict
+        Layers that access each ring, without those that only prefetch it.
+
+    Raises
+    ------
+    MemoryFullError
+        They do not fit.
+    """
+    starts: dict[CircularBuffer, int] = {}
+    for memory, sizes in _sizes(config).items():
+        rings = [ring for ring in lives if ring.memory == memory]
+        packed: set[CircularBuffer] = set()
+        while True:
+            try:
+                starts |= _place(rings, lives, users, sizes, packed)
+                break
+            except _NoRoomError as error:
+                if error.here <= packed:
+                    raise error.full from None
+                packed |= error.here
+    return starts
+
+
+class _NoRoomError(Exception):
+    """A ring does not fit the gaps between those that are in use at the same time; tighter packing may succeed."""
+
+    def __init__(self, full: MemoryFullError, here: set[CircularBuffer]):
+        super().__init__(str(full))
+        self.full, self.here = full, here
+
+
+def _sizes(config: MlaConfig) -> dict[BufferMemory, tuple[int, int, int]]:
+    """Capacity, size of a bank, alignment."""
+    return {
+        BufferMemory.SP: (config.sp_bytes, config.sp_bytes // config.sp_banks, config.n),
+        BufferMemory.ACC: (config.acc_rows, config.acc_rows // config.acc_banks, 1),
+        BufferMemory.SLOT: (config.param_slots, config.param_slots, 1),
+        BufferMemory.TABLE: (config.table_slots, config.table_slots, 1),
+    }
+
+
+def _place(
+    rings: list[CircularBuffer],
+    lives: Mapping[CircularBuffer, tuple[int, int]],
+    users: Mapping[CircularBuffer, frozenset[int]],
+    sizes: tuple[int, int, int],
+    packed: set[CircularBuffer],
+) -> dict[CircularBuffer, int]:
+    """Starts of rings; those of `packed` as low as they fit, whatever banks that are.
+
+    Raises
+    ------
+    _NoRoomError
+        One does not fit.
+    """
+    capacity, bank, align = sizes
+    starts: dict[CircularBuffer, int] = {}
+    taken = _Times()
+    for ring in sorted(rings, key=lambda r: (-r.total, lives[r])):
+        first, last = lives[ring]
+        near = taken.between(first, last)
+        wide, soon = (capacity, 0) if ring in packed else (bank, _CONCURRENT_DISTANCE)
+        around = taken.between(max(first - soon, 0), last + soon)
+        start = _start(ring.total, users[ring], near, around, capacity, wide, align)
+        if start is None:
+            here = [r for r in rings if lives[r][0] <= last and first <= lives[r][1]]
+            names = tuple(r.name for r in sorted(here, key=lambda r: lives[r][0] - lives[r][1]))
+            full = MemoryFullError(_message(ring, here, capacity), ring.memory, first, last, names)
+            raise _NoRoomError(full, set(here))
+        starts[ring] = start
+        taken.add(_Taken(start, start + ring.total, first, last, users[ring]))
+    return starts
+
+
+def _start(
+    size: int,
+    users: frozenset[int],
+    near: list[_Taken],
+    around: list[_Taken],
+    capacity: int,
+    bank: int,
+    align: int,
+) -> int | None:
+    """Address of a ring among those live at the same time: in the fewest shared banks, then lowest.
+
+    Addresses of rings in use shortly before or after (`around`) are avoided, because one would wait for the other.
+    """
+    candidates = {0, *(-(-t.end // align) * align for t in around), *range(0, capacity, bank)}
+    busy = _banks([t for t in near if t.users & users], bank)
+    used = _banks(near, bank)
+    best: tuple[tuple[int, int, int], int] | None = None
+    for start in sorted(candidates):
+        end = start + size
+        if end > capacity or any(t.start < end and start < t.end for t in near):
+            continue
+        banks = range(start // bank, (end - 1) // bank + 1)
+        soon = sum(t.start < end and start < t.end for t in around)
+        shared = sum(b in busy for b in banks), soon, sum(b in used for b in banks)
+        if best is None or shared < best[0]:
+            best = shared, start
+        if shared == (0, 0, 0):
+            break
+    return best and best[1]
+
+
+def _banks(taken: list[_Taken], bank: int) -> set[int]:
+    return {b for t in taken for b in range(t.start // bank, (t.end - 1) // bank + 1)}
+
+
+def _message(ring: CircularBuffer, here: list[CircularBuffer], capacity: int) -> str:
+    beside = sorted((r for r in here if r is not ring), key=lambda r: -r.total)
+    most = ", ".join(f"{r.name} {r.total}" for r in beside[:4])
+    return f"{ring.name} of {ring.total} does not fit {ring.memory.value} of {capacity}" + (
+        f" beside {most}" if most else ""
+    )

@@ -1,0 +1,255 @@
+"""One sequence from the steps of all layers: loads at their latest start, drains late."""
+
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from compiler.commands.command_cycles import cycles, effort
+from compiler.commands.commands import CircularBuffer, Command, Tile, TileStep
+from compiler.options import DEFAULT_DRAM, DramTiming
+from hw.config import MlaConfig
+from hw.isa.enums import SEMAPHORE_MAX, Unit
+
+#: Maximum number of loads issued ahead of their readers: half of the semaphores' range (docs/machine.md).
+_MAX_LOADS_AHEAD = SEMAPHORE_MAX // 2
+
+
+def linearize(
+    config: MlaConfig,
+    steps: Sequence[TileStep],
+    prefetch: Sequence[int],
+    after: Mapping[int, int] | None = None,
+    dram: DramTiming = DEFAULT_DRAM,
+) -> list[Command]:
+    """All commands in order.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    steps : sequence of TileStep
+        Steps in order of execution.
+    prefetch : sequence of int
+        For each step the one from which on its loads may come.
+    after : dict, optional
+        For steps of interleaved layers, the step from which on their loads find the data stored by other steps.
+    dram : DramTiming
+        Timing of the memory.
+    """
+    arranger = _Arranger(steps, prefetch, after or {})
+    return arranger.run(due(config, steps, list(arranger.loads()), dram))
+
+
+def _conflict(first: Command, second: Command) -> bool:
+    """True if two commands must keep their order."""
+    a, b = first.target, second.target
+    return a == b or a in second.sources or b in first.sources
+
+
+def lifetimes(commands: Sequence[Command]) -> dict[CircularBuffer, tuple[int, int]]:
+    """First and last position of the sequence at which each ring is in use."""
+    out: dict[CircularBuffer, tuple[int, int]] = {}
+    for at, command in enumerate(commands):
+        for ring in command.rings:
+            first, _ = out.get(ring, (at, at))
+            out[ring] = (first, at)
+    return out
+
+
+def workers(commands: Sequence[Command]) -> dict[CircularBuffer, frozenset[int]]:
+    """Layers whose commands access each ring, without loads, which may be prefetched."""
+    out: dict[CircularBuffer, set[int]] = {}
+    for command in commands:
+        for ring in command.rings:
+            users = out.setdefault(ring, set())
+            if command.unit != Unit.LOAD:
+                users.add(command.layer)
+    return {ring: frozenset(users) for ring, users in out.items()}
+
+
+#: Cycles from a command's first request to its results, in addition to memory latency and beats.
+_UNIT = 25
+#: Cycles, in addition to the memory latency, by which a load should complete before it is needed.
+_MARGIN = 300
+#: Cycles from the last sum of a tile to MATRIX's first with its results, beyond those of FUSE's points.
+#: The best for a chain of small dense layers (RTL n16, latency 100; ad01 with 40, 120, 250 and 400).
+_RESULT = 250
+#: MATRIX also precedes loads that fit the queue at most this many cycles earlier: its commands take the sequencer time.
+_MATRIX_LEAD_CYCLES = 100
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load, the first slot it may come in, and the slot that needs it."""
+
+    command: Command
+    early: int
+    needed: int
+
+
+class _Arranger:
+    def __init__(self, steps: Sequence[TileStep], prefetch: Sequence[int], after: Mapping[int, int]):
+        self.steps, self.prefetch, self.after = steps, prefetch, after
+        self.out: list[Command] = []
+        self.waiting: list[tuple[int, Command]] = []  # (slot it is due in, command): drains and stores
+
+    def run(self, in_time: Sequence[tuple[int, Command]]) -> list[Command]:
+        loads = deque(in_time)
+        for slot, step in enumerate(self.steps):
+            while loads and loads[0][0] <= slot:
+                self._emit(loads.popleft()[1])
+            if slot in self.after and not step.matrix:
+                self._beside(step)
+                continue
+            for command in step.matrix:
+                self._emit(command)
+            self._due(slot)
+            self.waiting += [(slot + 1, command) for command in step.fuse]
+            self.waiting += [(slot + 2, command) for command in step.stores]
+            if not step.matrix:
+                self._due(slot + 1)
+        self._due(len(self.steps) + 2)
+        return self.out
+
+    def _beside(self, step: TileStep) -> None:
+        """Emit a FUSE-only step among others; commands that drain an incomplete MATRIX tile remain after it."""
+        for command in step.fuse:
+            self._emit(command)
+        for command in step.stores:
+            self._emit(command)
+
+    def loads(self) -> Iterator[Load]:
+        """All loads in order, each with the position after which its buffer is free and its source is written."""
+        free: dict[Tile, int] = {}
+        made: dict[CircularBuffer, int] = {}
+        fresh: dict[CircularBuffer, int] = {}
+        readers: list[int] = []
+        for slot, step in enumerate(self.steps):
+            if slot not in self.after:
+                made |= fresh
+                fresh = {}
+            for command in step.loads:
+                early = max(free.get(command.target, self.prefetch[slot]), self.after.get(slot, 0))
+                for ref in command.reads():
+                    early = max(early, made.get(ref.ring, 0))
+                if len(readers) >= _MAX_LOADS_AHEAD:
+                    early = max(early, readers[-_MAX_LOADS_AHEAD] + 1)
+                readers.append(slot)
+                yield Load(command, early, slot)
+            for command in (*step.matrix, *step.fuse, *step.stores):
+                free |= dict.fromkeys((*command.sources, command.target), slot + 1)
+            for command in step.stores:
+                (fresh if slot in self.after else made)[command.write().ring] = slot + 1
+
+    def _due(self, slot: int) -> None:
+        """Emit all loads that are due."""
+        for entry in [entry for entry in self.waiting if entry[0] <= slot]:
+            if entry in self.waiting:
+                self._flush(entry)
+
+    def _emit(self, command: Command) -> None:
+        """Emit a command after everything waiting that it depends on."""
+        for entry in list(self.waiting):
+            if entry in self.waiting and _conflict(entry[1], command):
+                self._flush(entry)
+        self.out.append(command)
+
+    def _flush(self, entry: tuple[int, Command]) -> None:
+        """Emit a delayed command, after the delayed commands that must precede it."""
+        command = entry[1]
+        for other in self.waiting[: self.waiting.index(entry)]:
+            first = other[1].unit == command.unit or _conflict(other[1], command)
+            if first and other in self.waiting:
+                self._flush(other)
+        self.waiting.remove(entry)
+        self.out.append(command)
+
+
+def due(
+    config: MlaConfig, steps: Sequence[TileStep], loads: Sequence[Load], dram: DramTiming
+) -> list[tuple[int, Command]]:
+    """The slot each load is due in, loads in order.
+
+    Each load is issued as late as possible for its data to arrive in time, given the bus time of the following loads,
+    and not before its buffer is free: a load that cannot start would occupy LOAD's short queue and stall the sequencer
+    while MATRIX could already start.
+    """
+    times = _Times(config, steps, loads, dram)
+    slots, start = [0] * len(loads), times.reads[-1]
+    for index in reversed(range(len(loads))):
+        load = loads[index]
+        in_time = times.reads[load.needed] - _MARGIN - dram.latency
+        start = min(start, in_time) - cycles(load.command, config.n) * dram.beat(config.n)
+        slots[index] = max(bisect_right(times.reads, start) - 1, times.room(index))
+    last, out = 0, []
+    for load, slot in zip(loads, slots, strict=True):
+        last = max(last, min(max(slot, load.early), load.needed))
+        out.append((last, load.command))
+    return out
+
+
+def _bound_by_bus(steps: Sequence[TileStep], n: int, beat: float) -> set[int]:
+    """Layers whose loads take longer than MATRIX."""
+    balance: dict[int, float] = defaultdict(float)
+    for step in steps:
+        for command in step.loads:
+            balance[command.layer] += cycles(command, n) * beat
+        if step.matrix:
+            balance[step.matrix[0].layer] -= effort(step, n).matrix
+    return {layer for layer, more in balance.items() if more > 0}
+
+
+class _Times:
+    """When steps begin and requests of loads start if commands are issued in time.
+
+    `begins` also has the end of the last step. `reads` excludes the bus time of stores and, where the bus is busier
+    than MATRIX, includes waiting for results of other steps, during which loads of later steps can continue.
+    """
+
+    def __init__(self, config: MlaConfig, steps: Sequence[TileStep], loads: Sequence[Load], dram: DramTiming):
+        self.config, self.beat = config, dram.beat(config.n)
+        self.starts: list[float] = []
+        self.begins: list[float] = []
+        self.reads: list[float] = []
+        stored = 0.0
+        free = [0.0]  # when the step before a slot is done
+        late = 0.0  # the same with the wait for results
+        made: dict[Tile, float] = {}  # when they are there
+        bound = _bound_by_bus(steps, config.n, self.beat)
+        address = bus = 0.0  # when the next request can go out, when the bus is free
+        for slot, step in enumerate(steps):
+            there = 0.0
+            while len(self.starts) < len(loads) and loads[len(self.starts)].needed == slot:
+                load = loads[len(self.starts)]
+                address = max(address, free[load.early])
+                self.starts.append(address)
+                bus = max(bus, address + dram.latency + _UNIT) + cycles(load.command, config.n) * self.beat
+                address += self._requests(load.command)
+                there = bus
+            self.begins.append(max(free[-1], there))
+            waits = [made.get(t, 0.0) for c in step.matrix if c.layer in bound for t in c.sources]
+            late = max(late, there, *waits)
+            self.reads.append(max(late - stored, *self.reads[-1:], 0.0))
+            work = effort(step, config.n)
+            free.append(self.begins[-1] + work.whole)
+            late += work.matrix
+            for command in step.fuse:
+                made[command.target] = late + cycles(command, config.n) + _RESULT
+            late = max(late, self.reads[-1] + stored + work.whole)
+            stores = work.stores * self.beat
+            bus, stored = bus + stores, stored + stores
+        self.begins.append(free[-1])
+        self.reads.append(max(late - stored, *self.reads[-1:], 0.0))
+
+    def room(self, index: int) -> int:
+        """The first slot whose step begins when the queue has room for a load."""
+        before = index - self.config.queue_depth
+        return bisect_right(self.begins, self.starts[before] + _MATRIX_LEAD_CYCLES) if before >= 0 else 0
+
+    def _requests(self, command: Command) -> int:
+        """Bursts of a load, one a cycle."""
+        get = {name: value for name, value in command.fields.items() if isinstance(value, int)}.get
+        burst = self.config.max_burst * self.config.n
+        return prod(get(name, 1) for name in ("z_count", "y_count")) * -(-get("len", 1) // burst)

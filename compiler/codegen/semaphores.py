@@ -1,0 +1,122 @@
+"""Semaphore assignment: every command waits for the commands of other units that it must not overtake."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from cosim.semantics.bounding_box import BoundingBox, boxes
+from cosim.semantics.command_fields import unpack_fields
+from hw.config import MlaConfig
+from hw.isa.enums import Unit
+
+#: Pairs of commands of one unit that overlap: a later FUSE may read before an earlier one has written.
+_SELF = Unit.FUSE
+_UNITS = tuple(Unit)
+
+
+@dataclass(eq=False)
+class Issued:
+    """A command with its numbers.
+
+    Parameters
+    ----------
+    unit : Unit
+        Unit that executes the command.
+    layer : int
+        Layer it belongs to.
+    values : tuple of int
+        All fields of the unit, in the order of its table.
+    region : int
+        Operand that the address in DRAM is relative to.
+    wait, signal : int
+        Semaphore masks of the `issue` instruction.
+    """
+
+    unit: Unit
+    layer: int
+    values: tuple[int, ...]
+    region: int = 0
+    wait: int = 0
+    signal: int = 0
+    known: list[int] = field(default_factory=lambda: [0] * len(Unit), repr=False)
+    reach: list[BoundingBox] = field(default_factory=list, repr=False)
+
+
+def reach(config: MlaConfig, command: "Issued") -> list[BoundingBox]:
+    """Regions that a command reads and writes, with parameter slots in bytes; each DRAM region is a separate space."""
+    unit, c = command.unit, unpack_fields(command.unit, list(command.values))
+    out = []
+    for item in boxes(config, unit, c):
+        if item.space == "slot":
+            item = BoundingBox("param", item.low * 16 * config.n, (item.high + 1) * 16 * config.n - 1)
+        if item.space == "dram":
+            item = replace(item, space=f"dram{command.region}")
+        out.append(item)
+    if unit == Unit.FUSE and (c.table or c.table2):
+        out.append(BoundingBox("table", c.table_slot * 512, c.table_slot * 512 + 511))
+    return out
+
+
+def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
+    """Set the wait and signal masks of all commands."""
+    queues = [_Queue() for _ in Unit]
+    for command in commands:
+        if not command.reach:
+            command.reach = reach(config, command)
+        mine = queues[command.unit]
+        if mine.commands:
+            command.known = list(mine.commands[-1].known)
+        for producer, queue in zip(_UNITS, queues, strict=True):
+            if producer != command.unit or producer == _SELF:
+                _order(command, queue, producer)
+        mine.add(command)
+
+
+class _Queue:
+    """Commands of one unit, with the regions that they read and write by memory."""
+
+    def __init__(self) -> None:
+        self.commands: list[Issued] = []
+        self._reads: dict[str, list[tuple[int, BoundingBox]]] = defaultdict(list)
+        self._writes: dict[str, list[tuple[int, BoundingBox]]] = defaultdict(list)
+
+    def add(self, command: Issued) -> None:
+        """Append a command."""
+        self.commands.append(command)
+        for box in command.reach:
+            (self._writes if box.write else self._reads)[box.space].append((len(self.commands), box))
+
+    def last(self, command: Issued, known: int, own: bool) -> int:
+        """Number of commands up to the last one that conflicts with a command; 0 if none after the first `known` does.
+
+        For its own unit, only reads of data that earlier commands write are conflicts.
+        """
+        last = known
+        for box in command.reach:
+            if not (own and box.write) and (boxes := self._writes.get(box.space)) and boxes[-1][0] > last:
+                last = _last(boxes, box, last)
+            if box.write and not own and (boxes := self._reads.get(box.space)) and boxes[-1][0] > last:
+                last = _last(boxes, box, last)
+        return last if last > known else 0
+
+
+def _last(boxes: list[tuple[int, BoundingBox]], box: BoundingBox, known: int) -> int:
+    """Number of the last command after the first `known` whose box intersects the given one; `known` if none does."""
+    low, high = box.low, box.high
+    for number, other in reversed(boxes):
+        if number <= known:
+            return known
+        if other.low <= high and low <= other.high and other.meets(box):
+            return number
+    return known
+
+
+def _order(command: Issued, queue: _Queue, producer: Unit) -> None:
+    needed = queue.last(command, command.known[producer], producer == command.unit)
+    if not needed:
+        return
+    maker = queue.commands[needed - 1]
+    maker.signal |= 1 << (command.unit << 2)
+    command.wait |= 1 << (producer << 2)
+    command.known[producer] = needed
+    command.known = list(map(max, command.known, maker.known))

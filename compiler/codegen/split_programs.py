@@ -1,0 +1,172 @@
+"""Cuts a network's sequence of commands into programs, packed for the instruction store."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from compiler.codegen.dispatch_guard import GuardedProgram
+from compiler.codegen.emit import RegistersError, emit, reroll
+from compiler.codegen.semaphores import Issued
+from compiler.util.lru_cache import LruCache
+from cosim.programs import Candidate
+from hw.config import MlaConfig
+from hw.errors import InputError
+from hw.isa.enums import Unit
+from hw.isa.micro_instruction import MicroOp, decode
+from hw.isa.program import Program
+
+#: Programs by all that they depend on.
+Written = LruCache[list[Program]]
+#: Limit on the total number of commands of cached programs.
+_MAX_CACHED_COMMANDS = 1 << 15
+#: The bits of a tag.
+_TAGS = 63
+
+
+@dataclass(frozen=True)
+class ProgramPart:
+    """A program, and the guarded programs that may run instead.
+
+    Parameters
+    ----------
+    program : Program
+        Program that runs if no guard holds.
+    layers : tuple of int
+        Layers whose commands it issues, without those for which it only prefetches weights.
+    instead : tuple of Variant
+        Alternatives bound to the same opcode; the first one whose guard holds runs instead.
+    """
+
+    program: Program
+    layers: tuple[int, ...]
+    instead: tuple[GuardedProgram, ...] = ()
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All of them, as the dispatch table has them: the one without a guard last."""
+        return (*(variant.program for variant in self.instead), self.program)
+
+    @cached_property
+    def tag(self) -> int:
+        """The first tag that its program sets; 0: none.
+
+        Its macro-instruction begins with it: units would see two changes of tag otherwise, and the second one waits
+        until the counters of the first are put away.
+        """
+        for word in self.program.words:
+            values = decode(word)
+            if values["opcode"] == MicroOp.TAG:
+                return 0 if values["a"] or values["b"] else values["imm"] & _TAGS
+        return 0
+
+
+def written() -> Written:
+    """Room for programs of one network under one schedule after the other."""
+    return LruCache(_MAX_CACHED_COMMANDS)
+
+
+def cut(
+    config: MlaConfig,
+    commands: Sequence[Issued],
+    names: Sequence[str],
+    joined: Sequence[bool],
+    tags: Sequence[int],
+    known: Written | None = None,
+) -> tuple[ProgramPart, ...]:
+    """Split a command sequence into programs; the first one waits until the machine is idle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    commands : sequence of Issued
+        All commands, in order.
+    names, joined, tags : sequences
+        For each layer: its name, True if it is part of the previous layer's program, and its counter tag.
+    known : Kept, optional
+        Cache of programs emitted earlier for the same commands.
+    """
+    out: list[ProgramPart] = []
+    known = written() if known is None else known
+    loaded = {c.layer for c in commands} - {c.layer for c in commands if c.unit != Unit.LOAD}
+    for piece in _stretches(commands, joined):
+        layers = dict.fromkeys(c.layer for c in piece if c.unit != Unit.LOAD or c.layer in loaded)
+        layers = tuple(layers) or (piece[0].layer,)
+        name, alone = names[layers[0]], not out
+        key = name, alone, tuple(map(_grounds, piece)), tuple(tags[c.layer] for c in piece)
+        programs = known.get(key)
+        if programs is None:
+            programs = _emit(config, name, piece, tags, alone=alone)
+            known.put(key, programs, len(piece))
+        out += [ProgramPart(program, layers) for program in programs]
+    return tuple(out)
+
+
+def _grounds(command: Issued) -> tuple:
+    """All of a command that its program depends on."""
+    return command.unit, command.layer, command.region, command.wait, command.signal, command.values
+
+
+def _stretches(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[Issued]]:
+    """Split the commands at each layer that starts a program; loads are not moved."""
+    out: list[list[Issued]] = [[]]
+    current = 0
+    for command in commands:
+        if command.unit != Unit.LOAD and command.layer > current:
+            if not all(joined[current + 1 : command.layer + 1]) and out[-1]:
+                out.append([])
+            current = command.layer
+        out[-1].append(command)
+    return out
+
+
+def _emit(
+    config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
+) -> list[Program]:
+    """The programs of a stretch: one, or halves of it if that is too long for the instruction store."""
+    program = rolled(config, name, piece, tags, alone=alone)
+    if len(program.words) <= config.wis_words:
+        return [program]
+    if len(piece) < 2:
+        raise InputError(f"program {name!r} of {len(program.words)} words: the store has {config.wis_words}")
+    middle = len(piece) // 2
+    halves = [
+        *_emit(config, name, piece[:middle], tags, alone=alone),
+        *_emit(config, name, piece[middle:], tags, alone=False),
+    ]
+    return [Program(f"{name}.{i}", half.words) for i, half in enumerate(halves)]
+
+
+def rolled(
+    config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
+) -> Program:
+    """The program that issues commands, with loops nested as deep as registers last; see `emit`."""
+    for depth in range(config.loop_depth, 0, -1):
+        try:
+            return emit(name, reroll(piece, depth), tags, alone=alone)
+        except RegistersError:
+            continue
+    return emit(name, piece, tags, alone=alone)
+
+
+def batches(config: MlaConfig, parts: Sequence[ProgramPart]) -> list[range]:
+    """Ranges of parts whose programs are resident at the same time: all, or as many as fit, in order."""
+    out: list[range] = []
+    start = words = segments = 0
+    for number, part in enumerate(parts):
+        size = sum(len(program.words) for program in part.programs)
+        full = segments + len(part.programs) > config.segments or number - start == config.opcodes
+        if number > start and (full or words + size > config.wis_words):
+            out.append(range(start, number))
+            start, words, segments = number, 0, 0
+        words, segments = words + size, segments + len(part.programs)
+    return [*out, range(start, len(parts))]
+
+
+def candidates(part: ProgramPart, segments: Sequence[int]) -> list[Candidate]:
+    """Dispatch table entries of an opcode; `segments` are the segment numbers of the part's `programs`."""
+    guards = [variant.guard for variant in part.instead]
+    return [
+        *(Candidate(s, g.compare, g.selector, g.value) for s, g in zip(segments, guards, strict=False)),
+        Candidate(segments[-1]),
+    ]

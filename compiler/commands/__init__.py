@@ -1,0 +1,1 @@
+"""Unit commands before address assignment, and the context shared by the code generators of all layers."""

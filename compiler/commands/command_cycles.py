@@ -1,0 +1,65 @@
+"""Cycles of commands without stalls, computed from their fields."""
+
+from math import prod
+
+from compiler.commands.commands import BufferRef, Command, TileStep, UnitCycles
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
+from hw.isa.enums import DTYPE_BYTES, BSource, Post, Unit
+
+#: Cycles the sequencer needs for the commands of a step.
+_STEP = 50
+#: Cycles of a reciprocal and of a reciprocal root.
+_DIGITS: dict[int, int] = {Post.RECIP: 38, Post.RSQRT: 69}
+
+
+def cycles(command: Command, n: int) -> int:
+    """Cycles of one command on the machine with n lanes for which it was generated.
+
+    MATRIX needs at least n cycles to shift in a tile of weights; LOAD and STORE move n bytes per cycle, each line
+    separately.
+    """
+    if command.cycles is None:
+        command.cycles = _cycles(command, n)
+    return command.cycles
+
+
+def _cycles(command: Command, n: int) -> int:
+    get = {name: value for name, value in command.fields.items() if isinstance(value, int)}.get
+    if command.unit == Unit.MATRIX:
+        word = get("word")
+        if word is not None and MATRIX_WORD.unpack(word)["dw"]:
+            return get("oc_count", 1) * get("dw_len", 1)
+        tiles = prod(get(f"{dim}_count", 1) for dim in ("oc", "ic", "ky", "kx"))
+        return tiles * max(get("x_count", 1) * get("y_count", 1), n)
+    if command.unit == Unit.FUSE:
+        return _fuse_cycles(command, [get(f"{dim}_count", 1) for dim in FUSE_DIMS])
+    if command.unit == Unit.LOAD and LOAD_WORD.unpack(get("word", 0))["fill"]:
+        return 0
+    return get("z_count", 1) * get("y_count", 1) * -(-get("len", 1) // n)
+
+
+def _fuse_cycles(command: Command, counts: list[int]) -> int:
+    """Cycles of a FUSE command: a point is limited by its reads of one memory, a reciprocal by its digits."""
+    src, stage = command.fields.get("src", 0), command.fields.get("stage", 0)
+    assert isinstance(src, int)
+    words = FUSE_SRC.unpack(src) | FUSE_STAGE.unpack(stage.base if isinstance(stage, BufferRef) else stage)
+    reads = {"sp": 0, "acc": 0}
+    reads["sp" if words["a_src"] else "acc"] += DTYPE_BYTES[words["a_dtype"]] if words["a_src"] else 1
+    if words["b_src"]:
+        sp = words["b_src"] == BSource.SP
+        reads["sp" if sp else "acc"] += DTYPE_BYTES[words["b_dtype"]] if sp else 1
+    if words["residual"]:
+        reads["sp"] += DTYPE_BYTES[words["r_dtype"]]
+    digits = _DIGITS.get(words["post"], 0) * prod(
+        count for d, count in zip(FUSE_DIMS, counts, strict=True) if d in "nyx"
+    )
+    return max(prod(counts) * max(reads.values()), digits)
+
+
+def effort(step: TileStep, n: int) -> UnitCycles:
+    """Cycles of a step by unit, after its loads, on the machine for which it was generated."""
+    if step.effort is None:
+        units = (step.matrix, step.fuse, step.stores)
+        matrix, fuse, stores = (sum(cycles(command, n) for command in unit) for unit in units)
+        step.effort = UnitCycles(matrix, stores, max(_STEP, matrix, fuse, stores))
+    return step.effort

@@ -1,0 +1,319 @@
+"""Unit commands before address assignment, their normal form, and the layout of tensors between layers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosim.semantics.bounding_box import BoundingBox
+from hw.isa.commands import LOAD_WORD, MATRIX_WORD
+from hw.isa.enums import Unit
+
+
+class BufferMemory(StrEnum):
+    """Memory of a ring, which determines its unit of size."""
+
+    SP = "sp"  # bytes
+    ACC = "acc"  # rows
+    SLOT = "slot"  # parameter slots
+    TABLE = "table"  # table slots
+    DRAM = "dram"  # bytes
+
+
+@dataclass(eq=False)
+class CircularBuffer:
+    """Room for `depth` tiles.
+
+    Parameters
+    ----------
+    memory : BufferMemory
+        Memory that contains the buffer.
+    name : str
+        Name shown in listings.
+    size : int
+        Size of one tile, in the units of the memory.
+    depth : int
+        Number of tiles it holds; tile i has index i modulo depth.
+    data : array or None
+        Initial contents of a ring in DRAM: weights, parameters, tables.
+    family : str
+        Common name of rings that are used in rotation; empty for a single ring.
+    """
+
+    memory: BufferMemory
+    name: str
+    size: int
+    depth: int = 1
+    data: NDArray[np.uint8] | None = field(default=None, repr=False)
+    family: str = ""
+
+    @property
+    def total(self) -> int:
+        """Size of all tiles."""
+        return self.size * self.depth
+
+
+@dataclass(frozen=True)
+class BufferRef:
+    """An address in a ring: (start of tile `index` + offset) * scale + base."""
+
+    ring: CircularBuffer
+    index: int = 0
+    offset: int = 0
+    scale: int = 1
+    base: int = 0
+
+    def plus(self, offset: int) -> "BufferRef":
+        """An address further on."""
+        return BufferRef(self.ring, self.index, self.offset + offset, self.scale, self.base)
+
+    def resolve(self, start: int) -> int:
+        """The field value, given the start address of the ring."""
+        tile = self.index % self.ring.depth
+        return (start + tile * self.ring.size + self.offset) * self.scale + self.base
+
+
+#: Fields with the addresses that a command reads and writes.
+READS = {
+    Unit.LOAD: ("dram",),
+    Unit.MATRIX: ("a_base", "w_base"),
+    Unit.FUSE: ("a_base", "b_base", "r_base", "p_base", "stage"),
+    Unit.STORE: ("src",),
+}
+WRITES = {Unit.LOAD: "dst", Unit.MATRIX: "acc_base", Unit.FUSE: "d_base", Unit.STORE: "dram"}
+
+
+#: A ring and the number of a tile in it.
+Tile = tuple[CircularBuffer, int]
+
+
+class Numbers(NamedTuple):
+    """Field values of a command for given ring addresses.
+
+    Parameters
+    ----------
+    starts : tuple of int
+        Start addresses of its rings.
+    values : tuple of int
+        All fields of the unit, in the order of its table.
+    region : int
+        Operand that the address in DRAM is relative to.
+    reach : list of Box
+        Memory regions it reads and writes.
+    """
+
+    starts: tuple[int, ...]
+    values: tuple[int, ...]
+    region: int
+    reach: list[BoundingBox]
+
+
+@dataclass(eq=False)
+class Command:
+    """One unit command; immutable.
+
+    Parameters
+    ----------
+    unit : Unit
+        Unit that executes it.
+    layer : int
+        Layer it belongs to: its tag.
+    fields : dict
+        Values of the fields that are not at their defaults.
+    cycles : int or None
+        Lower bound of its cycles, once computed (`compiler.commands.command_cycles`).
+    numbers : Numbers or None
+        Field values for the last addresses of its rings.
+    """
+
+    unit: Unit
+    layer: int
+    fields: dict[str, int | BufferRef]
+    cycles: int | None = field(default=None, repr=False)
+    numbers: Numbers | None = field(default=None, repr=False)
+
+    def reads(self) -> Iterator[BufferRef]:
+        """Addresses that it reads."""
+        for name in READS[self.unit]:
+            value = self.fields.get(name)
+            if isinstance(value, BufferRef):
+                yield value
+
+    def write(self) -> BufferRef:
+        """Address that it writes."""
+        value = self.fields[WRITES[self.unit]]
+        assert isinstance(value, BufferRef)
+        return value
+
+    def refs(self) -> Iterator[BufferRef]:
+        """All addresses that it reads or writes."""
+        yield from self.reads()
+        yield self.write()
+
+    @cached_property
+    def sources(self) -> frozenset[Tile]:
+        """Tiles that it reads."""
+        return frozenset((ref.ring, ref.index % ref.ring.depth) for ref in self.reads())
+
+    @cached_property
+    def target(self) -> Tile:
+        """The tile that it writes."""
+        ref = self.write()
+        return ref.ring, ref.index % ref.ring.depth
+
+    @cached_property
+    def rings(self) -> tuple[CircularBuffer, ...]:
+        """All rings that it touches."""
+        return tuple(dict.fromkeys(ref.ring for ref in self.refs()))
+
+
+class UnitCycles(NamedTuple):
+    """Cycles of a step's commands of MATRIX and STORE, and of the slowest of its units."""
+
+    matrix: int
+    stores: int
+    whole: int
+
+
+@dataclass(eq=False)
+class TileStep:
+    """The commands of one tile. MATRIX of the next step may run concurrently with FUSE of this one.
+
+    `block` is the first block of output channels, for layers that stream channel blocks; `effort` are the cycles by
+    unit, once computed (`compiler.commands.command_cycles`).
+    """
+
+    block: int = 0
+    effort: UnitCycles | None = field(default=None, repr=False)
+    loads: list[Command] = field(default_factory=list)
+    matrix: list[Command] = field(default_factory=list)
+    fuse: list[Command] = field(default_factory=list)
+    stores: list[Command] = field(default_factory=list)
+
+    def commands(self) -> Iterator[Command]:
+        """All of them."""
+        yield from self.loads
+        yield from self.matrix
+        yield from self.fuse
+        yield from self.stores
+
+
+Fields = dict[str, int | BufferRef]
+
+#: Strides that matter only if a count is more than one.
+_STRIDES: dict[Unit, dict[str, tuple[str, ...]]] = {
+    Unit.LOAD: {"y_count": ("dram_y", "dst_y"), "z_count": ("dram_z", "dst_z")},
+    Unit.STORE: {"y_count": ("dram_y", "src_y"), "z_count": ("dram_z", "src_z")},
+    Unit.MATRIX: {
+        "x_count": ("v_x", "acc_x"),
+        "y_count": ("u_y", "acc_y"),
+        "kx_count": ("v_kx", "w_kx"),
+        "ky_count": ("u_ky", "w_ky"),
+        "ic_count": ("a_ic", "w_ic"),
+        "oc_count": ("a_oc", "w_oc", "acc_oc"),
+    },
+    Unit.FUSE: {
+        f"{dim}_count": (f"b_{dim}", f"r_{dim}", f"d_{dim}", *more)
+        for dim, more in (
+            ("wx", ("v_wx",)),
+            ("wy", ("u_wy",)),
+            ("x", ("v_x",)),
+            ("y", ("u_y",)),
+            ("n", ("a_n", "p_n")),
+        )
+    },
+}
+#: Counts with a different meaning in the stream mode of MATRIX; a transposing LOAD has its column distance in dst_y.
+_STREAM = ("x_count", "y_count", "kx_count", "ky_count", "ic_count")
+#: Fields of which 0 means all lanes.
+_LANES = {Unit.MATRIX: ("k_rows", "k_tail", "n_cols", "n_tail"), Unit.FUSE: ("lanes", "lanes_tail")}
+
+
+def simplify_commands(unit: Unit, fields: Fields, n: int) -> Fields:
+    """Fields of a command without those that have no effect."""
+    out = dict(fields)
+    word = out.get("word", 0)
+    stream = unit == Unit.MATRIX and isinstance(word, int) and MATRIX_WORD.unpack(word)["dw"]
+    columns = unit == Unit.LOAD and isinstance(word, int) and LOAD_WORD.unpack(word)["transpose"]
+    for count, strides in _STRIDES[unit].items():
+        if out.get(count, 1) == 1 and not ((stream and count in _STREAM) or (columns and count == "y_count")):
+            for name in strides:
+                out.pop(name, None)
+    for name in _LANES.get(unit, ()):
+        if out.get(name) == n:
+            out.pop(name)
+    return out
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """An image (h, w, c) in DRAM or in the scratchpad.
+
+    Parameters
+    ----------
+    ring : CircularBuffer
+        Buffer that contains the whole tensor.
+    h, w, c : int
+        Height, width, channels; a matrix is rows x 1 x columns.
+    pixel, row : int
+        Distance of two pixels and of two image rows, in bytes.
+    offset : int
+        Bytes from the ring's start to the first pixel.
+    plane : int
+        Channels of each tile of the ring, if tiles are separate blocks of channels; 0: a pixel has all channels.
+    """
+
+    ring: CircularBuffer
+    h: int
+    w: int
+    c: int
+    pixel: int
+    row: int
+    offset: int = 0
+    plane: int = 0
+
+    @property
+    def on_chip(self) -> bool:
+        """True if the tensor is in the scratchpad."""
+        return self.ring.memory == BufferMemory.SP
+
+    def compact(self, size: int) -> bool:
+        """Return True if the elements, of `size` bytes each, are contiguous."""
+        return self.pixel == self.c * size and (self.h == 1 or self.row == self.w * self.pixel)
+
+    @property
+    def even(self) -> bool:
+        """True if the distance from the last pixel of a row to the next row equals that between pixels."""
+        return self.h == 1 or self.row == self.w * self.pixel
+
+    def parts(self, count: int) -> list["TensorLayout"]:
+        """Split a batch into layouts of its images."""
+        rows = self.h // count
+        return [replace(self, h=rows, offset=self.offset + i * rows * self.row) for i in range(count)]
+
+    def columns(self, start: int, count: int) -> "TensorLayout":
+        """Some columns of it as an image."""
+        return replace(self, w=count, offset=self.offset + start * self.pixel)
+
+    def to(self, element: int, size: int) -> int:
+        """Bytes from the first element to another, by its number in the tensor; `size` is that of an element."""
+        pixel, channel = divmod(element, self.c)
+        return pixel * self.pixel + channel * size
+
+    def at(self, row: int = 0, column: int = 0, channel: int = 0) -> BufferRef:
+        """Address of an element."""
+        tile, channel = divmod(channel, self.plane) if self.plane else (0, channel)
+        return BufferRef(self.ring, tile, self.offset + row * self.row + column * self.pixel + channel)
+
+    def block(self, size: int) -> int:
+        """Distance in bytes between blocks of channels, each of `size` bytes."""
+        return self.ring.size if self.plane else size
+
+
+def whole(memory: BufferMemory, name: str, h: int, w: int, c: int, slack: int = 0) -> TensorLayout:
+    """A new contiguous layout for an image; `slack` bytes after it may be read, with undefined contents."""
+    return TensorLayout(CircularBuffer(memory, name, h * w * c + slack), h, w, c, c, w * c)

@@ -1,0 +1,160 @@
+"""Helpers of the code generators of layers: tiles loaded on demand into rotating buffers, ranges, fuse words."""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
+from compiler.schedule.schedule import LayerSchedule
+from hw.config import MlaConfig
+from hw.isa.commands import FUSE_STAGE
+from hw.isa.enums import Space, Unit
+
+
+@dataclass(frozen=True)
+class CodegenContext:
+    """Context of code generation for one layer.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    layer : int
+        Index of the layer in the network.
+    schedule : LayerSchedule
+        Schedule of the layer.
+    homes : dict
+        Layout of each of its tensors, by name.
+    shared : dict
+        Its tables by their contents: groups of channels and phases have the same.
+    """
+
+    config: MlaConfig
+    layer: int
+    schedule: LayerSchedule
+    homes: dict[str, TensorLayout]
+    shared: dict[bytes, "Tables"] = field(default_factory=dict, repr=False)
+
+    def command(self, unit: Unit, **fields: int | BufferRef) -> Command:
+        """A command of this layer."""
+        return Command(unit, self.layer, fields)
+
+    def constant(self, name: str, data: NDArray) -> CircularBuffer:
+        """Add constant bytes in DRAM."""
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        return CircularBuffer(BufferMemory.DRAM, name, flat.size, data=flat)
+
+    def tables(self, name: str, tables: NDArray[np.int16]) -> "Tables":
+        """Lookup tables of this layer; equal tables are stored once."""
+        return self.shared.setdefault(tables.tobytes(), Tables(self, name, tables))
+
+
+class TileBuffers:
+    """Ring of tiles that are loaded on demand.
+
+    Parameters
+    ----------
+    ring : CircularBuffer
+        Ring that the tiles are loaded into.
+    load : callable
+        (key, address) -> commands that load a tile.
+    """
+
+    def __init__(self, ring: CircularBuffer, load: Callable[[Hashable, BufferRef], list[Command]]):
+        self.ring, self.load = ring, load
+        self.keys: list[Hashable] = []
+
+    def get(self, key: Hashable, step: TileStep) -> BufferRef:
+        """Address of a tile; if it is not loaded, its loads are added to the step."""
+        recent = self.keys[-self.ring.depth :]
+        if key in recent:
+            return BufferRef(self.ring, len(self.keys) - len(recent) + recent.index(key))
+        place = BufferRef(self.ring, len(self.keys))
+        self.keys.append(key)
+        step.loads += self.load(key, place)
+        return place
+
+
+class BufferRotation:
+    """Rotation of `depth` buffers for tiles that the units write, each in another bank if possible.
+
+    Parameters
+    ----------
+    memory : BufferMemory
+        Memory that contains the buffers.
+    name : str
+        Name shown in listings.
+    size : int
+        Size of a tile, in the units of the memory.
+    depth : int
+        Number of buffers.
+    """
+
+    def __init__(self, memory: BufferMemory, name: str, size: int, depth: int):
+        self.rings = [CircularBuffer(memory, f"{name}{i}", size, family=name) for i in range(depth)]
+        self.count = 0
+
+    def next(self) -> BufferRef:
+        """Address of the next tile."""
+        self.count += 1
+        return BufferRef(self.rings[(self.count - 1) % len(self.rings)])
+
+
+def pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
+    """(start, length) of the pieces of a dimension."""
+    for start in range(0, total, size):
+        yield start, min(size, total - start)
+
+
+def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height: int) -> tuple[int, int]:
+    """First input row that output rows need, and the number of rows, at least one, clipped to the image.
+
+    `reach` is the number of input rows covered by the kernel of an output row, `top` the padding above.
+    """
+    low = start * stride - top
+    high = low + (rows - 1) * stride + reach - 1
+    first = min(max(low, 0), height - 1)
+    return first, max(min(high, height - 1) - first + 1, 1)
+
+
+class Tables:
+    """A layer's lookup tables in table slots, loaded once.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
+    name : str
+        Name of the layer, the prefix of its buffers.
+    tables : (count * 256,) int16 array
+        One or more tables of 256 entries.
+    """
+
+    def __init__(self, context: CodegenContext, name: str, tables: NDArray[np.int16]):
+        self.context = context
+        self.source = context.constant(f"{name}.tables", tables.astype("<i2"))
+        self.tiles = TileBuffers(
+            CircularBuffer(BufferMemory.TABLE, f"{name}.table", tables.size // 256), self._load
+        )
+
+    def word(self, step: TileStep, which: int = 0, **parts: int) -> BufferRef:
+        """Second half of the fuse word with one of the tables; its load joins the step that first uses it."""
+        slot = self.tiles.get(0, step)
+        word = FUSE_STAGE.pack(**parts)
+        return BufferRef(slot.ring, slot.index, which, FUSE_STAGE.pack(**parts, table_slot=1) - word, word)
+
+    def _load(self, _: Hashable, place: BufferRef) -> list[Command]:
+        to = BufferRef(place.ring, place.index, 0, 512)
+        length = place.ring.size * 512
+        return [
+            self.context.command(Unit.LOAD, word=Space.TABLE, dram=BufferRef(self.source), dst=to, len=length)
+        ]

@@ -1,0 +1,1 @@
+"""Cost models: bounds by roofline, compulsory traffic, energy, and the learned model of cycles."""

@@ -1,0 +1,63 @@
+"""Energy from counts of events; time and power at a clock frequency."""
+
+from collections.abc import Mapping
+
+from hw.config import MlaConfig
+from hw.isa.counters import SP_BANKS_MAX
+
+#: A multiplication and the addition to the sum.
+MAC_PJ = 0.2 + 0.1
+#: Each byte that is read from a memory or written to it; small memories inside a unit count for nothing.
+PJ_PER_BYTE = {"sp": 20 / 8, "acc": 10 / 8, "dram": 1300 / 8}
+
+
+def energy_uj(config: MlaConfig, counts: Mapping[str, int]) -> float:
+    """Energy in microjoules for counter values, given by the names of hw.isa.counters."""
+    return sum(energy_parts_uj(config, counts).values())
+
+
+def energy_parts_uj(config: MlaConfig, counts: Mapping[str, int]) -> dict[str, float]:
+    """The same, of the array, of the memories on the chip, and of DRAM."""
+    rows = sum(counts[f"sp_{kind}_bank{b}"] for kind in ("reads", "writes") for b in range(SP_BANKS_MAX))
+    acc = counts["acc_reads"] + counts["acc_writes"]
+    dram = (counts["load_beats"] + counts["store_beats"]) * config.n
+    return {
+        "array": counts["macs_issued"] * MAC_PJ / 1e6,
+        "memories": config.n * (rows * PJ_PER_BYTE["sp"] + acc * 4 * PJ_PER_BYTE["acc"]) / 1e6,
+        "dram": dram * PJ_PER_BYTE["dram"] / 1e6,
+    }
+
+
+def at_clock(
+    clock: float | None,
+    cycles: int | None,
+    each: float | None,
+    steady: float | None,
+    energy: float | None,
+) -> dict[str, float | None]:
+    """The JSON fields `clock_mhz`, `milliseconds`, `inferences_per_second` and `milliwatts`.
+
+    Parameters
+    ----------
+    clock : float or None
+        Clock frequency in MHz; None: all fields are None.
+    cycles : int or None
+        Cycles of all samples; None on a machine without a clock.
+    each : float or None
+        Cycles of one sample from a cold start, from which the milliseconds are computed.
+    steady : float or None
+        Cycles per sample in a stream, from which the inferences per second are computed; None: `each` is used.
+    energy : float or None
+        Energy of all samples in microjoules, as `compiler.cost.energy` estimates it.
+    """
+    milliseconds = rate = milliwatts = None
+    if clock is not None and cycles and each:
+        milliseconds = each / (clock * 1e3)
+        rate = clock * 1e6 / (steady or each)
+        milliwatts = None if energy is None else energy * clock / cycles * 1e3  # uJ / us is W
+    return {
+        "clock_mhz": clock,
+        "milliseconds": milliseconds,
+        "inferences_per_second": rate,
+        "milliwatts": milliwatts,
+    }

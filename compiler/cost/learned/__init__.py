@@ -1,0 +1,1 @@
+"""The learned cost model: features of layers under schedules, boosted trees, errors."""

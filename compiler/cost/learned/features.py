@@ -1,0 +1,392 @@
+"""Features: layers under schedules as vectors of fixed length."""
+
+from collections.abc import Mapping, Sequence
+from math import log, log2
+from typing import Any, NamedTuple
+
+from compiler.layers.base import Layer
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.matmul import MatmulLayer
+from compiler.layers.registry import kind_number, kind_of
+from compiler.layers.tile_pipeline import PipelineTiming, simulate_pipeline
+from compiler.layers.tiling_context import LayerContext
+from compiler.lowering.lower import LoweredNetwork
+from compiler.profile.measurement import HardwareProfile
+from compiler.schedule.schedule import LayerSchedule
+from hw.isa.enums import DTYPE_BYTES
+
+#: Names of the features. Shares are relative to the estimate; `log_` is the natural logarithm, of at least 1.
+NAMES = (
+    "kind",  # number of the layer's kind
+    "log_estimate",
+    "log_floor",  # cycles by the tile model of the schedule's tiles, and at least
+    "floor_share",
+    "array_share",
+    "fuse_share",
+    "load_share",
+    "store_share",
+    "bus_share",  # of each unit, alone
+    "start_share",
+    "tail_share",
+    "latency_share",  # before the first tile is computed, behind the last, of the memory
+    "log_tiles",
+    "log_tile",
+    "commands_per_tile",
+    "command_share",  # tiles, cycles of one, commands
+    "log_tile_array",
+    "log_tile_fuse",
+    "log_tile_load",
+    "log_tile_store",  # of a tile on average
+    "rows",
+    "columns",
+    "depth",
+    "band_tiles",  # of a tile, no more than there are; tiles of a band
+    "rows_left",
+    "columns_left",
+    "depth_left",  # of the last tile, as a share of a whole one
+    "pixels_per_n",
+    "width",  # rows of the array's stream over N, columns of the output
+    "out_left",
+    "in_left",
+    "in_whole",
+    "out_whole",  # channels in the last block over N; whether pixels lie at beats
+    "log_macs_per_byte",
+    "kernel",
+    "stride",
+    "groups",
+    "x_buffers",
+    "w_buffers",
+    "y_buffers",
+    "acc_buffers",
+    "slots",
+    "slot_buffers",
+    "order",
+    "fold",
+    "strips",
+    "together",
+    "common_scale",
+    "ramp",
+    "taper",
+    "joined",
+    "overlap",
+    "log_prefetch",
+    "planes",
+    "counted",
+    "x_on_chip",
+    "y_on_chip",
+    "residual",
+    "table",
+    "out_bytes",
+    "inputs",
+    "first",
+    "last",
+    "before_share",
+    "after_share",  # in its network; estimates of its neighbours over its own
+    "kind_before",
+    "kind_after",  # of its neighbours; -1: there is none
+    "turns_before",
+    "turns_after",
+    "joined_after",  # their steps may take turns with others, the next is in its program
+    "lead_share",
+    "own_lead_share",  # how long before their ends LOAD is free: of the layer before it, of itself
+    "beat",
+    "log_latency",
+    "n",
+)
+_MOST = 64
+
+
+class FeatureRow(NamedTuple):
+    """Features of a layer under a schedule.
+
+    `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimate or the
+    floor, whichever is larger.
+    """
+
+    numbers: list[float]
+    base: float
+
+
+class LayerFeatures:
+    """Features of a layer that do not depend on its schedule.
+
+    Parameters
+    ----------
+    layer : Layer
+        Layer to describe.
+    n : int
+        Number of lanes of the machine.
+    """
+
+    def __init__(self, layer: Layer, n: int):
+        x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+        drain = getattr(layer, "drain", None)
+        in_c, out_c, self.width = x.c, y.c, y.w
+        #: Output rows, and blocks of output and of input channels.
+        self.rows = max(y.h // layer.batch, 1)
+        if isinstance(layer, MatmulLayer):
+            self.rows, in_c, out_c = layer.size
+            self.width = 1
+        self.columns, self.depth = -(-out_c // n), -(-in_c // n)
+        self.kind, self.macs, self.useful = float(kind_number(layer)), layer.macs, layer.macs / n**2
+        weighted = isinstance(layer, (ConvLayer, DepthwiseLayer))
+        #: Bytes of its weights, and of each tensor.
+        self.weights = float(layer.weights.size if weighted else 0)
+        self.tensors = [
+            (name, image.h * image.w * image.c * DTYPE_BYTES[image.dtype])
+            for name, image in (
+                (name, layer.shapes[name]) for name in dict.fromkeys((*layer.inputs, layer.y))
+            )
+        ]
+        self.left = [
+            ((out_c - 1) % n + 1) / n,
+            ((in_c - 1) % n + 1) / n,
+            float(in_c % n == 0),
+            float(out_c % n == 0),
+        ]
+        kernel = layer.weights.shape[1] if weighted else getattr(layer, "kernel", (1, 1))[0]
+        self.windows = [
+            float(kernel),
+            float(getattr(layer, "strides", (1, 1))[0]),
+            float(getattr(layer, "groups", 1)),
+        ]
+        table = getattr(drain or layer, "table", None)
+        self.about = [
+            float(bool(drain and drain.residual)),
+            float(table is not None),
+            float(DTYPE_BYTES[y.dtype]),
+            float(len(layer.inputs)),
+        ]
+
+
+def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, place: LayerContext) -> FeatureRow:
+    """Features of one layer."""
+    found = simulate_pipeline(
+        pipeline := kind_of(layer).tile_model(layer, schedule, place),
+        place.beat,
+        place.dram.latency,
+        (place.lead if schedule.prefetch else 0.0) if place.before else None,
+        last=not place.after,
+    )
+    n = place.config.n
+    size = fixed.weights + sum(each for name, each in fixed.tensors if not place.on_chip(name))
+    floor = max(fixed.useful, size / n * place.beat, 1.0)
+    base = float(max(found.total, floor))
+    numbers = [
+        fixed.kind,
+        *_cycles(found, base, floor, pipeline.count, place),
+        *_tiles(fixed, schedule, n),
+        log((1 + fixed.macs) / (1 + size)),
+        *fixed.windows,
+        *_chosen(schedule),
+        float(place.x_on_chip),
+        float(place.y_on_chip),
+        *fixed.about,
+        float(not place.before),
+        float(not place.after),
+        place.before / base,
+        place.after / base,
+        float(place.kind_before),
+        float(place.kind_after),
+        float(place.turns_before),
+        float(place.turns_after),
+        float(place.joined_after),
+        place.lead / base,
+        found.lead / base,
+        place.beat,
+        log(1 + place.dram.latency),
+        float(n),
+    ]
+    return FeatureRow(numbers, base)
+
+
+def _cycles(found: PipelineTiming, base: float, floor: float, tiles: int, place: LayerContext) -> list[float]:
+    array, fuse, load, store = found.array, found.fuse, found.load, found.store
+    return [
+        log(base),
+        log(floor),
+        floor / base,
+        array / base,
+        fuse / base,
+        load / base,
+        store / base,
+        (load + store) / base,
+        found.start / base,
+        found.tail / base,
+        place.dram.latency / base,
+        log(tiles),
+        log(base / tiles),
+        found.commands / tiles,
+        25 * found.commands / base,
+        log(1 + array / tiles),
+        log(1 + fuse / tiles),
+        log(1 + load / tiles),
+        log(1 + store / tiles),
+    ]
+
+
+def _tiles(fixed: LayerFeatures, s: LayerSchedule, n: int) -> list[float]:
+    rows, columns, depth = min(s.rows, fixed.rows), min(s.columns, fixed.columns), min(s.depth, fixed.depth)
+    return [
+        float(rows),
+        float(columns),
+        float(depth),
+        min(s.rows_per_load, fixed.rows) / rows,
+        ((fixed.rows - 1) % rows + 1) / rows,
+        ((fixed.columns - 1) % columns + 1) / columns,
+        ((fixed.depth - 1) % depth + 1) / depth,
+        rows * fixed.width / n,
+        float(fixed.width),
+        *fixed.left,
+    ]
+
+
+def _chosen(s: LayerSchedule) -> list[float]:
+    buffers = (s.x_buffers, s.w_buffers, s.y_buffers, s.acc_buffers, s.param_blocks, s.param_buffers)
+    return [
+        *(float(min(each, _MOST)) for each in buffers),
+        float(s.order == "rows"),
+        float(s.fold_kernel_width),
+        float(s.im2col),
+        float(s.pixels_per_pass),
+        float(s.common_scale),
+        float(s.split_first_tile),
+        float(s.split_last_tile),
+        float(s.same_program_as_previous),
+        float(s.interleave),
+        log2(1 + s.prefetch),
+        float(s.stream_channel_blocks),
+        float(s.own_counter_tag),
+    ]
+
+
+#: Number of preceding layers that are simulated to find how far ahead LOAD is.
+_PRECEDING_LAYERS = 2
+
+
+class RowMaker:
+    """Features of the layers of a stage, memoized from schedule to schedule.
+
+    Parameters
+    ----------
+    stage : LoweredNetwork
+        Layers of the stage.
+    conditions : HardwareProfile
+        Configuration of the machine and timing of its memory.
+    """
+
+    def __init__(self, stage: LoweredNetwork, conditions: HardwareProfile):
+        self.layers, self.conditions = stage.layers, conditions
+        graph = stage.graph
+        self._outside = {stage.root(name) for name in (*graph.inputs, *graph.outputs)}
+        names = {name for layer in stage.layers for name in (*layer.inputs, layer.y, *layer.shapes)}
+        self._root = {name: stage.root(name) for name in names}
+        self._tensors = [
+            tuple(dict.fromkeys((layer.x, layer.y, *layer.inputs, *layer.shapes))) for layer in stage.layers
+        ]
+        self._numbers = {layer.name: number for number, layer in enumerate(stage.layers)}
+        self._fixed = [LayerFeatures(layer, conditions.config.n) for layer in stage.layers]
+        self._states: dict[tuple, int] = {}
+        self._paces: dict[tuple, PipelineTiming] = {}
+        self._rows: dict[tuple, FeatureRow] = {}
+
+    def rows(
+        self, schedules: Mapping[str, LayerSchedule], only: Sequence[str] | None = None
+    ) -> dict[str, FeatureRow]:
+        """Features of all layers, or `only` of some, by name."""
+        contexts = _Contexts(self, schedules)
+        numbers = range(len(self.layers)) if only is None else (self._numbers[name] for name in only)
+        return {self.layers[number].name: self._row(number, contexts) for number in numbers}
+
+    def lead(self, number: int, schedules: Mapping[str, LayerSchedule]) -> float:
+        """Cycles before the end of the previous layer from which on LOAD is idle; 0 if there is no previous layer."""
+        return self.pace(number - 1, _PRECEDING_LAYERS, _Contexts(self, schedules)).lead if number else 0.0
+
+    def place(self, number: int, inside: frozenset[str], **beside: Any) -> LayerContext:
+        """Context of a layer if the tensors `inside` stay on chip; `beside` describes its neighbours."""
+        layer, root, conditions = self.layers[number], self._root, self.conditions
+        return LayerContext(
+            conditions.config,
+            conditions.dram,
+            root[layer.x] in inside,
+            root[layer.y] in inside,
+            lambda name: root[name] in inside,
+            **beside,
+        )
+
+    def inside(self, schedules: Mapping[str, LayerSchedule]) -> frozenset[str]:
+        """Tensors that stay on the chip."""
+        return frozenset(
+            {self._root[layer.y] for layer in self.layers if schedules[layer.name].on_chip} - self._outside
+        )
+
+    def state(self, number: int, schedules: Mapping[str, LayerSchedule], inside: frozenset[str]) -> int:
+        """Number of the state on which the timing of a layer in isolation depends."""
+        root = self._root
+        here = tuple(root[name] in inside for name in self._tensors[number])
+        return self._states.setdefault((schedules[self.layers[number].name], here), len(self._states))
+
+    def pace(self, number: int, back: int, contexts: "_Contexts") -> PipelineTiming:
+        """Timing of a layer after `back` simulated predecessors."""
+        first = max(number - back, 0)
+        key = (number, back, *(contexts.state(each) for each in range(first, number + 1)))
+        if key not in self._paces:
+            place = self.place(number, contexts.inside)
+            before = self.pace(number - 1, back - 1, contexts).lead if back and number else None
+            layer = self.layers[number]
+            pipeline = kind_of(layer).tile_model(layer, contexts.schedules[layer.name], place)
+            self._paces[key] = simulate_pipeline(pipeline, place.beat, place.dram.latency, before, last=False)
+        return self._paces[key]
+
+    def _row(self, number: int, contexts: "_Contexts") -> FeatureRow:
+        layers = self.layers
+        first, last = max(number - 1 - _PRECEDING_LAYERS, 0), min(number + 1, len(layers) - 1)
+        key = (number, *(contexts.state(each) for each in range(first, last + 1)))
+        if key not in self._rows:
+            beside: dict[str, Any] = {}
+            if number:
+                beside |= {
+                    "before": self.pace(number - 1, 0, contexts).total,
+                    "lead": self.pace(number - 1, _PRECEDING_LAYERS, contexts).lead,
+                    "kind_before": kind_number(layers[number - 1]),
+                    "turns_before": contexts.schedules[layers[number - 1].name].interleave,
+                }
+            if number < last:
+                behind = contexts.schedules[layers[last].name]
+                beside |= {
+                    "after": self.pace(last, 0, contexts).total,
+                    "kind_after": kind_number(layers[last]),
+                    "turns_after": behind.interleave,
+                    "joined_after": behind.same_program_as_previous,
+                }
+            place, schedule = (
+                self.place(number, contexts.inside, **beside),
+                contexts.schedules[layers[number].name],
+            )
+            self._rows[key] = row_of(layers[number], self._fixed[number], schedule, place)
+        return self._rows[key]
+
+
+class _Contexts:
+    """Contexts of the layers of a stage under their schedules."""
+
+    def __init__(self, maker: RowMaker, schedules: Mapping[str, LayerSchedule]):
+        self.maker, self.schedules, self.inside = maker, schedules, maker.inside(schedules)
+        self._states: dict[int, int] = {}
+
+    def state(self, number: int) -> int:
+        """State number of one layer."""
+        if number not in self._states:
+            self._states[number] = self.maker.state(number, self.schedules, self.inside)
+        return self._states[number]
+
+
+def rows_of(
+    lowered: LoweredNetwork,
+    schedules: Mapping[str, LayerSchedule],
+    conditions: HardwareProfile,
+    only: Sequence[str] | None = None,
+) -> dict[str, FeatureRow]:
+    """Features of the layers of a stage under their schedules, or `only` of some, by name."""
+    return RowMaker(lowered, conditions).rows(schedules, only)

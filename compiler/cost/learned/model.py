@@ -1,0 +1,420 @@
+"""The learned cost model: boosted trees, predictions with spread, errors."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import exp
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from compiler.cost.learned.features import NAMES, FeatureRow
+from compiler.profile.measurement import HardwareProfile
+from cosim.rtl.cache import cache_folder
+from hw.errors import InputError, WorkError
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+#: Lines of LightGBM's text that predictions need; the others say how training went.
+_KEPT = (
+    "num_leaves",
+    "num_cat",
+    "split_feature",
+    "threshold",
+    "decision_type",
+    "left_child",
+    "right_child",
+    "leaf_value",
+    "is_linear",
+    "shrinkage",
+)
+_DEEPEST = 64
+_SHARED = "two branches of a tree lead to the same node"
+
+
+class TreeEnsemble:
+    """Gradient-boosted trees of several ensemble members; the prediction of a member is the sum of its trees.
+
+    Parameters
+    ----------
+    members : sequence of str
+        Models as LightGBM writes them to text.
+    features : int
+        Number of features of a row.
+
+    Raises
+    ------
+    ValueError
+        The text is not a LightGBM model with numerical features; the message gives the reason.
+    """
+
+    def __init__(self, members: Sequence[str], features: int):
+        parts = [_tree(block, features) for text in members for block in _blocks(text)]
+        counts = [sum(1 for _ in _blocks(text)) for text in members]
+        if not counts or min(counts) == 0:
+            raise ValueError("a member has no trees")
+        sizes = np.array([len(value) for *_, value in parts])
+        roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp)
+        feature, threshold, left, right, value = (np.concatenate(each) for each in zip(*parts, strict=True))
+        at = np.repeat(roots, sizes)
+        order, self._depth = _by_levels(roots, (left + at).astype(np.intp), (right + at).astype(np.intp))
+        place = np.empty(len(value), np.intp)
+        place[order] = np.arange(len(order))
+        self._feature, self._threshold, self._value = (
+            feature[order].astype(np.intp),
+            threshold[order],
+            value[order],
+        )
+        #: Next node if the feature is at most the threshold; otherwise the node after that one is next.
+        self._left = place[(left + at).astype(np.intp)[order]]
+        self._roots = np.arange(len(roots))
+        self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
+
+    def one(self, row: Floats) -> Floats:
+        """Prediction of each member for one row of features."""
+        count = len(self._roots)  # these come first
+        node = self._left[:count] + (row.take(self._feature[:count]) > self._threshold[:count])
+        for _ in range(self._depth - 1):
+            more = row.take(self._feature.take(node)) > self._threshold.take(node)
+            node = self._left.take(node) + more
+        return np.add.reduceat(self._value.take(node), self._starts)
+
+    def many(self, rows: Floats) -> Floats:
+        """Predictions for many rows, as an array (rows, members)."""
+        count, width = rows.shape
+        first = (np.arange(count) * width)[:, None]
+        node = np.broadcast_to(self._roots, (count, len(self._roots)))
+        for _ in range(self._depth):
+            more = rows.take(first + self._feature.take(node)) > self._threshold.take(node)
+            node = self._left.take(node) + more
+        return np.add.reduceat(self._value.take(node), self._starts, axis=1)
+
+
+def _by_levels(roots: Places, left: Places, right: Places) -> tuple[Places, int]:
+    """Nodes so that the two below one are side by side, those nearer the roots first; and how deep they go.
+
+    The children of a leaf are the leaf itself.
+    """
+    order, front, total = [roots], roots, len(roots)
+    while True:
+        inner = front[left[front] != front]
+        if not len(inner):
+            whole = np.concatenate(order)
+            if len(np.unique(whole)) < len(whole):
+                raise ValueError(_SHARED)
+            return whole, len(order) - 1
+        front = np.stack([left[inner], right[inner]], axis=1).reshape(-1)
+        order.append(front)
+        total += len(front)
+        if total > len(left):
+            raise ValueError(_SHARED)
+        if len(order) > _DEEPEST:
+            raise ValueError(f"a tree is deeper than {_DEEPEST}")
+
+
+def shortened(text: str) -> str:
+    """A model's text reduced to what predictions need, with seven digits; LightGBM can still read it."""
+    head, *trees = text.split("Tree=")
+    lines = [line for line in head.splitlines() if not line.startswith("tree_sizes")]
+    out = ["\n".join(lines)]
+    for tree in trees:
+        number, *fields = tree.split("end of trees")[0].split("\n")
+        kept = [_rounded(line) for line in fields if line.split("=")[0] in _KEPT]
+        out.append("\n".join([f"Tree={number}", *kept, ""]))
+    return "\n".join([*out, "end of trees", ""])
+
+
+def _rounded(line: str) -> str:
+    name, _, values = line.partition("=")
+    if name not in ("threshold", "leaf_value"):
+        return line
+    return f"{name}={' '.join(f'{float(value):.7g}' for value in values.split())}"
+
+
+def _blocks(text: str) -> Iterator[dict[str, str]]:
+    for block in text.split("end of trees")[0].split("Tree=")[1:]:
+        yield dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+
+
+def _tree(block: dict[str, str], features: int) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
+    """Feature, threshold, children and value of each node; leaves follow the splits and are their own children."""
+    leaves, splits = np.array(block["leaf_value"].split(), float), int(block["num_leaves"]) - 1
+    if len(leaves) != splits + 1 or not np.isfinite(leaves).all() or block.get("num_cat", "0") != "0":
+        raise ValueError("a tree's leaves are not numbers, or not as many as it says")
+    ends = np.arange(splits, splits + len(leaves))
+    if not splits:
+        return np.zeros(1), np.full(1, np.inf), ends, ends, leaves
+    feature, left, right = (
+        np.array(block[name].split(), int) for name in ("split_feature", "left_child", "right_child")
+    )
+    threshold = np.array(block["threshold"].split(), float)
+    if not all(len(each) == splits for each in (feature, left, right, threshold)):
+        raise ValueError("a tree has not as many splits as it says")
+    if feature.min() < 0 or feature.max() >= features or np.isnan(threshold).any():
+        raise ValueError("a tree splits by what is no feature")
+    left, right = (np.where(child < 0, splits + ~child, child) for child in (left, right))
+    for child in (left, right):
+        if (child <= np.arange(splits)).any() or (child >= splits + len(leaves)).any():
+            raise ValueError("a tree's children do not come behind it")
+    none = np.zeros(len(leaves))
+    return (
+        np.concatenate([feature, none]),
+        np.concatenate([threshold, np.full(len(leaves), np.inf)]),
+        np.concatenate([left, ends]),
+        np.concatenate([right, ends]),
+        np.concatenate([np.zeros(splits), leaves]),
+    )
+
+
+def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """Correlation of the ranks of two series; those that are equal share the mean of their ranks."""
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 1.0
+    return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
+
+
+@dataclass(frozen=True)
+class PredictionErrors:
+    """Errors of a set of predictions.
+
+    Parameters
+    ----------
+    count : int
+        Number of predictions.
+    mape : float
+        Mean absolute error, in percent of the measured values.
+    spearman : float
+        Rank correlation; 1 for fewer than two predictions.
+    """
+
+    count: int
+    mape: float
+    spearman: float
+
+    @classmethod
+    def of(cls, predicted: ArrayLike, measured: ArrayLike) -> "PredictionErrors":
+        """Errors of pairs of predicted and measured values."""
+        a, b = np.asarray(predicted, float), np.asarray(measured, float)
+        mape = 100 * float(np.mean(np.abs(a / b - 1))) if len(a) else 0.0
+        return cls(len(a), mape, spearman(a, b))
+
+    def as_json(self) -> dict[str, float]:
+        """Values for JSON, by name."""
+        return {"count": self.count, "mape": round(self.mape, 3), "spearman": round(self.spearman, 5)}
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[place]
+
+
+FORMAT, VERSION = "mla-hpm", 1
+#: Number of ensemble members, whose spread measures uncertainty, and their training parameters.
+MEMBERS = 4
+_ROUNDS = 160
+_TRAINING: dict[str, Any] = {
+    "objective": "huber",
+    "alpha": 0.1,
+    "learning_rate": 0.15,
+    "num_leaves": 31,
+    "max_depth": 8,
+    "min_data_in_leaf": 5,
+    "bagging_fraction": 0.7,
+    "bagging_freq": 1,
+    "feature_fraction": 0.4,
+    "lambda_l2": 1.0,
+    "verbose": -1,
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+}
+#: Limit on the natural logarithm of the predicted ratio of cycles to the base.
+_MAX_LOG_RATIO = 3.0
+_MOST_BYTES = 1 << 26
+
+
+class Prediction(NamedTuple):
+    """Cycles, and the spread of the members' logarithms: about the relative error."""
+
+    cycles: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class CycleModel:
+    """Model of the logarithm of measured cycles over the base of the features.
+
+    Parameters
+    ----------
+    members : tuple of str
+        Ensembles of trees as LightGBM's text; none: the base is all that is known.
+    about : dict
+        Origin of the model, for reports.
+    """
+
+    members: tuple[str, ...]
+    about: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.trees  # noqa: B018  damage is reported immediately
+
+    @cached_property
+    def trees(self) -> TreeEnsemble | None:
+        """The members as arrays."""
+        return TreeEnsemble(self.members, len(NAMES)) if self.members else None
+
+    def predict(self, row: FeatureRow) -> Prediction:
+        """Cycles of one layer."""
+        if self.trees is None:
+            return Prediction(row.base, 0.0)
+        found = self.trees.one(np.array(row.numbers)).tolist()
+        mean = sum(found) / len(found)
+        spread = (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
+        return Prediction(row.base * exp(mean), spread)
+
+    def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
+        """Cycles and spreads of many layers."""
+        base = np.array([row.base for row in rows])
+        if self.trees is None or not rows:
+            return base, np.zeros(len(rows))
+        found = self.trees.many(np.array([row.numbers for row in rows]))
+        return base * np.exp(found.mean(axis=1)), found.std(axis=1)
+
+    def save(self, path: Path) -> int:
+        """Write it; returns its bytes.
+
+        Raises
+        ------
+        WorkError
+            It cannot be written.
+        """
+        header = {"format": FORMAT, "version": VERSION, "features": NAMES, "about": self.about}
+        text = json.dumps(header | {"members": self.members})
+        data = gzip.compress(text.encode(), 9, mtime=0)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f".{path.name}.part")
+            part.write_bytes(data)
+            part.replace(path)
+        except OSError as error:
+            raise WorkError(f"{path}: cannot be written: {error.strerror}") from None
+        return len(data)
+
+    @staticmethod
+    def load(path: Path) -> "CycleModel":
+        """Read a model written by `save`; no code in the file is executed.
+
+        Raises
+        ------
+        InputError
+            The file is not a model, or has another version; the message says what to do.
+        """
+        remedy = f"make it anew with: mla calibrate -o {path}"
+        try:
+            with gzip.open(path) as file:
+                data = json.loads(file.read(_MOST_BYTES))
+        except FileNotFoundError:
+            raise InputError(f"{path}: there is no such performance model; {remedy}") from None
+        except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+            raise InputError(f"{path}: not a performance model ({error}); {remedy}") from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise InputError(f"{path}: not a performance model; {remedy}")
+        if data.get("version") != VERSION:
+            raise InputError(
+                f"{path}: a performance model of version {data.get('version')!r}, not {VERSION}; {remedy}"
+            )
+        if data.get("features") != list(NAMES):
+            raise InputError(f"{path}: a performance model of other features than this compiler's; {remedy}")
+        members, about = data.get("members"), data.get("about")
+        if (
+            not isinstance(members, list)
+            or not isinstance(about, dict)
+            or not all(isinstance(m, str) for m in members)
+        ):
+            raise InputError(f"{path}: not a whole performance model; {remedy}")
+        try:
+            return CycleModel(tuple(members), about)
+        except (ValueError, KeyError, OverflowError) as error:
+            raise InputError(f"{path}: damaged performance model: {error}; {remedy}") from None
+
+
+def train(
+    rows: Sequence[FeatureRow],
+    cycles: Sequence[float],
+    seed: int = 0,
+    about: dict[str, Any] | None = None,
+    rounds: int = _ROUNDS,
+    offsets: Floats | None = None,
+) -> CycleModel:
+    """A model of measured layers.
+
+    Parameters
+    ----------
+    rows, cycles : sequences
+        Features and measured cycles of each layer.
+    seed : int
+        Seed of the samples that each member is trained with.
+    about : dict or None
+        Origin of the model, as in `CycleModel`.
+    rounds : int
+        Number of trees of a member.
+    offsets : array or None
+        Predictions of another model, as logarithms; only the residual is learned.
+    """
+    import lightgbm
+
+    numbers, base = np.array([row.numbers for row in rows]), np.array([row.base for row in rows])
+    rest = np.log(np.maximum(cycles, 1.0) / base) - (0.0 if offsets is None else offsets)
+    data = lightgbm.Dataset(numbers, np.clip(rest, -_MAX_LOG_RATIO, _MAX_LOG_RATIO), free_raw_data=False)
+    members = tuple(
+        shortened(
+            lightgbm.train(_TRAINING | {"seed": seed * MEMBERS + number}, data, rounds).model_to_string()
+        )
+        for number in range(MEMBERS)
+    )
+    return CycleModel(members, about or {})
+
+
+#: Model that comes with the compiler, made by `mla calibrate` for the default target n16 and its memory.
+SHIPPED = Path(__file__).parent / "n16.hpm"
+_SHIPPED_N = 16
+
+
+def model_path(conditions: HardwareProfile) -> Path:
+    """Default path of the model that `mla calibrate` writes for a hardware profile."""
+    return cache_folder() / "hpm" / f"{conditions.key}.hpm"
+
+
+def journal_path(conditions: HardwareProfile, seed: int) -> Path:
+    """Path of the measurements of a calibration."""
+    return cache_folder() / "hpm" / f"{conditions.key}.{seed}.jsonl"
+
+
+def find_model(conditions: HardwareProfile) -> CycleModel:
+    """The user's calibrated model for a hardware profile, or the model that comes with the compiler.
+
+    The latter applies to a machine with the same number of lanes and any memory timing, because the features include
+    the memory's cycles. For other machines, only the features' estimate is used.
+
+    Raises
+    ------
+    InputError
+        The user's own file is damaged.
+    """
+    own = model_path(conditions)
+    if own.exists():
+        return _loaded(own, own.stat().st_mtime_ns)
+    return _loaded(SHIPPED, 0) if conditions.config.n == _SHIPPED_N else CycleModel((), {})
+
+
+@cache
+def _loaded(path: Path, _changed: int) -> CycleModel:
+    """Cached model of a file, by modification time: reading one takes longer than most trials."""
+    return CycleModel.load(path)

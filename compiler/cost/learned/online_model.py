@@ -1,0 +1,176 @@
+"""Attribution of measured cycles to layers that the counters cannot distinguish.
+
+While FUSE executes a FUSE-only layer, the next layer's MATRIX command may be waiting already, and the cycles may be
+counted for either layer: only their sum is reliable.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from math import log, log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.cost.learned.features import FeatureRow, RowMaker
+from compiler.cost.learned.model import CycleModel, PredictionErrors, train
+from compiler.layers.base import Layer
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv_transpose import ConvTransposeLayer
+from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.matmul import MatmulLayer
+from compiler.lowering.lower import LoweredNetwork
+from compiler.profile.measurement import HardwareProfile
+from compiler.schedule.schedule import LayerSchedule
+
+_MATRIX = (ConvLayer, DepthwiseLayer, ConvTransposeLayer, MatmulLayer)
+
+
+def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
+    """Names of layers, grouped where only the sum of cycles is known: layers without MATRIX, and the next one with."""
+    out: list[tuple[str, ...]] = []
+    waiting: list[str] = []
+    for layer in layers:
+        waiting.append(layer.name)
+        if isinstance(layer, _MATRIX):
+            out.append(tuple(waiting))
+            waiting = []
+    return out + [(name,) for name in waiting]
+
+
+def apportion(
+    layers: Sequence[Layer], cycles: Mapping[str, float], expected: Mapping[str, float]
+) -> dict[str, float]:
+    """Measured cycles of layers that were counted together, distributed in proportion to their expected cycles."""
+    out = {}
+    for names in attribution_groups(layers):
+        total, of_all = (sum(each[name] for name in names) for each in (cycles, expected))
+        out |= {name: total * expected[name] / of_all for name in names}
+    return out
+
+
+Floats = NDArray[np.float64]
+Schedules = Mapping[str, LayerSchedule]
+
+#: Trials from one training to the next, measured layers that the first one needs, and trees of a member.
+_EVERY, _LEAST, _ROUNDS = 4, 24, 30
+#: For each factor of two in a size, and each flag, by which schedules differ they are less alike: by e to the minus it.
+_APART = 0.7
+#: A measurement counts as much as this many that say the model is right.
+_TRUST = 4.0
+#: Prior relative error of predictions, and its weight as a number of measurements.
+_PRIOR_ERROR, _PRIOR_WEIGHT = 0.03, 4
+#: Weight of a measurement of the very schedule.
+_CERTAIN = 1e6
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A measured layer: its features, its schedule as numbers, its cycles."""
+
+    row: FeatureRow
+    place: Floats
+    cycles: float
+
+
+@dataclass(frozen=True)
+class CyclePrediction:
+    """Cycles of a layer under some schedules, and the relative errors that are to be expected."""
+
+    cycles: Floats
+    spread: Floats
+
+
+class OnlineCostModel:
+    """Predictions for the layers of a network.
+
+    Parameters
+    ----------
+    conditions : HardwareProfile
+        Configuration of the machine and timing of its memory.
+    stages : sequence of LoweredNetwork
+        Stages of the network, with their layers.
+    model : CycleModel
+        Model trained on other networks.
+    seed : int
+        Seed of the training.
+    """
+
+    def __init__(
+        self, conditions: HardwareProfile, stages: Sequence[LoweredNetwork], model: CycleModel, seed: int
+    ):
+        self.conditions, self.model, self.seed = conditions, model, seed
+        makers = [RowMaker(stage, conditions) for stage in stages]
+        self._maker = {layer.name: maker for maker in makers for layer in maker.layers}
+        self._own = CycleModel((), {})
+        self._known: dict[str, list[_Known]] = {}
+        self._trials = self._count = 0
+        self._squares = _PRIOR_WEIGHT * _PRIOR_ERROR**2
+        self._pairs: list[tuple[float, float]] = []
+
+    def guess(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CyclePrediction:
+        """Predicted cycles of one layer under candidate schedules, with all others unchanged."""
+        logs, spread = self._model_says([self._row(name, candidate, now) for candidate in candidates])
+        correction, near = self._nearby(name, np.array([_place(candidate) for candidate in candidates]))
+        error = (self._squares / (_PRIOR_WEIGHT + self._count)) ** 0.5
+        return CyclePrediction(np.exp(logs + correction), np.sqrt(spread**2 + error**2) * (1 - near))
+
+    def learn(self, name: str, schedule: LayerSchedule, now: Schedules, cycles: float) -> None:
+        """Record the measured cycles of a layer."""
+        cycles = max(cycles, 1.0)
+        expected = float(self.guess(name, [schedule], now).cycles[0])
+        self._squares += min(log(cycles / expected) ** 2, 1.0)
+        self._count += 1
+        row = self._row(name, schedule, now)
+        self._known.setdefault(name, []).append(_Known(row, np.array(_place(schedule)), cycles))
+
+    def trial(self, predicted: float, measured: float) -> None:
+        """Record a measurement of the whole network; retrains on all measurements from time to time."""
+        self._pairs.append((predicted, measured))
+        self._trials += 1
+        if self._trials % _EVERY == 0 and self._count >= _LEAST:
+            known = [each for of_layer in self._known.values() for each in of_layer]
+            rows = [each.row for each in known]
+            before, _ = self.model.predict_many(rows)
+            offsets = np.log(before / np.array([row.base for row in rows]))
+            self._own = train(
+                rows, [each.cycles for each in known], self.seed, rounds=_ROUNDS, offsets=offsets
+            )
+
+    @property
+    def errors(self) -> PredictionErrors:
+        """Errors of the predicted cycles of the whole network, as predicted before each measurement."""
+        return PredictionErrors.of([a for a, _ in self._pairs], [b for _, b in self._pairs])
+
+    def _model_says(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
+        """Logarithms of cycles and their spreads, from the calibrated model and the model trained on this network."""
+        cycles, spread = self.model.predict_many(rows)
+        more, own = self._own.predict_many(rows)
+        return np.log(cycles) + np.log(more / np.array([row.base for row in rows])), np.hypot(spread, own)
+
+    def _nearby(self, name: str, places: Floats) -> tuple[Floats, Floats]:
+        """Estimates from similar measured schedules of a layer, and the greatest similarity."""
+        known = self._known.get(name, [])
+        if not known:
+            return np.zeros(len(places)), np.zeros(len(places))
+        logs, _ = self._model_says([each.row for each in known])
+        wrong = np.log([each.cycles for each in known]) - logs
+        apart = np.abs(places[:, None, :] - np.array([each.place for each in known])[None]).sum(axis=2)
+        like = np.exp(-_APART * apart)
+        weight = like**2 * _TRUST
+        exact = like == 1.0
+        weight[exact] = _CERTAIN
+        return (weight @ wrong) / (weight.sum(axis=1) + 1), like.max(axis=1)
+
+    def _row(self, name: str, schedule: LayerSchedule, now: Schedules) -> FeatureRow:
+        return self._maker[name].rows({**now, name: schedule}, (name,))[name]
+
+
+def _place(schedule: LayerSchedule) -> list[float]:
+    """A schedule as a vector whose differences measure dissimilarity."""
+    out = []
+    for value in astuple(schedule):
+        if isinstance(value, str):
+            out.append(float(value == "rows"))
+        else:
+            out.append(float(value) if isinstance(value, bool) else log2(1 + value))
+    return out

@@ -1,0 +1,186 @@
+"""Roofline of layers and networks: multiply-accumulates over the array, compulsory bytes over the bus."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.executable import CommandStream
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command
+from compiler.ir.graph import Graph
+from compiler.ir.identity import identity
+from compiler.layers.base import Layer
+from compiler.lowering.lower import LoweredNetwork
+from hw.config import MlaConfig
+from hw.isa.commands import LOAD_WORD
+from hw.isa.enums import Unit
+
+
+@identity("Floor", "macs", "bytes")
+@dataclass(frozen=True)
+class Floor:
+    """Minimum work of a layer or network.
+
+    Parameters
+    ----------
+    macs : int
+        Multiply-accumulates by the model's definition.
+    bytes : int
+        Bytes that must be transferred over the bus at least once.
+    """
+
+    macs: int
+    bytes: int
+
+    def cycles(self, config: MlaConfig, rate: float | None = None) -> int:
+        """Lower bound of cycles, at N*N multiply-accumulates and `rate` bytes (default: N) a cycle."""
+        return max(-(-self.macs // config.n**2), ceil(self.bytes / (rate or config.n)))
+
+
+def bus_rate(config: MlaConfig, rate: float | None) -> float:
+    """Bytes a cycle that no memory of this rate beats: a row of N; of a faster one up to a row read and one written."""
+    return max(config.n, min(rate or config.n, 2 * config.n))
+
+
+def _constants(graph: Graph, layers: Iterable[Layer]) -> int:
+    """Bytes of the constants of some layers, by the model's definition."""
+    read = {name for layer in layers for node in layer.nodes for name in graph.nodes[node].inputs}
+    return sum(graph.tensors[name].bytes for name in read if graph.tensors[name].constant)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Bytes that must cross the bus.
+
+    Parameters
+    ----------
+    ends : dict
+        Bytes of each input and output tensor of the stage; tensors that share memory are counted once.
+    constants : dict
+        Bytes of weights, parameters and tables, by the number of the layer that first needs them.
+    """
+
+    ends: dict[str, int]
+    constants: dict[int, int]
+
+
+def _weights(graph: Graph, layers: Sequence[Layer], crossed: Crossing) -> int:
+    """Bytes of the constants that cross the bus: many go into commands, or into other constants, and never do."""
+    each = (
+        min(_constants(graph, [layer]), crossed.constants.get(number, 0))
+        for number, layer in enumerate(layers)
+    )
+    return min(_constants(graph, layers), sum(each))
+
+
+def layer_floors(lowered: LoweredNetwork, crossed: Crossing) -> list[Floor]:
+    """Minimum work of each layer of a stage, with its tensors in DRAM."""
+    graph = lowered.graph
+    ends = {lowered.root(name): size for name, size in crossed.ends.items()}
+    floors = []
+    for number, layer in enumerate(lowered.layers):
+        names = {name for name in (*layer.inputs, layer.y) if not graph.tensors[name].constant}
+        sizes = ((graph.tensors[name].bytes, ends.get(lowered.root(name))) for name in names)
+        size = sum(own if crosses is None else min(own, crosses) for own, crosses in sizes)
+        weights = min(_constants(graph, [layer]), crossed.constants.get(number, 0))
+        floors.append(Floor(layer.macs, size + weights))
+    return floors
+
+
+def network_floor(stages: Sequence[tuple[LoweredNetwork, Crossing]]) -> Floor:
+    """Minimum work of a network: only its inputs, outputs and weights cross the bus.
+
+    Parameters
+    ----------
+    stages : sequence of (LoweredNetwork, Crossing)
+        Stages on the accelerator. Tensors passed from one to another count once.
+    """
+    ends: dict[str, int] = {}
+    for _, crossed in stages:
+        ends |= {name: max(size, ends.get(name, 0)) for name, size in crossed.ends.items()}
+    macs = sum(layer.macs for lowered, _ in stages for layer in lowered.layers)
+    weights = sum(_weights(lowered.graph, lowered.layers, crossed) for lowered, crossed in stages)
+    return Floor(macs, sum(ends.values()) + weights)
+
+
+def body_floor(lowered: LoweredNetwork, crossed: Crossing) -> Floor:
+    """Minimum work of a stage in a subgraph of control flow: its inputs and outputs may stay on chip."""
+    return Floor(
+        sum(layer.macs for layer in lowered.layers), _weights(lowered.graph, lowered.layers, crossed)
+    )
+
+
+class _Lines(NamedTuple):
+    """Lines that a LOAD or STORE moves."""
+
+    word: int = 0
+    len: int = 1
+    y_count: int = 1
+    z_count: int = 1
+    dram_y: int = 0
+    dram_z: int = 0
+
+
+def _numbers(command: Command) -> Iterator[tuple[str, int]]:
+    """Fields that are no addresses."""
+    return ((name, value) for name, value in command.fields.items() if not isinstance(value, BufferRef))
+
+
+@cache
+def _fills(word: int) -> bool:
+    return bool(LOAD_WORD.unpack(word)["fill"])
+
+
+def crossing(stream: CommandStream) -> Crossing:
+    """The bytes that the commands of a stage move, with none counted twice."""
+    touched, layers = _touched(stream)
+    graph = stream.lowered.graph
+    rings = {stream.homes[name].ring: name for name in (*graph.inputs, *graph.outputs)}
+    ends = {name: touched.get(ring, 0) for ring, name in rings.items()}
+    constants: dict[int, int] = defaultdict(int)
+    for ring, size in touched.items():
+        if ring.data is not None:
+            constants[layers[ring]] += size
+    return Crossing(ends, dict(constants))
+
+
+def _touched(stream: CommandStream) -> tuple[dict[CircularBuffer, int], dict[CircularBuffer, int]]:
+    """Bytes of each ring in DRAM that are moved, and the first layer that moves any."""
+    masks: dict[CircularBuffer, NDArray[np.bool_]] = {}
+    layers: dict[CircularBuffer, int] = {}
+    for command in stream.commands:
+        place = command.fields.get("dram")
+        if command.unit not in (Unit.LOAD, Unit.STORE) or not isinstance(place, BufferRef):
+            continue
+        c = _Lines(**{name: value for name, value in _numbers(command) if name in _Lines._fields})
+        if command.unit == Unit.LOAD and _fills(c.word):
+            continue
+        ring = place.ring
+        assert ring.memory == BufferMemory.DRAM
+        layers[ring] = min(layers.get(ring, command.layer), command.layer)
+        if ring not in masks:
+            masks[ring] = np.zeros(ring.total, np.bool_)
+        _mark(masks[ring], place.resolve(0), c.len, ((c.y_count, c.dram_y), (c.z_count, c.dram_z)))
+    return {ring: int(np.count_nonzero(mask)) for ring, mask in masks.items()}, layers
+
+
+def _mark(mask: NDArray[np.bool_], start: int, size: int, steps: tuple[tuple[int, int], ...]) -> None:
+    """Mark lines of `size` bytes; `steps` are (count, distance)."""
+    if all(count == 1 for count, _ in steps):
+        mask[start : start + size] = True
+        return
+    places = np.array([start])
+    for count, distance in sorted(steps, key=lambda step: abs(step[1])):
+        if distance == size and len(places) == 1:
+            size *= count  # without gaps
+        elif distance:
+            places = (places[:, None] + np.arange(count) * distance).reshape(-1)
+    if len(places) == 1:
+        mask[start : start + size] = True
+    else:
+        mask[places[:, None] + np.arange(size)] = True

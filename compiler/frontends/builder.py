@@ -1,0 +1,96 @@
+"""Graph builder shared by the front ends, fused activation ranges and SAME padding."""
+
+import math
+from collections.abc import Container
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization, Tensor
+
+
+class GraphBuilder:
+    """A graph under construction.
+
+    Parameters
+    ----------
+    name : str
+        Name of the graph.
+    """
+
+    def __init__(self, name: str):
+        self.graph = Graph(name)
+        self._tensors, self._nodes = _Names(self.graph.tensors), _Names(self.graph.nodes)
+
+    def fresh(self, name: str) -> str:
+        """An unused tensor name: `name`, with a number appended if it is in use."""
+        return self._tensors.unused(name)
+
+    def constant(self, name: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
+        """Add a constant, renamed if a tensor has that name already."""
+        return self.graph.add_tensor(
+            Tensor(self.fresh(name), data.shape, data.dtype.name, quantization, np.asarray(data, order="C"))
+        )
+
+    def node(self, name: str, op: str, inputs: list[Tensor], output: Tensor, **attributes: Any) -> Tensor:
+        """Add a node and its output tensor, which must be new; returns the output."""
+        self.graph.add_tensor(output)
+        self.graph.add_node(
+            Node(self._nodes.unused(name), op, tuple(t.name for t in inputs), (output.name,), attributes)
+        )
+        return output
+
+    def nodes(
+        self,
+        name: str,
+        op: str,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+        bodies: tuple[Graph, ...],
+        **attributes: Any,
+    ) -> None:
+        """Add a node with subgraphs and any number of outputs, which must be new tensors."""
+        for output in outputs:
+            self.graph.add_tensor(output)
+        ins, outs = (tuple(tensor.name for tensor in tensors) for tensors in (inputs, outputs))
+        self.graph.add_node(Node(self._nodes.unused(name), op, ins, outs, attributes, bodies))
+
+    def between(self, like: Tensor, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """A new intermediate tensor with the type and quantization of `like`; not yet added to the graph."""
+        return Tensor(self.fresh(name), like.shape if shape is None else shape, like.dtype, like.quantization)
+
+
+class _Names:
+    """Generator of unique names."""
+
+    def __init__(self, used: Container[str]):
+        self._used = used
+        # Last number tried for a base name: an unrolled loop requests the same names many times.
+        self._last_number: dict[str, int] = {}
+
+    def unused(self, base: str) -> str:
+        """An unused name: `base`, with a number appended if it is in use."""
+        name, number = base, self._last_number.get(base, 1)
+        while name in self._used:
+            number += 1
+            name = f"{base}.{number}"
+        self._last_number[base] = max(number - 1, 1)  # the caller may not use the name
+        return name
+
+
+#: Output ranges of the activations that file formats fuse into other operators.
+ACTIVATIONS: dict[str, tuple[float, float] | None] = {
+    "none": None,
+    "relu": (0.0, math.inf),
+    "relu_n1_to_1": (-1.0, 1.0),
+    "relu6": (0.0, 6.0),
+}
+
+
+def same_pads(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:
+    """Padding before and after one dimension that gives ceil(size / stride) outputs; an odd element goes after."""
+    extent = (kernel - 1) * dilation + 1
+    total = max((-(-size // stride) - 1) * stride + extent - size, 0)
+    return total // 2, total - total // 2

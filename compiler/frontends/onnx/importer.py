@@ -1,0 +1,423 @@
+"""Driver of the ONNX import: resolves input sizes, converts the nodes in order and adds the outputs as declared."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+# Importing these modules registers their conversions.
+import compiler.frontends.onnx.ops.control_flow
+import compiler.frontends.onnx.ops.conv
+import compiler.frontends.onnx.ops.elementwise
+import compiler.frontends.onnx.ops.indexing
+import compiler.frontends.onnx.ops.lstm
+import compiler.frontends.onnx.ops.matmul
+import compiler.frontends.onnx.ops.pool_resize
+import compiler.frontends.onnx.ops.quantize
+import compiler.frontends.onnx.ops.shape  # noqa: F401
+from compiler.frontends.bind import bound_value, check_names
+from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
+from compiler.frontends.onnx.file import parsed, read_proto
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.host import NO_WAY, on_host
+from compiler.frontends.onnx.node import (
+    DAMAGE,
+    Declared,
+    FileNode,
+    OnnxModel,
+    Refused,
+    UnsupportedNodesError,
+    listed,
+    naming,
+    taken,
+)
+from compiler.frontends.onnx.patterns import fuse, recognize
+from compiler.frontends.onnx.qdq_analysis import meanings, targets
+from compiler.frontends.onnx.registry import CONVERSIONS, OnnxConversion, converts
+from compiler.frontends.onnx.rewrite import expand
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    Kind,
+    UnsupportedNodeError,
+    Value,
+    plain,
+)
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import IDENTITY, Tensor
+from hw.errors import InputError, shown
+
+
+def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declared]:
+    """Inputs with all their dimensions resolved to integers.
+
+    Parameters
+    ----------
+    inputs : list of Declared
+        Inputs as declared in the file.
+    sizes : dict
+        Sizes by dimension name, or by `input.index` for a dimension without a name. A first dimension without a size
+        is the batch and becomes 1, as do other dimensions of the same name.
+
+    Raises
+    ------
+    InputError
+        Sizes are missing (the message lists all of them), or a given size matches no dimension.
+    """
+    batches = {v.shape[0] for v in inputs if v.shape and isinstance(v.shape[0], str)}
+    used: set[str] = set()
+    missing: dict[str, str] = {}
+    resolved = [replace(v, shape=tuple(_sizes(v, batches, sizes, used, missing))) for v in inputs]
+    if missing:
+        dimensions, have = " and ".join(missing.values()), "has" if len(missing) == 1 else "have"
+        options, them = (
+            " ".join(f"--size {name}=N" for name in missing),
+            "it" if len(missing) == 1 else "them",
+        )
+        raise InputError(f"{dimensions} {have} no size; give {them} as {options}")
+    unused = [name for name in sizes if name not in used]
+    if unused:
+        raise InputError(f"no input has a dimension {shown(unused[0])} without a size")
+    return resolved
+
+
+def _sizes(
+    declared: Declared, batches: set, sizes: Mapping[str, int], used: set[str], missing: dict[str, str]
+) -> list[int]:
+    """Sizes of an input; descriptions of dimensions without a size are added to `missing`, by size name."""
+    if declared.shape is None:
+        raise InputError(f"input {shown(declared.name)} must have a shape")
+    resolved: list[int] = []
+    for i, size in enumerate(declared.shape):
+        indexed = f"{declared.name}.{i}"
+        name = size if isinstance(size, str) else indexed
+        given = [key for key in (name, indexed) if key in sizes]
+        used.update(given)
+        if isinstance(size, int):
+            resolved.append(size)
+        elif given:
+            resolved.append(sizes[given[0]])
+        elif i == 0 or name in batches:
+            resolved.append(1)
+        else:
+            missing.setdefault(name, f"dimension {i} of input {shown(declared.name)}")
+            resolved.append(1)
+    return resolved
+
+
+_log = logging.getLogger(__name__)
+
+
+def with_outputs(emitter: OnnxGraphBuilder, outputs: list[Declared], values: dict[str, Value]) -> Graph:
+    """The graph with outputs of the declared names and types; a declared shape is ignored if it differs."""
+    names: dict[str, str] = {}
+    for declared in outputs:
+        try:
+            tensor = _output(emitter, declared, values[declared.name])
+        except ValueError as error:
+            raise InputError(f"output {declared.name!r}: {error}") from None
+        given = tensor.name in emitter.build.graph.inputs and tensor.name != declared.name
+        if tensor.constant or given or tensor.name in names:
+            copy = emitter.build.between(tensor, f"{tensor.name}:copy")
+            tensor = emitter.build.node(
+                f"{declared.name}:copy", "reshape", [tensor], copy, shape=tensor.shape
+            )
+        names[tensor.name] = declared.name
+    return _pruned(emitter.build.graph, names)
+
+
+def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tensor:
+    """The tensor of an output."""
+    if declared.shape is not None and (
+        len(declared.shape) != len(value.shape)
+        or any(isinstance(n, int) and n != size for n, size in zip(declared.shape, value.shape, strict=True))
+    ):
+        sizes = ", ".join(str(size if size is not None else "?") for size in declared.shape)
+        _log.warning(
+            "output %r is declared as [%s], but has shape %s; the declaration is ignored",
+            declared.name,
+            sizes,
+            list(value.shape),
+        )
+    flow = emitter.flow(value)
+    if declared.dtype in ("float16", "float32"):
+        real = emitter.operand(flow, plain(flow.rank), FLOAT)
+        if declared.dtype == "float32":
+            return real
+        half = Tensor(emitter.build.fresh(f"{declared.name}:half"), real.shape, "float16")
+        return emitter.build.node(f"{declared.name}:half", "dequantize", [real], half)
+    tensor = emitter.in_order(flow, plain(flow.rank)).tensor
+    if flow.real or tensor.dtype == "float32":  # declared as integers, computed in float32
+        tensor = emitter.operand(flow, plain(flow.rank), FLOAT)
+        return emitter.convert("quantize", tensor, Kind(declared.dtype, IDENTITY))
+    if tensor.dtype != declared.dtype:
+        raise UnsupportedNodeError(
+            f"output {declared.name!r} must be of the type it is declared as, {declared.dtype}, not {tensor.dtype}"
+        )
+    return tensor
+
+
+def _pruned(graph: Graph, names: dict[str, str]) -> Graph:
+    """The graph without dead nodes and with output tensors renamed; unused inputs remain."""
+    needed, live = set(names), list[Node]()
+    for node in reversed(list(graph)):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs, node.outputs)
+            live.append(node)
+    output_names = set(names.values())
+    renamed = dict(names)
+    for name in graph.tensors:
+        if name not in renamed and name in output_names:
+            renamed[name] = _unused(name, graph, output_names)
+    pruned = Graph(graph.name)
+    for name in graph.inputs:
+        pruned.add_input(graph.tensors[name])
+    for name, tensor in graph.tensors.items():
+        if name in needed and name not in graph.inputs:
+            pruned.add_tensor(replace(tensor, name=renamed.get(name, name)))
+    for node in reversed(live):
+        ins, outs = (tuple(renamed.get(n, n) for n in tensors) for tensors in (node.inputs, node.outputs))
+        pruned.add_node(replace(node, inputs=ins, outputs=outs))
+    return pruned.finish(list(names.values()))
+
+
+def _unused(name: str, graph: Graph, output_names: set[str]) -> str:
+    """A new name for an inner tensor that has the name of an output."""
+    number, candidate = 1, f"{name}:inside"
+    while candidate in graph.tensors or candidate in output_names:
+        number += 1
+        candidate = f"{name}:inside.{number}"
+    return candidate
+
+
+#: Limit on subgraph nodes converted more than once, by unrolling a loop or because a state changes its type.
+_MAX_REPEATED_NODES = 1 << 14
+
+
+class GraphReader:
+    """Import of one ONNX model, including its subgraphs.
+
+    Parameters
+    ----------
+    source : Path or ModelProto
+        A model file, or a model in memory.
+    sizes : dict
+        Sizes of symbolic dimensions, by name.
+    bind : dict
+        Values of inputs that become constants, by name.
+    """
+
+    def __init__(self, source: Path | ModelProto, sizes: dict[str, int], bind: dict[str, NDArray]):
+        path = source if isinstance(source, Path) else None
+        proto = source if isinstance(source, ModelProto) else parsed(source)
+        self.name = path.stem if path else proto.graph.name or "model"
+        self.refused: list[Refused] = []
+        model = read_proto(proto, path.parent if path else None)
+        declared = with_sizes(model.inputs, sizes)
+        model, declared = _bound(model, declared, bind)
+        self.folder = ConstantFolder(model)  # shared with the readers of subgraphs
+        self.model = replace(model, inputs=declared).used()
+        self.repeats_left = [_MAX_REPEATED_NODES]  # shared with the readers of subgraphs
+        self.declared = {output.name: output for output in model.outputs}
+
+    def graph(self) -> Graph:
+        """Convert the whole model."""
+        model = self._prepared()
+        emitter = self.emitter(self.folder.room)
+        values: dict[str, Value] = dict(model.constants)
+        for declared in model.inputs:
+            shape = tuple(n for n in declared.shape or () if isinstance(n, int))
+            unquantized = declared.dtype in ("float16", "float32", "bool")
+            q = None if unquantized else emitter.meanings.get(declared.name)
+            try:
+                tensor = emitter.build.graph.add_input(Tensor(declared.name, shape, declared.dtype, q))
+            except ValueError as error:
+                raise InputError(f"input {shown(declared.name)}: {error}") from None
+            if declared.dtype == "float16":
+                wide = Tensor(emitter.build.fresh(f"{declared.name}:wide"), shape, "float32")
+                tensor = emitter.build.node(f"{declared.name}:wide", "dequantize", [tensor], wide)
+            values[declared.name] = DynamicValue(declared.name, tensor, plain(len(shape)))
+        for node in model.nodes:
+            self._convert(emitter, node, values)
+        missing = [output.name for output in model.outputs if output.name not in values]
+        if self.refused and missing:  # otherwise only branches that are never executed need the refused nodes
+            raise UnsupportedNodesError(self.refused)
+        if missing:
+            raise InputError(f"no node computes the output {shown(missing[0])}")
+        return with_outputs(emitter, model.outputs, values)
+
+    def _prepared(self) -> OnnxModel:
+        """The model after all rewrites, as it will be converted."""
+        for node in self.model.nodes:
+            self._check_inputs(node)
+        folded = self.folder.folded
+        self.ready = fuse(recognize(folded(expand(folded(self.model)))))
+        return self.ready
+
+    def emitter(self, room: int) -> OnnxGraphBuilder:
+        """A new graph builder for the model's nodes."""
+        emitter = OnnxGraphBuilder(self.name, targets(self.ready), meanings(self.ready), room)
+        emitter.reader = self
+        return emitter
+
+    def inside(self, model: OnnxModel, constants: Mapping[str, ConstantValue]) -> "GraphReader":
+        """A reader for a subgraph, with the inputs and captured values that are constant."""
+        self.repeats_left[0] -= len(model.nodes) + 1
+        if self.repeats_left[0] < 0:
+            raise InputError(f"subgraphs repeat more than {_MAX_REPEATED_NODES:,} nodes")
+        inner = copy(self)
+        inner.refused = []
+        inner.model = replace(model, constants={**model.constants, **constants})
+        inner._prepared()
+        return inner
+
+    def convert(self, emitter: OnnxGraphBuilder, values: dict[str, Value]) -> None:
+        """Convert the nodes of a subgraph and add their outputs to `values`."""
+        values |= self.ready.constants
+        for node in self.ready.nodes:
+            self._convert(emitter, node, values)
+        if self.refused:
+            raise UnsupportedNodeError(f"in its subgraph, node {', '.join(listed(self.refused))}")
+
+    def _convert(self, emitter: OnnxGraphBuilder, node: FileNode, values: dict[str, Value]) -> None:
+        """Convert a node and add its outputs to `values`; record it as refused if there is no conversion."""
+        test = values.get(node.inputs[0]) if node.inputs else None
+        node = taken(node, test if isinstance(test, ConstantValue) else None)
+        inputs = [values.get(name) for name in node.inputs]
+        absent = [name for name, value in zip(node.inputs, inputs, strict=True) if name and value is None]
+        if absent:
+            if node.op not in CONVERSIONS and not foldable(node):
+                self.refused.append((node.name, node.op, ""))
+            return  # the producer of an input was refused
+        try:
+            with naming(node):
+                outputs = self._outputs(emitter, node, inputs)
+        except UnsupportedNodeError as error:
+            self.refused.append((node.name, node.attributes.get("op", node.op), str(error)))
+            return
+        outputs = self._completed(emitter, node, inputs, outputs)
+        values.update(
+            {name: value for name, value in zip(node.outputs, outputs, strict=False) if name and value}
+        )
+
+    def _outputs(
+        self, emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]
+    ) -> Sequence[Value | None]:
+        """Outputs of a node: folded, converted, or computed on the host."""
+        if foldable(node) and all(value is None or isinstance(value, ConstantValue) for value in inputs):
+            return self.folder.computed(node, [v for v in inputs if not isinstance(v, DynamicValue)])
+        conversion = CONVERSIONS.get(node.op)
+        if conversion is None:
+            return on_host(emitter, node, inputs, NO_WAY, self.declared)
+        return self._converted(conversion, emitter, node, inputs)
+
+    def _converted(
+        self,
+        conversion: OnnxConversion,
+        emitter: OnnxGraphBuilder,
+        node: FileNode,
+        inputs: list[Value | None],
+    ) -> Sequence[Value | None]:
+        """Outputs of a conversion; the node is computed on the host if the conversion does not support it."""
+        try:
+            return conversion(emitter, node, inputs)
+        except UnsupportedNodeError as error:
+            return on_host(emitter, node, inputs, str(error), self.declared)
+
+    @staticmethod
+    def _check_inputs(node: FileNode) -> None:
+        """Reject a node with a wrong number of inputs, which the rewrites rely on."""
+        conversion = CONVERSIONS.get(node.op)
+        if conversion is not None:
+            with naming(node):
+                conversion.checked([name or None for name in node.inputs])
+
+    def _completed(
+        self,
+        emitter: OnnxGraphBuilder,
+        node: FileNode,
+        inputs: list[Value | None],
+        outputs: Sequence[Value | None],
+    ) -> Sequence[Value | None]:
+        """Outputs of a conversion, with further outputs that are read but not converted computed on the host."""
+        missing = {name for name in node.outputs[len(outputs) :] if name}
+        read = {name for other in self.model.nodes for name in other.inputs} if missing else set()
+        if not missing & (read | {output.name for output in self.model.outputs}):
+            return outputs
+        first = next(i for i, name in enumerate(node.outputs) if name in missing)
+        try:
+            rest = on_host(
+                emitter, node, inputs, f"its output {first + 1} is no other operator's", self.declared
+            )
+        except UnsupportedNodeError as error:
+            self.refused.append((node.name, node.op, f"output {first + 1} is read: {error}"))
+            return outputs
+        return [*outputs, *rest[len(outputs) :]]
+
+
+def _bound(
+    model: OnnxModel, inputs: list[Declared], bind: Mapping[str, NDArray]
+) -> tuple[OnnxModel, list[Declared]]:
+    """The model with bound inputs replaced by constants, and its remaining inputs."""
+    check_names([declared.name for declared in inputs], bind)
+    constants, remaining = dict(model.constants), list[Declared]()
+    for declared in inputs:
+        name, shape = declared.name, tuple(n for n in declared.shape or () if isinstance(n, int))
+        if name in bind:
+            constants[name] = ConstantValue(
+                name, bound_value(name, bind[name], shape, declared.dtype).astype(declared.held)
+            )
+        else:
+            remaining.append(declared)
+    return replace(model, constants=constants), remaining
+
+
+@converts(":refused", inputs=(0, None))
+def _refuse(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]) -> list[Value]:
+    """Raise the error of a node that a rewrite refused."""
+    raise node.attributes["error"]
+
+
+def read_onnx(
+    source: Path | ModelProto,
+    sizes: Mapping[str, int] | None = None,
+    bind: Mapping[str, NDArray] | None = None,
+) -> Graph:
+    """The graph of an ONNX model.
+
+    Inputs and outputs have the file's names, shapes and types; inside the graph, images are channels-last. All forms of
+    quantized models (QDQ, QOperator, integer operators) become nodes on integers; other values become float32.
+
+    Parameters
+    ----------
+    source : Path or ModelProto
+        A file, whose external data must lie below its folder; or a model in memory, which cannot have any.
+    sizes : dict
+        Sizes of symbolic dimensions, by name. A first dimension that is not listed is 1.
+    bind : dict
+        Values of inputs that become constants, by name: a scalar, or an array of the input's shape.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is damaged, or a size is missing.
+    UnsupportedNodesError
+        The model has nodes without a conversion; the message lists all of them.
+    """
+    title = source if isinstance(source, Path) else shown(source.graph.name or "model")
+    try:
+        with np.errstate(all="ignore"):  # overflow in a damaged file is detected in the results
+            return GraphReader(source, dict(sizes or {}), dict(bind or {})).graph()
+    except UnsupportedNodesError as error:
+        error.args = (f"{title}: {error}",)
+        raise
+    except InputError as error:
+        raise InputError(f"{title}: {error}") from None
+    except DAMAGE as error:
+        raise InputError(f"{title}: damaged ONNX file: {error or type(error).__name__}") from None

@@ -1,1 +1,0 @@
-"""ONNX operators: for each a conversion to nodes of the graph."""

@@ -1,0 +1,1 @@
+"""Conversions of ONNX operators to nodes of the graph."""

@@ -1,0 +1,308 @@
+"""Conversion of ONNX convolutions and transposed convolutions, and the windows shared with pooling."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.builder import same_pads
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.shape import renamed, with_ones, without_ones
+from compiler.frontends.onnx.registry import choice, converts, known
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    Kind,
+    UnsupportedNodeError,
+    Value,
+    channels_last,
+)
+from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
+from hw.errors import InputError, shown
+
+#: Exclusive limit on kernel sizes, strides, dilations and pads; larger values indicate a damaged file.
+_MAX_SIZE = 1 << 24
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """Sliding window of a convolution or pooling; each field has one entry per spatial dimension.
+
+    Parameters
+    ----------
+    kernel : tuple of int
+        Elements of the window.
+    strides : tuple of int
+        Distance between neighbouring windows, in elements.
+    dilations : tuple of int
+        Distance between elements of a window.
+    before, after : tuple of int
+        Padding in front of and behind the input, in elements.
+    outputs : tuple of int
+        Number of windows.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def pads(self) -> tuple[int, ...]:
+        """Padding in the order top, left, bottom, right."""
+        return (*self.before, *self.after)
+
+
+def sizes_of(node: FileNode, key: str, count: int, default: int, least: int) -> tuple[int, ...]:
+    """An attribute with one size for each spatial dimension."""
+    sizes = node.ints(key) or (default,) * count
+    if len(sizes) != count or any(not least <= size < _MAX_SIZE for size in sizes):
+        raise InputError(
+            f"{key} must be {count} integers of at least {least} and less than {_MAX_SIZE:,}, not {shown(list(sizes))}"
+        )
+    return sizes
+
+
+def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> WindowSpec:
+    """The window of a convolution or pooling over spatial dimensions of the given sizes."""
+    count = len(sizes)
+    strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
+    pads = sizes_of(node, "pads", 2 * count, 0, 0)
+    auto = choice(node, "auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    if auto.startswith("SAME"):
+        pairs = [same_pads(*v) for v in zip(sizes, kernel, strides, dilations, strict=True)]
+        pads = tuple(low for low, _ in pairs) + tuple(high for _, high in pairs)
+        if auto == "SAME_LOWER":
+            pads = pads[count:] + pads[:count]
+    elif auto == "VALID":
+        pads = (0,) * (2 * count)
+    before, after, outputs = pads[:count], list(pads[count:]), []
+    for i, (size, k, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+        travel = size + before[i] + after[i] - (k - 1) * dilation - 1
+        if travel < 0:
+            raise InputError(f"window {list(kernel)} does not fit {list(sizes)} with pads {list(pads)}")
+        steps = travel // stride
+        if node.int("ceil_mode", 0) and travel % stride and (steps + 1) * stride < size + before[i]:
+            steps += 1
+            after[i] += stride - travel % stride
+        outputs.append(steps + 1)
+    padded = [low + size + high for low, size, high in zip(before, sizes, after, strict=True)]
+    if math.prod(padded) > MOST_ELEMENTS:
+        raise InputError(
+            f"with pads {list(pads)}, {list(sizes)} would be more than {MOST_ELEMENTS:,} elements"
+        )
+    return WindowSpec(kernel, strides, dilations, before, tuple(after), tuple(outputs))
+
+
+def as_images(emitter: OnnxGraphBuilder, node: FileNode, x: Value) -> DynamicValue:
+    """A value as channels-last images; a single spatial dimension becomes two."""
+    x = emitter.flow(x)
+    if x.rank == 3:
+        x = emitter.movable(emitter.in_order(x, channels_last(3)))
+        x = emitter.flow(with_ones(emitter, x.name, x, {2}))
+    if x.rank != 4:
+        raise UnsupportedNodeError(f"windows over shape {list(x.shape)}")
+    return emitter.in_order(x, channels_last(4))
+
+
+def as_given(emitter: OnnxGraphBuilder, node: FileNode, made: DynamicValue, x: Value) -> Value:
+    """The resulting images with the rank of the file's input x."""
+    name = node.outputs[0]
+    return without_ones(emitter, name, made, {2}) if len(x.shape) == 3 else renamed(made, name)
+
+
+def flat(value: WindowSpec, rank: int) -> WindowSpec:
+    """A window over one spatial dimension as one over two."""
+    if rank == 4:
+        return value
+    return WindowSpec(
+        (1, *value.kernel),
+        (1, *value.strides),
+        (1, *value.dilations),
+        (0, *value.before),
+        (0, *value.after),
+        (1, *value.outputs),
+    )
+
+
+def product_kind(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, weights: ConstantValue, axis: int
+) -> Kind:
+    """The type in which x is multiplied by weights.
+
+    Quantized integers if x and the weights are quantized and the weights have a single scale or one per output, along
+    the given axis; float32 otherwise.
+    """
+    q = weights.quantization
+    if q is None or q.axis not in (None, axis):
+        return FLOAT
+    kind = emitter.arithmetic(node, x)
+    return kind if kind.real else FLOAT
+
+
+def weights_of(value: ConstantValue, kind: Kind) -> ConstantValue:
+    """Weights for a node that computes in the type `kind`; uint8 weights become int8 with a shifted zero point."""
+    q = value.quantization
+    if not kind.real or q is None:
+        return ConstantValue(value.name, value.real())
+    if value.data.dtype == np.uint8:
+        shifted = (value.data.astype(np.int16) - 128).astype(np.int8)
+        return ConstantValue(
+            value.name, shifted, Quantization(q.scale, tuple(z - 128 for z in q.zero_point), q.axis)
+        )
+    return value
+
+
+def bias_of(
+    emitter: OnnxGraphBuilder, value: Value, x: Tensor, weights: ConstantValue, count: int, kind: Kind
+) -> Tensor:
+    """A bias: int32 in the scale of the products if these are integers, float32 otherwise."""
+    bias = known(value, "a bias")
+    if bias.data.size != count:
+        raise InputError(f"its bias must be {count} numbers, not shape {list(bias.shape)}")
+    bias = ConstantValue(bias.name, bias.data.reshape(count), bias.quantization)
+    q, x_q = weights.quantization, x.quantization
+    if not kind.real or q is None or x_q is None:
+        return emitter.constant(bias.name, ConstantValue(bias.name, bias.real()))
+    scales = tuple(float(np.float32(x_q.scale[0]) * np.float32(s)) for s in q.scale)
+    meaning = Quantization(scales, (0,) * len(scales), 0 if len(scales) > 1 else None)
+    own = bias.quantization
+    if (
+        own is not None
+        and bias.data.dtype == np.int32
+        and not any(own.zero_point)
+        and _same(own.scale, scales)
+    ):
+        return emitter.constant(bias.name, ConstantValue(bias.name, bias.data, meaning))
+    steps = np.rint(bias.real().astype(np.float64) / np.array(scales))
+    if not np.isfinite(steps).all() or np.abs(steps).max() >= 1 << 31:
+        raise InputError(f"bias {bias.name!r} does not fit int32 in the scale of the products")
+    return emitter.constant(bias.name, ConstantValue(bias.name, steps.astype(np.int32), meaning))
+
+
+def _same(own: tuple[float, ...], scales: tuple[float, ...]) -> bool:
+    return len(own) in (1, len(scales)) and np.allclose(own, scales, rtol=1e-6, atol=0.0)
+
+
+def grouped(node: FileNode, x: DynamicValue, channels: int, outputs: int) -> int:
+    """Number of groups; raises InputError unless it divides the channels and the outputs."""
+    groups = node.int("group", 1)
+    if groups < 1 or x.shape[1] != channels or channels % groups or outputs % groups:
+        raise InputError(f"{groups} groups of {channels} channels to {outputs} do not fit x {list(x.shape)}")
+    return groups
+
+
+def kernel_of(node: FileNode, weights: ConstantValue) -> tuple[int, ...]:
+    """Spatial sizes of the kernel; raises InputError if the attribute contradicts the weights."""
+    kernel = node.ints("kernel_shape") or weights.shape[2:]
+    if kernel != weights.shape[2:] or min(weights.shape) < 1:
+        raise InputError(f"kernel_shape {shown(list(kernel))} does not fit weights {list(weights.shape)}")
+    return kernel
+
+
+def checked_weights(x: Value, w: Value | None) -> ConstantValue:
+    """Constant weights; raises an error if they are not constant or do not have the rank of the images."""
+    weights = known(w, "a kernel")
+    if len(weights.shape) != len(x.shape) or len(x.shape) not in (3, 4):
+        if len(weights.shape) == len(x.shape) == 5:
+            raise UnsupportedNodeError("a convolution over three dimensions")
+        raise InputError(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
+    return weights
+
+
+@converts("Conv", inputs=(2, 3))
+def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    given, w, bias = inputs
+    weights = checked_weights(given, w)
+    slide = flat(window(node, given.shape[2:], kernel_of(node, weights)), len(given.shape))
+    x = as_images(emitter, node, given)
+    outputs, share = weights.shape[:2]
+    groups = grouped(node, x, share * node.int("group", 1), outputs)
+    kind = product_kind(emitter, node, x, weights, 0)
+    weights = weights_of(weights.reshaped((outputs, share, *slide.kernel)), kind)
+    biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, weights, outputs, kind)]
+    common: dict[str, Any] = {"strides": slide.strides, "pads": slide.pads, "dilations": slide.dilations}
+    if share == 1 and groups == outputs:
+        op = "depthwise_conv2d"
+        q = weights.quantization
+        channel_q = None if q is None else Quantization(q.scale, q.zero_point, None if q.whole else 2)
+        filters = ConstantValue(weights.name, weights.data[:, 0].transpose(1, 2, 0), channel_q)
+    else:
+        op, filters = "conv2d", weights.transposed((0, 2, 3, 1))
+        common |= {"groups": groups}
+    operands = [emitter.operand(x, x.order, kind), emitter.constant(weights.name, filters), *biases]
+    shape = (x.shape[0], outputs, *slide.outputs)
+    return [as_given(emitter, node, emitter.emit(node, op, operands, shape, x.order, kind, **common), given)]
+
+
+@converts("ConvTranspose", inputs=(2, 3))
+def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    given, w, bias = inputs
+    weights, rank = checked_weights(given, w), len(given.shape)
+    kernel = kernel_of(node, weights)
+    slide, output_pads = _transposed_window(node, given.shape[2:], kernel)
+    slide, output_pads = flat(slide, rank), (0, *output_pads) if rank == 3 else output_pads
+    x = as_images(emitter, node, given)
+    channels, share = weights.shape[:2]
+    groups = grouped(node, x, channels, share * node.int("group", 1))
+    outputs = share * groups
+    kind = product_kind(emitter, node, x, weights, 1 if groups == 1 else -1)
+    filters = weights_of(weights.reshaped((channels, share, *slide.kernel)), kind)
+    if groups == 1:
+        filters = filters.transposed((1, 2, 3, 0))
+    else:
+        parts = filters.data.reshape(groups, channels // groups, share, *slide.kernel)
+        q = None if filters.quantization is None or not filters.quantization.whole else filters.quantization
+        filters = ConstantValue(
+            filters.name, parts.transpose(0, 2, 3, 4, 1).reshape(outputs, *slide.kernel, -1), q
+        )
+    biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, filters, outputs, kind)]
+    made = emitter.emit(
+        node,
+        "conv_transpose2d",
+        [emitter.operand(x, x.order, kind), emitter.constant(weights.name, filters), *biases],
+        (x.shape[0], outputs, *slide.outputs),
+        x.order,
+        kind,
+        strides=slide.strides,
+        pads=slide.pads,
+        dilations=slide.dilations,
+        groups=groups,
+        output_pads=output_pads,
+    )
+    return [as_given(emitter, node, made, given)]
+
+
+def _transposed_window(
+    node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]
+) -> tuple[WindowSpec, tuple[int, ...]]:
+    """The window of a transposed convolution, whose pads are cropped from the output, and the output padding."""
+    count = len(sizes)
+    strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
+    pads, output_pads = sizes_of(node, "pads", 2 * count, 0, 0), sizes_of(node, "output_padding", count, 0, 0)
+    auto = choice(node, "auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    wanted = node.ints("output_shape")
+    if auto.startswith("SAME") and not wanted:
+        wanted = tuple(size * stride for size, stride in zip(sizes, strides, strict=True))
+    wanted = wanted and wanted[-count:]
+    before, after, outputs = list(pads[:count]), list(pads[count:]), []
+    for i in range(count):
+        full = (sizes[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + output_pads[i]
+        if wanted:
+            crop = full - wanted[i]
+            if crop < 0:
+                raise UnsupportedNodeError(
+                    f"size {i + 1} of its output must be at most {full}, not {wanted[i]}"
+                )
+            half = crop // 2
+            before[i], after[i] = (crop - half, half) if auto == "SAME_LOWER" else (half, crop - half)
+        elif auto == "VALID":
+            before[i] = after[i] = 0
+        outputs.append(full - before[i] - after[i])
+    return WindowSpec(kernel, strides, dilations, tuple(before), tuple(after), tuple(outputs)), output_pads

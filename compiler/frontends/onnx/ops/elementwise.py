@@ -1,0 +1,420 @@
+"""Conversion of elementwise ONNX operators: arithmetic, functions, clips, comparisons."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.host import function
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.indexing import spread
+from compiler.frontends.onnx.ops.quantize import quantized
+from compiler.frontends.onnx.ops.shape import renamed, with_ones
+from compiler.frontends.onnx.registry import choice, converts, known
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    Kind,
+    Order,
+    UnsupportedNodeError,
+    Value,
+    broadcast,
+    channels_last,
+    plain,
+)
+from compiler.ir.tensor import Tensor
+from hw.errors import InputError
+
+_FUNCTIONS = (
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Ceil",
+    "Celu",
+    "Cos",
+    "Cosh",
+    "Erf",
+    "Floor",
+    "Log",
+    "Reciprocal",
+    "Round",
+    "Selu",
+    "Shrink",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softsign",
+    "Sqrt",
+    "Tan",
+    "ThresholdedRelu",
+)
+
+
+@converts(*_FUNCTIONS, inputs=(1, 1))
+def _function(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [function(emitter, node, inputs[0])]
+
+
+_UNARY = {
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "HardSwish": "hard_swish",
+    "Exp": "exp",
+    "Silu": "silu",
+    "Softplus": "softplus",
+    "Mish": "mish",
+}
+
+
+def order_of(operands: Sequence[Value], rank: int) -> Order:
+    """The order of dimensions that most elements of the operands have already."""
+    elements: dict[Order, int] = {}
+    for value in operands:
+        if isinstance(value, DynamicValue) and value.rank == rank:
+            elements[value.order] = elements.get(value.order, 0) + value.tensor.elements
+    return max(elements, key=lambda o: (elements[o], o != plain(rank))) if elements else plain(rank)
+
+
+def binary(
+    emitter: OnnxGraphBuilder,
+    node: FileNode,
+    op: str,
+    operands: Sequence[Value],
+    part: str = "",
+    kind: Kind | None = None,
+) -> DynamicValue:
+    """Add a node with two operands that are broadcast."""
+    shape = broadcast([v.shape for v in operands])
+    rank = len(shape)
+    if not any(isinstance(v, DynamicValue) for v in operands):
+        operands = [emitter.flow(operands[0]), *operands[1:]]
+    order = order_of(operands, rank)
+    if order == plain(rank):
+        order = _vector_last([v.shape for v in operands], shape)
+    equal = [_one_scale(emitter, v) for v in operands]
+    kind = kind or emitter.arithmetic(node, *equal)
+    if order != plain(rank):
+        equal = [with_ones(emitter, v.name, v, set(range(rank - len(v.shape)))) for v in equal]
+    tensors = [
+        emitter.operand(v, order if order != plain(rank) else plain(len(v.shape)), kind) for v in equal
+    ]
+    return emitter.emit(node, op, tensors, shape, order, kind, part)
+
+
+def _vector_last(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> Order:
+    """The order with the dimension of a broadcast vector last, as the hardware broadcasts rows; else the file's."""
+    rank = len(result)
+    for shape in shapes:
+        extended = [i for i, size in enumerate(shape, rank - len(shape)) if size > 1]
+        if rank > 2 and len(extended) == 1 and extended[0] < rank - 1:
+            axis = extended[0]
+            if math.prod(result) > result[axis]:
+                return (*(i for i in range(rank) if i != axis), axis)
+    return plain(rank)
+
+
+def _one_scale(emitter: OnnxGraphBuilder, value: Value) -> Value:
+    """A value with at most one scale; a constant with several scales is dequantized."""
+    if isinstance(value, ConstantValue) and value.quantization is not None and not value.quantization.whole:
+        return ConstantValue(value.name, value.real())
+    return emitter.movable(value) if isinstance(value, DynamicValue) and value.real else value
+
+
+@converts("Add", "Sub", "Mul", inputs=(2, 2))
+def _binary(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [binary(emitter, node, node.op.lower(), inputs)]
+
+
+@converts("Sum", inputs=(1, None))
+def _sum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    total, kind = inputs[0], FLOAT if len(inputs) > 2 else None
+    for i, value in enumerate(inputs[1:]):
+        total = binary(emitter, node, "add", [total, value], f"{i}" if i < len(inputs) - 2 else "", kind)
+    return [renamed(total, node.outputs[0])]
+
+
+@converts("Mean", inputs=(1, None))
+def _mean(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    reciprocal = ConstantValue(f"{node.name}:part", np.array(1 / len(inputs), np.float32))
+    total = inputs[0]
+    for i, value in enumerate(inputs[1:]):
+        total = binary(emitter, node, "add", [total, value], f"{i}", FLOAT)
+    return [binary(emitter, node, "mul", [total, reciprocal])]
+
+
+@converts("Div", inputs=(2, 2))
+def _divide(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, divisor = inputs
+    numbers = known(divisor, "a divisor")
+    if isinstance(x, DynamicValue) and emitter.arithmetic(node, x) != FLOAT and not x.real:
+        raise UnsupportedNodeError("a division of integers")
+    reciprocal = ConstantValue(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
+    return [binary(emitter, node, "mul", [x, reciprocal])]
+
+
+@converts("Neg", inputs=(1, 1))
+def _negative(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [
+        binary(
+            emitter, node, "mul", [inputs[0], ConstantValue(f"{node.name}:minus", np.array(-1, np.float32))]
+        )
+    ]
+
+
+@converts("Pow", inputs=(2, 2))
+def _power(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, exponent = inputs
+    exponent = known(exponent, "an exponent")
+    number = exponent.scalar()
+    if number == 2:
+        return [binary(emitter, node, "mul", [x, x])]
+    if number == 3:
+        return [
+            binary(
+                emitter, node, "mul", [binary(emitter, node, "mul", [x, x], "square", FLOAT), x], "", FLOAT
+            )
+        ]
+    if number is None:
+        raise UnsupportedNodeError("a power for each element")
+    return [function(emitter, node, x, ConstantValue(exponent.name, np.array(number, np.float32)))]
+
+
+def unary(emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, **attributes: Any) -> DynamicValue:
+    """Add a node with one operand."""
+    x = emitter.flow(x)
+    kind = emitter.arithmetic(node, x)
+    return emitter.emit(node, op, [emitter.operand(x, x.order, kind)], x.shape, x.order, kind, **attributes)
+
+
+@converts(*_UNARY, inputs=(1, 1))
+def _unary(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, _UNARY[node.op], inputs[0])]
+
+
+@converts("Swish", inputs=(1, 1))
+def _swish(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    if node.float("alpha", 1.0) != 1.0:
+        raise UnsupportedNodeError(f"a steepness of {node.float('alpha', 1.0)}")
+    return [unary(emitter, node, "silu", inputs[0])]
+
+
+@converts("FastGelu", inputs=(1, 2))
+def _fast_gelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """Tanh approximation of GELU, with an optional bias added to x first."""
+    x, bias = inputs
+    if bias is not None:
+        x = binary(emitter, node, "add", [x, bias], "biased", FLOAT)
+    return [unary(emitter, node, "gelu", x, tanh=True)]
+
+
+@converts("Gelu", inputs=(1, 1))
+def _gelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    tanh = choice(node, "approximate", "none", "none", "tanh") == "tanh"
+    return [unary(emitter, node, "gelu", inputs[0], tanh=tanh)]
+
+
+@converts("LeakyRelu", inputs=(1, 1))
+def _leaky_relu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, "leaky_relu", inputs[0], alpha=finite(node.float("alpha", 0.01)))]
+
+
+@converts("Elu", inputs=(1, 1))
+def _elu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, "elu", inputs[0], alpha=finite(node.float("alpha", 1.0)))]
+
+
+def finite(number: float) -> float:
+    """The number; raises InputError unless it is finite."""
+    if not math.isfinite(number):
+        raise InputError(f"a number must be finite, not {number}")
+    return number
+
+
+@converts("PRelu", inputs=(2, 2))
+def _prelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """PReLU with a scalar slope (a leaky ReLU), a slope per channel, or one that broadcasts to x."""
+    x, slope = emitter.flow(inputs[0]), _slope(emitter.flow(inputs[0]), known(inputs[1], "a slope"))
+    shape = broadcast([x.shape, slope.shape])
+    if shape != x.shape:
+        raise InputError(f"slopes {list(slope.shape)} do not fit x {list(x.shape)}")
+    number = slope.scalar()
+    if number is not None:
+        return [unary(emitter, node, "leaky_relu", x, alpha=finite(number))]
+    slope = slope.reshaped((1,) * (x.rank - len(slope.shape)) + slope.shape)
+    if slope.quantization is not None and not slope.quantization.whole:
+        slope = ConstantValue(slope.name, slope.real())
+    along = [i for i, size in enumerate(slope.shape) if size > 1]
+    order = channels_last(x.rank) if along == [1] else plain(x.rank) if len(along) == 1 else x.order
+    kind = emitter.arithmetic(node, x, slope)
+    flat = slope.transposed(order)
+    if len(along) == 1 and order[-1] == along[0]:
+        flat = flat.reshaped((slope.data.size,))
+    operands = [emitter.operand(x, order, kind), emitter.operand(flat, plain(len(flat.shape)), kind)]
+    return [emitter.emit(node, "prelu", operands, shape, order, kind)]
+
+
+def _slope(x: DynamicValue, slope: ConstantValue) -> ConstantValue:
+    """The slope; a vector of slopes per channel, as in old exports, is reshaped to broadcast to images."""
+    channels = x.shape[1] if x.rank > 1 else 0
+    if slope.shape != (channels,) or channels in (1, x.shape[-1]):
+        return slope
+    return slope.reshaped((channels, *(1,) * (x.rank - 2)))
+
+
+@converts("HardSigmoid", inputs=(1, 1))
+def _hard_sigmoid(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """Compute alpha * x + beta, clipped to 0..1."""
+    alpha, beta = node.float("alpha", 0.2), node.float("beta", 0.5)
+    numbers = [
+        ConstantValue(f"{node.name}:{part}", np.array(finite(number), np.float32))
+        for part, number in (("alpha", alpha), ("beta", beta))
+    ]
+    scaled = binary(emitter, node, "mul", [inputs[0], numbers[0]], "scaled", FLOAT)
+    moved = binary(emitter, node, "add", [scaled, numbers[1]], "moved", FLOAT)
+    return [emitter.emit(node, "clip", [moved.tensor], moved.shape, moved.order, FLOAT, low=0.0, high=1.0)]
+
+
+def clipped(emitter: OnnxGraphBuilder, node: FileNode, x: Value, low: float, high: float) -> DynamicValue:
+    """Add a clip of a value to limits."""
+    x = emitter.flow(x)
+    kind = emitter.arithmetic(node, x)
+    if kind == FLOAT and x.quantized and low in (0.0, -math.inf) and high == math.inf:
+        kind = x.kind  # zero is exactly representable
+    operand = emitter.operand(x, x.order, kind)
+    return emitter.emit(node, "clip", [operand], x.shape, x.order, kind, low=low, high=high)
+
+
+@converts("Relu", inputs=(1, 1))
+def _relu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [clipped(emitter, node, inputs[0], 0.0, math.inf)]
+
+
+@converts("Clip", inputs=(1, 3))
+def _clip(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, *limits = inputs
+    low, high = (
+        node.float(key, default) if value is None else known(value, "a limit").scalar()
+        for key, default, value in zip(("min", "max"), (-math.inf, math.inf), limits, strict=True)
+    )
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        raise InputError(f"limits must be two numbers, not {low} and {high}")
+    return [clipped(emitter, node, x, low, high)]
+
+
+@converts("Min", "Max", inputs=(1, None))
+def _extreme(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """A clip if the other operands are scalar constants; otherwise a reduction over the concatenated operands."""
+    if len(inputs) == 1:
+        return [renamed(inputs[0], node.outputs[0])]
+    x, *limits = sorted(inputs, key=lambda value: isinstance(value, ConstantValue))
+    numbers = [value.scalar() for value in limits if isinstance(value, ConstantValue)]
+    clips = [number for number in numbers if number is not None and not math.isnan(number)]
+    if (
+        isinstance(x, DynamicValue)
+        and len(clips) == len(limits)
+        and broadcast([v.shape for v in inputs]) == x.shape
+    ):
+        low, high = (-math.inf, min(clips)) if node.op == "Min" else (max(clips), math.inf)
+        return [clipped(emitter, node, x, low, high)]
+    return [_reduced_stack(emitter, node, inputs)]
+
+
+def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> DynamicValue:
+    """Minimum or maximum of operands: broadcast, stacked along a new dimension and reduced over it."""
+    shape = broadcast([value.shape for value in inputs])
+    if not shape:
+        raise UnsupportedNodeError("scalars")
+    inputs = [emitter.movable(value) if isinstance(value, DynamicValue) else value for value in inputs]
+    kind = emitter.arithmetic(node, *[value for value in inputs if isinstance(value, DynamicValue)])
+    order, rows = order_of(inputs, len(shape)), list[Tensor]()
+    for number, value in enumerate(inputs):
+        ones = set(range(len(shape) - len(value.shape)))
+        ranked = with_ones(emitter, value.name, _in_kind(emitter, value, kind), ones)
+        tensor = emitter.operand(spread(emitter, node, ranked, shape, f"operand{number}"), order, kind)
+        rows.append(emitter.reshape(tensor, (1, *tensor.shape)))
+    joined = emitter.emit(
+        node, "concat", rows, (len(rows), *shape), (0, *(i + 1 for i in order)), kind, "both", axis=0
+    )
+    op = "reduce_max" if node.op == "Max" else "reduce_min"
+    return emitter.emit(node, op, [joined.tensor], shape, order, kind, axes=(0,), keep=False)
+
+
+def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
+    """A value converted to the output's type before Min or Max, which commute with rounding."""
+    if kind == FLOAT or kind.quantization is None or not kind.real:
+        return value
+    if isinstance(value, DynamicValue):
+        if value.kind == kind:
+            return value
+        return DynamicValue(
+            value.name, emitter.convert("requantize", value.tensor, kind), value.order, value.real
+        )
+    numbers = value.real()
+    if np.isnan(numbers).any():
+        raise UnsupportedNodeError("a limit that is no number")
+    largest = np.finfo(np.float32).max
+    stored = quantized(np.clip(numbers, -largest, largest), kind.quantization, kind.dtype)
+    return ConstantValue(value.name, stored, kind.quantization)
+
+
+_BOOL = Kind("bool")
+#: Operators of the graph, and True if the operands are swapped.
+_COMPARISONS = {
+    "Equal": ("equal", False),
+    "Less": ("less", False),
+    "LessOrEqual": ("less_equal", False),
+    "Greater": ("less", True),
+    "GreaterOrEqual": ("less_equal", True),
+}
+
+
+@converts(*_COMPARISONS, inputs=(2, 2))
+def _compare(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    op, swapped = _COMPARISONS[node.op]
+    kinds = [_numbers(value) for value in inputs]
+    if len({kind.dtype if kind is not FLOAT else "" for kind in kinds}) != 1:
+        raise UnsupportedNodeError("comparing numbers of two types")
+    return [_pointwise(emitter, node, op, inputs[::-1] if swapped else inputs, kinds[0])]
+
+
+def _numbers(value: Value) -> Kind:
+    """The type that a value has in the file."""
+    if isinstance(value, ConstantValue):
+        name = value.numbers().dtype.name
+        return FLOAT if name == "float32" else Kind(name)
+    return FLOAT if value.real or value.tensor.dtype == "float32" else Kind(value.tensor.dtype)
+
+
+def _pointwise(
+    emitter: OnnxGraphBuilder, node: FileNode, op: str, inputs: list[Value], kind: Kind
+) -> DynamicValue:
+    shape = broadcast([value.shape for value in inputs])
+    rank = len(shape)
+    order = order_of(inputs, rank)
+    equal = [with_ones(emitter, v.name, v, set(range(rank - len(v.shape)))) for v in inputs]
+    operands = [
+        emitter.operand(v, order, kind)
+        if isinstance(v, ConstantValue) or kind == FLOAT
+        else emitter.in_order(v, order).tensor
+        for v in equal
+    ]
+    return emitter.emit(node, op, operands, shape, order, _BOOL)
+
+
+@converts("And", "Or", inputs=(2, 2))
+def _both(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [_pointwise(emitter, node, f"logical_{node.op.lower()}", inputs, _BOOL)]
+
+
+@converts("Not", inputs=(1, 1))
+def _not(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x = emitter.flow(inputs[0])
+    operand = emitter.in_order(x, plain(x.rank)).tensor
+    return [emitter.emit(node, "logical_not", [operand], x.shape, plain(x.rank), _BOOL)]

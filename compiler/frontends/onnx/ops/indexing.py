@@ -1,0 +1,268 @@
+"""Conversion of ONNX operators that select, join or pad elements: gather, expand, tile, slice, split, concat, pad."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.shape import renamed, with_ones, without_ones
+from compiler.frontends.onnx.registry import choice, converts, integers, known
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    UnsupportedNodeError,
+    Value,
+    arranged,
+    broadcast,
+    check_size,
+    counted_from_front,
+    plain,
+)
+from hw.errors import InputError, shown
+
+#: Limit on the indices of a gather that are stored as a constant.
+_MAX_INDICES = 1 << 16
+#: Limit on the elements of a broadcast constant.
+_MAX_BROADCAST_ELEMENTS = 1 << 26
+
+
+def check_count(count: int) -> None:
+    """Raise UnsupportedNodeError for too many gathered indices, before the list of them is created."""
+    if count > _MAX_INDICES:
+        raise UnsupportedNodeError(f"taking {count:,} elements of a dimension one by one")
+
+
+def picked(
+    emitter: OnnxGraphBuilder,
+    node: FileNode,
+    x: DynamicValue,
+    indices: list[int],
+    axis: int,
+    part: str = "picked",
+) -> DynamicValue:
+    """Add a gather of constant indices along one dimension of the file."""
+    check_count(len(indices))
+    x = emitter.movable(x)
+    where = emitter.constant(f"{node.name}:places", ConstantValue(node.name, np.array(indices, np.int32)))
+    shape = tuple(len(indices) if i == axis else n for i, n in enumerate(x.shape))
+    return emitter.emit(
+        node, "gather", [x.tensor, where], shape, x.order, x.kind, f"{part}_{axis}", axis=x.order.index(axis)
+    )
+
+
+def spread(
+    emitter: OnnxGraphBuilder, node: FileNode, value: Value, shape: tuple[int, ...], part: str
+) -> Value:
+    """A value of the same rank as a shape, broadcast to it by repeating dimensions of size one."""
+    if isinstance(value, ConstantValue):
+        check_size(shape, _MAX_BROADCAST_ELEMENTS)
+        q = value.quantization
+        numbers = value.data if q is not None and q.whole else value.numbers()
+        data = np.ascontiguousarray(np.broadcast_to(numbers, shape))
+        return ConstantValue(value.name, data, q if q is not None and q.whole else None)
+    for axis, size in enumerate(shape):
+        if value.shape[axis] != size:
+            check_count(size)
+            value = picked(emitter, node, value, [0] * size, axis, part)
+    return value
+
+
+@converts("Expand", inputs=(2, 2))
+def _expand(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, sizes = inputs
+    shape = broadcast([x.shape, tuple(known(sizes, "a shape").integers())])
+    check_size(shape)
+    ranked = with_ones(emitter, node.outputs[0], x, set(range(len(shape) - len(x.shape))))
+    return [renamed(spread(emitter, node, ranked, shape, "spread"), node.outputs[0])]
+
+
+@converts("Tile", inputs=(2, 2))
+def _tile(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, times = emitter.flow(inputs[0]), known(inputs[1], "repeats").integers()
+    if len(times) != x.rank or min(times, default=1) < 1:
+        raise InputError(
+            f"repeats {shown(times)} must be {x.rank} positive numbers for shape {list(x.shape)}"
+        )
+    check_size(tuple(n * count for n, count in zip(x.shape, times, strict=True)))
+    for axis, count in enumerate(times):
+        if count > 1:
+            check_count(x.shape[axis] * count)
+            x = picked(emitter, node, x, list(range(x.shape[axis])) * count, axis)
+    return [renamed(x, node.outputs[0])]
+
+
+def part_of(
+    emitter: OnnxGraphBuilder,
+    node: FileNode,
+    x: DynamicValue,
+    starts: list[int],
+    sizes: list[int],
+    steps: list[int],
+    part: str = "",
+    index: int = 0,
+) -> DynamicValue:
+    """A slice; starts, sizes and steps are in the file's order of dimensions."""
+    x = emitter.movable(x)
+    if tuple(sizes) == x.shape and set(steps) == {1}:
+        return x
+    spans = {key: arranged(v, x.order) for key, v in (("starts", starts), ("sizes", sizes), ("steps", steps))}
+    return emitter.emit(node, "slice", [x.tensor], tuple(sizes), x.order, x.kind, part, index, **spans)
+
+
+@converts("Slice", inputs=(1, 5))
+def _slice(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, *given = inputs
+    x = emitter.flow(x)
+    starts, ends, axes, steps = (
+        integers(node, key, value)
+        for key, value in zip(("starts", "ends", "axes", "steps"), given, strict=True)
+    )
+    if starts is None or ends is None:
+        raise InputError("must have starts and ends")
+    axes = plain(len(starts)) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise InputError("starts, ends, axes and steps must be as many, no step 0")
+    begin, size, step = [0] * x.rank, list(x.shape), [1] * x.rank
+    for start, end, axis, by in zip(starts, ends, axes, steps, strict=True):
+        i = counted_from_front(axis, x.rank)
+        span = range(x.shape[i])[start:end:by]
+        if not span:
+            raise InputError(f"elements {start}..{end} of dimension {i} of shape {list(x.shape)} are none")
+        if by < 0:
+            x, size[i] = picked(emitter, node, x, list(span), i), len(span)
+        else:
+            begin[i], size[i], step[i] = span.start, len(span), by if len(span) > 1 else 1
+    return [renamed(part_of(emitter, node, x, begin, size, step), node.outputs[0])]
+
+
+@converts("Split", inputs=(1, 2))
+def _split(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, given = inputs
+    x = emitter.flow(x)
+    axis, count = counted_from_front(node.int("axis", 0), x.rank), len(node.outputs)
+    sizes = integers(node, "split", given)
+    if sizes is None:
+        each = -(-x.shape[axis] // count)
+        sizes = (*(each,) * (count - 1), x.shape[axis] - each * (count - 1))
+    if len(sizes) != count or sum(sizes) != x.shape[axis] or min(sizes) < 0:
+        raise InputError(f"{count} outputs of sizes {shown(list(sizes))} do not make {x.shape[axis]}")
+    outputs: list[Value] = []
+    for i, size in enumerate(sizes):
+        starts, shape = [0] * x.rank, list(x.shape)
+        starts[axis], shape[axis] = sum(sizes[:i]), size
+        if not size:
+            outputs.append(ConstantValue(node.outputs[i], np.zeros(shape, np.float32)))
+            continue
+        part = "" if node.outputs[i] else str(i)
+        piece = part_of(emitter, node, x, starts, shape, [1] * x.rank, part, i)
+        outputs.append(renamed(piece, node.outputs[i]))
+    return outputs
+
+
+@converts("Concat", inputs=(1, None))
+def _concat(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    inputs = [v for v in inputs if 0 not in v.shape] or inputs
+    flows = [v for v in inputs if isinstance(v, DynamicValue)]
+    order = next((f.order for f in flows if f.order != plain(f.rank)), plain(len(inputs[0].shape)))
+    shapes = [v.shape for v in inputs]
+    axis = counted_from_front(node.int("axis", 1), len(shapes[0]))
+    rests = {(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes}
+    if len(rests) != 1 or {len(shape) for shape in shapes} != {len(order)}:
+        raise InputError(f"shapes {', '.join(str(list(s)) for s in shapes)} do not join along axis {axis}")
+    flows = [emitter.movable(f) if f.real else f for f in flows]
+    alike = len(flows) == len(inputs) and len({flow.kind for flow in flows}) == 1
+    if alike and (not flows[0].real or emitter.targets.get(node.outputs[0]) is None):
+        kind, inputs = flows[0].kind, flows
+    else:
+        kind = emitter.arithmetic(node, *inputs)
+    shape = list(shapes[0])
+    shape[axis] = sum(s[axis] for s in shapes)
+    operands = [emitter.operand(v, order, kind) for v in inputs]
+    return [emitter.emit(node, "concat", operands, tuple(shape), order, kind, axis=order.index(axis))]
+
+
+@converts("Gather", inputs=(2, 2))
+def _gather(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, where = inputs
+    axis, name = counted_from_front(node.int("axis", 0), len(x.shape)), node.outputs[0]
+    x, size = emitter.movable(emitter.flow(x)), x.shape[axis]
+    if isinstance(where, ConstantValue):
+        constants = where.integers()
+        if any(not -size <= index < size for index in constants):
+            raise InputError(f"indices {shown(constants)} must be within -{size}..{size - 1}")
+        constants = [index % size for index in constants]
+        if where.shape == () or (len(constants) == 1 and len(where.shape) == 1):
+            starts, sizes = [0] * x.rank, list(x.shape)
+            starts[axis], sizes[axis] = constants[0], 1
+            one = part_of(emitter, node, x, starts, sizes, [1] * x.rank, "" if where.shape else "one")
+            return [renamed(one, name) if where.shape else without_ones(emitter, name, one, {axis})]
+        where = ConstantValue(where.name, np.array(constants, np.int32).reshape(where.shape))
+    elif where.tensor.dtype not in ("int32", "int64"):
+        raise UnsupportedNodeError(f"indices of type {where.tensor.dtype}")
+    indices = emitter.flow(where)
+    operands = [emitter.in_order(v, plain(v.rank)).tensor for v in (x, indices)]
+    shape = x.shape[:axis] + indices.shape + x.shape[axis + 1 :]
+    return [emitter.emit(node, "gather", operands, shape, plain(len(shape)), x.kind, axis=axis)]
+
+
+#: Exclusive limit on the padding of a dimension.
+_PAD_LIMIT = 1 << 31
+#: Limit on each side's padding by reflection, repetition or wrapping, which is a gather.
+_MAX_GATHERED_PAD = 1 << 14
+
+
+@converts("Pad", inputs=(1, 4))
+def _pad(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, given, value, axes = inputs
+    x = emitter.movable(emitter.flow(x))
+    mode = choice(node, "mode", "constant", "constant", "reflect", "edge", "wrap")
+    widths = integers(node, "pads", given)
+    number = node.float("value", 0.0) if value is None else known(value, "a value").scalar()
+    where = plain(x.rank) if axes is None else known(axes, "axes").integers()
+    if widths is None or len(widths) != 2 * len(where) or number is None:
+        raise InputError(f"must have {2 * len(where)} widths and one value")
+    before, after = [0] * x.rank, [0] * x.rank
+    for i, axis in enumerate(where):
+        dimension = counted_from_front(axis, x.rank)
+        before[dimension], after[dimension] = widths[i], widths[i + len(where)]
+    starts = [max(-low, 0) for low in before]
+    sizes = [n - s - max(-high, 0) for n, s, high in zip(x.shape, starts, after, strict=True)]
+    if min(sizes) < 1 or max(*before, *after) >= _PAD_LIMIT:
+        raise InputError(
+            f"widths {shown(list(widths))} do not fit shape {list(x.shape)}; each must be less than {_PAD_LIMIT:,}"
+        )
+    if mode != "constant":
+        pairs = list(zip(before, after, strict=True))
+        return [renamed(_mirrored(emitter, node, x, pairs, mode), node.outputs[0])]
+    x = part_of(emitter, node, x, starts, sizes, [1] * x.rank, "cut")
+    edges = [(max(low, 0), max(high, 0)) for low, high in zip(before, after, strict=True)]
+    q = x.tensor.quantization
+    if q is not None and not x.real:  # the file pads with an integer, the graph with the value it represents
+        number = q.scale[0] * (number - q.zero_point[0])
+    kind = x.kind if number == 0 or not x.real else FLOAT
+    if not any(map(any, edges)):
+        return [renamed(x, node.outputs[0])]
+    shape = tuple(low + n + high for n, (low, high) in zip(x.shape, edges, strict=True))
+    operand = emitter.operand(x, x.order, kind)
+    return [
+        emitter.emit(
+            node, "pad", [operand], shape, x.order, kind, pads=arranged(edges, x.order), value=number
+        )
+    ]
+
+
+def _mirrored(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, widths: list[tuple[int, int]], mode: Any
+) -> DynamicValue:
+    """Padding by reflection, repetition or wrapping, as a gather along each dimension."""
+    for axis, pair in enumerate(widths):
+        if min(pair) < 0 or max(pair) > _MAX_GATHERED_PAD:
+            raise UnsupportedNodeError(f"padding dimension {axis} by {mode} with {pair[0]} and {pair[1]}")
+        if any(pair):
+            indices = np.pad(np.arange(x.shape[axis]), pair, mode)
+            x = picked(emitter, node, x, indices.tolist(), axis)
+    return x

@@ -1,0 +1,269 @@
+"""Conversion of ONNX pooling, reductions, CumSum and nearest-neighbour resizing."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.conv import WindowSpec, as_given, as_images, flat, sizes_of, window
+from compiler.frontends.onnx.ops.indexing import picked
+from compiler.frontends.onnx.ops.shape import kept_order, renamed
+from compiler.frontends.onnx.registry import choice, converts, integers, known
+from compiler.frontends.onnx.values import (
+    ConstantValue,
+    DynamicValue,
+    UnsupportedNodeError,
+    Value,
+    channels_last,
+    counted_from_front,
+    plain,
+)
+from compiler.reference.onnx_ops.resize import ResizeAxis, nearest, resized
+from hw.errors import InputError, shown
+
+
+@converts("MaxPool", "AveragePool", inputs=(1, 1))
+def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    (given,) = inputs
+    rank = len(given.shape)
+    if rank not in (3, 4):
+        raise UnsupportedNodeError(f"pooling over shape {list(given.shape)}")
+    kernel = sizes_of(node, "kernel_shape", rank - 2, 0, 1)
+    slide = flat(window(node, given.shape[2:], kernel), rank)
+    mean = node.op == "AveragePool"
+    x = emitter.movable(as_images(emitter, node, given))
+    kind = emitter.arithmetic(node, x) if mean else x.kind
+    more: dict[str, Any] = {"count_pads": False} if mean else {}
+    pads = slide.pads
+    if mean and node.int("count_include_pad", 0) and any(pads):
+        # Explicit pads count as zeros in the mean; padding added by ceil_mode is not counted.
+        floor = {**node.attributes, "ceil_mode": 0}
+        own = flat(window(replace(node, attributes=floor), given.shape[2:], kernel), rank).pads
+        pads = tuple(every - counted for every, counted in zip(pads, own, strict=True))
+        x = _zero_padded(emitter, node, x, own) if any(own) else x
+    if max(slide.dilations) > 1:
+        if mean and any(pads):
+            raise UnsupportedNodeError("an average with dilations over padding that is not counted")
+        x, slide = _undilated(emitter, node, x, replace(slide, before=pads[:2], after=pads[2:]))
+        pads = slide.pads
+    made = emitter.emit(
+        node,
+        "avg_pool2d" if mean else "max_pool2d",
+        [emitter.operand(x, x.order, kind)],
+        (*x.shape[:2], *slide.outputs),
+        x.order,
+        kind,
+        kernel=slide.kernel,
+        strides=slide.strides,
+        pads=pads,
+        **more,
+    )
+    return [as_given(emitter, node, made, given)]
+
+
+def _undilated(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, slide: WindowSpec
+) -> tuple[DynamicValue, WindowSpec]:
+    """Images with the elements of each dilated window gathered next to each other, and the window without dilation.
+
+    Padding is replaced by another element of the same window, which does not change its maximum.
+    """
+    result = slide
+    for i in (0, 1):
+        if slide.dilations[i] == 1:
+            continue
+        size, taps = x.shape[2 + i], np.arange(slide.kernel[i]) * slide.dilations[i]
+        indices = np.arange(slide.outputs[i])[:, None] * slide.strides[i] + taps - slide.before[i]
+        inside = (indices >= 0) & (indices < size)
+        if not inside.any(1).all():
+            raise UnsupportedNodeError("a window with dilations that is all padding")
+        first = np.take_along_axis(indices, inside.argmax(1)[:, None], 1)
+        x = picked(emitter, node, x, np.where(inside, indices, first).reshape(-1).tolist(), 2 + i)
+        result = _replaced(result, i, strides=slide.kernel[i], dilations=1, before=0, after=0)
+    return x, result
+
+
+def _replaced(slide: WindowSpec, i: int, **sizes: int) -> WindowSpec:
+    """A window with some fields changed along one dimension."""
+    changed = {key: list(getattr(slide, key)) for key in sizes}
+    for key, size in sizes.items():
+        changed[key][i] = size
+    return replace(slide, **{key: tuple(values) for key, values in changed.items()})
+
+
+def _zero_padded(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, pads: tuple[int, ...]
+) -> DynamicValue:
+    """Add a padding of images with zeros; `pads` are top, left, bottom, right."""
+    top, left, bottom, right = pads
+    batch, channels, height, width = x.shape
+    shape = (batch, channels, top + height + bottom, left + width + right)
+    edges = ((0, 0), (top, bottom), (left, right), (0, 0))
+    return emitter.emit(node, "pad", [x.tensor], shape, x.order, x.kind, "framed", pads=edges, value=0.0)
+
+
+@converts("GlobalAveragePool", "GlobalMaxPool", inputs=(1, 1))
+def _global_pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x = emitter.flow(inputs[0])
+    if x.rank < 3:
+        raise InputError(f"pools over shape {list(x.shape)}, which has no spatial dimensions")
+    op = "reduce_mean" if node.op == "GlobalAveragePool" else "reduce_max"
+    return [_reduced(emitter, node, op, x, set(range(2, x.rank)), keep=True)]
+
+
+@converts("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", inputs=(1, 2))
+def _reduce(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, given = inputs
+    x = emitter.flow(x)
+    axes = integers(node, "axes", given)
+    if not axes and node.int("noop_with_empty_axes", 0):
+        return [renamed(x, node.outputs[0])]
+    reduced_axes = {counted_from_front(axis, x.rank) for axis in axes or range(x.rank)}
+    op = "reduce_" + node.op[len("Reduce") :].lower()
+    return [_reduced(emitter, node, op, x, reduced_axes, keep=bool(node.int("keepdims", 1)))]
+
+
+def _reduced(
+    emitter: OnnxGraphBuilder, node: FileNode, op: str, x: DynamicValue, axes: set[int], *, keep: bool
+) -> DynamicValue:
+    """Add a reduction over dimensions of the file."""
+    if not axes:
+        return DynamicValue(node.outputs[0], x.tensor, x.order, x.real)
+    if op in ("reduce_max", "reduce_min"):
+        x = emitter.movable(x)
+        kind = x.kind
+    else:
+        kind = emitter.arithmetic(node, x)
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
+    order = x.order if keep else kept_order(x.order, axes)
+    tensor_axes = tuple(sorted(x.order.index(i) for i in axes))
+    return emitter.emit(
+        node, op, [emitter.operand(x, x.order, kind)], shape, order, kind, axes=tensor_axes, keep=keep
+    )
+
+
+@converts("CumSum", inputs=(2, 2))
+def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, given = emitter.flow(inputs[0]), known(inputs[1], "an axis").scalar()
+    if given is None:
+        raise InputError("its axis must be one number")
+    kind = emitter.arithmetic(node, x)
+    return [
+        emitter.emit(
+            node,
+            "cumsum",
+            [emitter.operand(x, x.order, kind)],
+            x.shape,
+            x.order,
+            kind,
+            axis=x.order.index(counted_from_front(int(given), x.rank)),
+            exclusive=bool(node.int("exclusive", 0)),
+            reverse=bool(node.int("reverse", 0)),
+        )
+    ]
+
+
+#: Exclusive limit on the side of a resized image.
+_SIZE_LIMIT = 1 << 20
+
+
+@converts("Resize", "Upsample", inputs=(1, 4))
+def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x = emitter.movable(emitter.flow(inputs[0]))
+    if choice(node, "mode", "nearest", "nearest", "linear", "bilinear", "cubic") != "nearest":
+        raise UnsupportedNodeError(f"resizing by {node.text('mode', '')}")
+    scales, shape = _scales_and_shape(node, x, inputs)
+    if x.rank != 4 or shape[:2] != x.shape[:2]:
+        raise UnsupportedNodeError(f"resizing shape {list(x.shape)} to {list(shape)}")
+    if shape == x.shape:
+        return [renamed(x, node.outputs[0])]
+    x = emitter.in_order(x, channels_last(4))
+    centers = _matching_centers(node, x.shape[2:], shape[2:], scales[2:])
+    if centers is None:
+        return [_gathered(emitter, node, x, shape, scales)]
+    return [
+        emitter.emit(
+            node, "resize_nearest", [x.tensor], shape, x.order, x.kind, size=shape[2:], centers=centers
+        )
+    ]
+
+
+def _scales_and_shape(
+    node: FileNode, x: DynamicValue, inputs: list[Any]
+) -> tuple[list[float], tuple[int, ...]]:
+    """Scale and output size of each dimension."""
+    scale_input, size_input = (inputs[1], None) if before_11(node) else inputs[2:4]
+    axes = node.ints("axes") or plain(x.rank)
+    if node.text("keep_aspect_ratio_policy", "stretch") != "stretch" or len(set(axes)) != len(axes):
+        raise UnsupportedNodeError("resizing that keeps the ratio of the sides")
+    scales, shape = [1.0] * x.rank, list(x.shape)
+    resized_axes = [counted_from_front(axis, x.rank) for axis in axes]
+    if size_input is not None and known(size_input, "sizes").data.size:
+        sizes = size_input.integers()
+        if len(sizes) != len(resized_axes) or not all(0 < size < _SIZE_LIMIT for size in sizes):
+            raise InputError(
+                f"sizes {shown(sizes)} do not fit shape {list(x.shape)}; each must be 1 to {_SIZE_LIMIT - 1:,}"
+            )
+        for i, size in zip(resized_axes, sizes, strict=True):
+            scales[i], shape[i] = float(np.float32(size) / np.float32(x.shape[i])), size
+        return scales, tuple(shape)
+    factors = (
+        node.attributes.get("scales") if scale_input is None else known(scale_input, "scales").real().tolist()
+    )
+    if not isinstance(factors, tuple | list) or len(factors) != len(resized_axes):
+        raise InputError(f"must have {len(resized_axes)} scales")
+    for i, factor in zip(resized_axes, factors, strict=True):
+        if not (
+            math.isfinite(factor) and factor > 0 and 1 <= (size := resized(x.shape[i], factor)) < _SIZE_LIMIT
+        ):
+            raise InputError(f"scale {factor} of size {x.shape[i]} does not make 1 to {_SIZE_LIMIT - 1:,}")
+        scales[i], shape[i] = factor, size
+    return scales, tuple(shape)
+
+
+def _gathered(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, shape: tuple[int, ...], scales: list[float]
+) -> DynamicValue:
+    """A resize as a gather of rows, then of columns."""
+    for axis, part in ((2, "rows"), (3, "")):
+        sources = _source_indices(node, x.shape[axis], shape[axis], scales[axis]).astype(np.int32)
+        indices = emitter.constant(f"{node.name}:places{axis}", ConstantValue(node.name, sources))
+        gathered = (*x.shape[:axis], shape[axis], *x.shape[axis + 1 :])
+        x = emitter.emit(
+            node, "gather", [x.tensor, indices], gathered, x.order, x.kind, part, axis=x.order.index(axis)
+        )
+    return x
+
+
+def _matching_centers(
+    node: FileNode, old: tuple[int, ...], new: tuple[int, ...], scales: list[float]
+) -> bool | None:
+    """The `centers` attribute with which the graph's operator selects the same elements; None if neither does."""
+    wanted = [_source_indices(node, *v) for v in zip(old, new, scales, strict=True)]
+    for centers in (False, True):
+        selected = [
+            np.minimum(np.floor((np.arange(n) + 0.5 * centers) * (size / n)), size - 1)
+            for size, n in zip(old, new, strict=True)
+        ]
+        if all(np.array_equal(a, b) for a, b in zip(wanted, selected, strict=True)):
+            return centers
+    return None
+
+
+def _source_indices(node: FileNode, size: int, count: int, scale: float) -> np.ndarray:
+    """Index of the source element, among `size`, of each of `count` outputs."""
+    if before_11(node):
+        return nearest("asymmetric", "simple", ResizeAxis(size, count, scale))
+    mode = node.text("coordinate_transformation_mode", "half_pixel")
+    if mode == "tf_crop_and_resize":
+        raise UnsupportedNodeError(f"resizing by {shown(mode)}")
+    return nearest(mode, node.text("nearest_mode", "round_prefer_floor"), ResizeAxis(size, count, scale))
+
+
+def before_11(node: FileNode) -> bool:
+    """Return True for Upsample and for Resize before operator set 11, which have no coordinate modes."""
+    return node.op == "Upsample" or node.opset < 11

@@ -1,0 +1,176 @@
+"""Inference of types and quantizations from the QuantizeLinear and DequantizeLinear nodes of ONNX files."""
+
+import numpy as np
+from onnx import TensorProto
+
+from compiler.frontends.onnx.node import FileNode, OnnxModel
+from compiler.frontends.onnx.values import (
+    DTYPES,
+    ConstantValue,
+    Kind,
+    UnsupportedNodeError,
+    counted_from_front,
+    type_name,
+)
+from compiler.ir.tensor import IDENTITY, Quantization
+from hw.errors import InputError
+
+#: Operators whose output consists of elements of their first input.
+MOVES = frozenset(
+    (
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Identity",
+        "Dropout",
+        "Slice",
+        "Split",
+        "Gather",
+        "Pad",
+        "MaxPool",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "Resize",
+        "Upsample",
+        "Expand",
+        "Tile",
+    )
+)
+#: Operators that may compute in the scale that their output is quantized with next.
+_PASSING = MOVES | {"Relu", "Clip", "Concat"}
+_QUANTIZED = ("int8", "uint8", "int16")
+_FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+
+
+def parameters(
+    node: FileNode, scale: ConstantValue, zero: ConstantValue | None, shape: tuple[int, ...] | None
+) -> Quantization:
+    """The quantization of a QuantizeLinear or DequantizeLinear.
+
+    Parameters
+    ----------
+    node : FileNode
+        The QuantizeLinear or DequantizeLinear node.
+    scale, zero : ConstantValue, ConstantValue or None
+        Its scales and zero points.
+    shape : tuple of int or None
+        Shape of the quantized tensor; None if it is unknown.
+    """
+    if node.int("block_size", 0):
+        raise UnsupportedNodeError("scales by blocks")
+    scales = scale.real()
+    zeros = np.zeros(scales.shape, np.int64) if zero is None else zero.data
+    if zeros.dtype.kind not in "iu" or zeros.size != scales.size or scales.ndim > 1:
+        raise InputError(f"{scales.size} scales need as many integers as zero points, not {zeros.size}")
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
+        bad = scales.reshape(-1)[~(np.isfinite(scales) & (scales > 0)).reshape(-1)][0]
+        raise InputError(f"a scale must be finite and positive, not {bad}")
+    axis = None
+    if scales.ndim and scales.size > 1:
+        if shape is None:
+            raise UnsupportedNodeError("scales along an axis of an unknown shape")
+        axis = counted_from_front(node.int("axis", 1), len(shape))
+        if shape[axis] != scales.size:
+            raise InputError(f"{scales.size} scales do not fit dimension {axis} of shape {list(shape)}")
+    return Quantization(
+        tuple(float(v) for v in scales.reshape(-1)), tuple(int(v) for v in zeros.reshape(-1)), axis
+    )
+
+
+def quantized_type(node: FileNode, zero: ConstantValue | None) -> str:
+    """Output type of a QuantizeLinear."""
+    attribute = DTYPES.get(node.int("output_dtype", 0))
+    dtype = zero.data.dtype.name if zero is not None else attribute or "uint8"
+    narrow = zero is not None and zero.narrow
+    unknown = zero is None and node.int("output_dtype", 0) and attribute is None
+    if narrow or dtype not in _QUANTIZED or unknown:
+        raise UnsupportedNodeError(
+            f"quantized numbers must be {', '.join(_QUANTIZED)}, not {_type_text(node, zero)}"
+        )
+    return dtype
+
+
+def _type_text(node: FileNode, zero: ConstantValue | None) -> str:
+    """Description of a quantized type, whose zero point may have been widened from fewer bits."""
+    if zero is None:
+        return type_name(node.int("output_dtype", 0))
+    return f"{zero.data.dtype.name} made of fewer bits" if zero.narrow else zero.data.dtype.name
+
+
+def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> Kind | None:
+    """Type and quantization of a well-formed per-tensor QuantizeLinear or DequantizeLinear; None otherwise."""
+    scale, zero = (constants.get(name) for name in (*node.inputs[1:3], "", "")[:2])
+    if scale is None or scale.data.size != 1 or (zero is None and len(node.inputs) > 2 and node.inputs[2]):
+        return None
+    try:
+        dtype = quantized_type(node, zero) if node.op == "QuantizeLinear" else "int8"
+        return Kind(dtype, parameters(node, scale, zero, None), True)
+    except InputError:
+        return None  # reported by the conversion of the node
+
+
+def targets(model: OnnxModel) -> dict[str, Kind]:
+    """Type and quantization by name, of values that are only quantized next, possibly after moves and clips."""
+    found: dict[str, Kind] = {}
+    users: dict[str, list[FileNode]] = {}
+    for node in model.nodes:
+        for name in dict.fromkeys(node.inputs):
+            users.setdefault(name, []).append(node)
+    outputs = {output.name for output in model.outputs}
+
+    def wanted(user: FileNode, name: str) -> Kind | None:
+        if user.op == "QuantizeLinear" and user.inputs[0] == name:
+            return _per_tensor(user, model.constants)
+        if user.op == ":integers":
+            return Kind("int32", IDENTITY, True)
+        if user.op not in _PASSING or (user.op != "Concat" and user.inputs[0] != name):
+            return None
+        kinds = {found.get(output) for output in (user.outputs if user.op == "Split" else user.outputs[:1])}
+        return kinds.pop() if len(kinds) == 1 else None
+
+    for node in reversed(model.nodes):
+        for name in node.outputs:
+            kinds = {wanted(user, name) for user in users.get(name, ())}
+            if len(kinds) == 1 and name not in outputs and (kind := kinds.pop()) is not None:
+                found[name] = kind
+    return found
+
+
+def meanings(model: OnnxModel) -> dict[str, Quantization]:
+    """Quantization of integer values of the file by name, inferred from their producers and consumers."""
+    found = _along_axes(model)
+    for node in model.nodes:
+        name = {"QuantizeLinear": node.outputs[0], "DequantizeLinear": (*node.inputs, "")[0]}.get(node.op)
+        kind = None if name is None else _per_tensor(node, model.constants)
+        if name is not None and kind is not None and kind.quantization is not None:
+            found.setdefault(name, kind.quantization)
+    for node in model.nodes:
+        if node.op == "Cast" and node.inputs and node.int("to", 0) in _FLOAT_TYPES:
+            found.setdefault(node.inputs[0], IDENTITY)
+    for node in reversed(model.nodes):
+        if node.op in MOVES | {"Concat"} and node.outputs[0] in found:
+            for name in node.inputs if node.op == "Concat" else node.inputs[:1]:
+                found.setdefault(name, found[node.outputs[0]])
+    return found
+
+
+def _along_axes(model: OnnxModel) -> dict[str, Quantization]:
+    """Quantizations of model inputs that have scales along an axis, by name."""
+    shapes = {each.name: each.shape for each in model.inputs}
+    found: dict[str, Quantization] = {}
+    for node in model.nodes:
+        name, *given = (*node.inputs, "", "", "")[:3]
+        scale, zero = (model.constants.get(each) for each in given)
+        declared = shapes.get(name) or ()
+        shape = tuple(size for size in declared if isinstance(size, int))
+        if node.op != "DequantizeLinear" or scale is None or (given[1] and zero is None):
+            continue
+        try:
+            q = parameters(node, scale, zero, shape if len(shape) == len(declared) else None)
+        except InputError:
+            continue  # reported by the conversion of the node
+        if q.axis is not None:
+            found.setdefault(name, q)
+    return found

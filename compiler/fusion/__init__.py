@@ -1,1 +1,0 @@
-"""Layers carried out together: which can be, and ways to do it."""

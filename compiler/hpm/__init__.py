@@ -1,1 +1,0 @@
-"""Cycles of layers under schedules, predicted before they are compiled."""

@@ -1,0 +1,174 @@
+"""Stable names of types, fields and members, so that digests and stored data survive renaming and moving of code.
+
+A type's name and those of its fields are part of digests (`compiler.cache.digest`), which are the keys of database
+entries, and of JSON that is written by `stored`. They are declared once, at the type's definition or at the end of this
+module, in the order of the fields or members. Renaming a class, a field or a member in Python changes nothing that is
+stored; only a new field gets a new name, at its position in the declaration.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+from hw.config import MlaConfig
+from hw.isa.enums import BSource, Compare, Dtype, Op, Post, Reduce, Requant, Rounding, Space, Unit
+
+T = TypeVar("T", bound=type)
+V = TypeVar("V")
+
+
+class Identity(NamedTuple):
+    """Stable names of a type and its parts.
+
+    Parameters
+    ----------
+    name : str
+        Stable name of the type, unique among all types.
+    parts : dict
+        Stable names of the fields or members by their Python names, in order.
+    """
+
+    name: str
+    parts: dict[str, str]
+
+
+_IDENTITIES: dict[type, Identity] = {}
+
+
+def identity(name: str, *parts: str) -> Callable[[T], T]:
+    """Declare the stable name of a dataclass or an enumeration; a class decorator.
+
+    Parameters
+    ----------
+    name : str
+        Stable name of the type.
+    parts : str
+        Stable names of its fields or members in order; for a dataclass derived from a type with an identity, only
+        those of the additional fields.
+
+    Raises
+    ------
+    TypeError
+        Another type has that name, or the number of names differs from the number of fields or members.
+    """
+
+    def declare(kind: T) -> T:
+        own = _parts(kind)
+        bases = [each for each in kind.__mro__[1:] if each in _IDENTITIES]
+        base = _IDENTITIES[bases[0]].parts if bases else {}
+        more = [each for each in own if each not in base]
+        if len(more) != len(parts):
+            raise TypeError(f"{name} must have {len(more)} names, one for each of {more}, not {len(parts)}")
+        known = base | dict(zip(more, parts, strict=True))
+        if len(set(known.values())) != len(known) or any(name == each.name for each in _IDENTITIES.values()):
+            raise TypeError(f"{name} must be the name of one type, and each name within it that of one part")
+        _IDENTITIES[kind] = Identity(name, {each: known[each] for each in own})
+        return kind
+
+    return declare
+
+
+def _parts(kind: Any) -> list[str]:
+    """Names in Python of the fields of a dataclass or the members of an enumeration."""
+    return list(kind.__members__) if issubclass(kind, Enum) else [item.name for item in fields(kind)]
+
+
+def identity_of(kind: type) -> Identity:
+    """The stable names of a type.
+
+    Raises
+    ------
+    TypeError
+        The type has not been declared with `identity`.
+    """
+    found = _IDENTITIES.get(kind)
+    if found is None:
+        raise TypeError(f"{kind.__name__} has no digest: it has no stable names (compiler.ir.identity)")
+    return found
+
+
+def identities() -> dict[type, Identity]:
+    """All types that have been declared so far."""
+    return dict(_IDENTITIES)
+
+
+def items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Stable names and values of the fields of a dataclass, in order.
+
+    Raises
+    ------
+    TypeError
+        The type has no stable names.
+    """
+    for field, name in identity_of(type(value)).parts.items():
+        yield name, getattr(value, field)
+
+
+def stored(value: Any) -> Any:
+    """Convert to plain data as `dataclasses.asdict` does, with the stable names of fields as keys.
+
+    Raises
+    ------
+    TypeError
+        A dataclass in it has no stable names.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: stored(each) for name, each in items(value)}
+    if isinstance(value, dict):
+        return {key: stored(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(stored(each) for each in value)
+    return value
+
+
+def restored(kind: type[V], values: Mapping[str, Any]) -> V:
+    """Construct a dataclass from the values of its fields by stable name.
+
+    Raises
+    ------
+    TypeError
+        A name is not a field, or a field without a default is missing.
+    """
+    fields_of = {name: field for field, name in identity_of(kind).parts.items()}
+    for name in values:
+        if name not in fields_of:
+            raise TypeError(f"{identity_of(kind).name} has no field {name!r}")
+    return kind(**{fields_of[name]: each for name, each in values.items()})
+
+
+# Types of lower-level packages, which do not depend on this module.
+identity(
+    "MlaConfig",
+    "n",
+    "sp_bytes",
+    "acc_bytes",
+    "sp_banks",
+    "acc_banks",
+    "wis_words",
+    "segments",
+    "opcodes",
+    "candidates",
+    "queue_depth",
+    "param_slots",
+    "table_slots",
+    "line_depth",
+    "fuse_rate",
+    "tags",
+    "loop_depth",
+    "call_depth",
+    "max_burst",
+    "windows",
+    "serial_commands",
+    "pipelined",
+)(MlaConfig)
+identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
+identity("Space", "SP", "PARAM", "TABLE")(Space)
+identity("Dtype", "I8", "U8", "I16", "I32")(Dtype)
+identity("Rounding", "DOUBLE", "SINGLE", "EVEN", "AWAY")(Rounding)
+identity("Op", "PASS", "ADD", "SUB", "MUL", "SQUARE")(Op)
+identity("BSource", "NONE", "ACC", "SP")(BSource)
+identity("Requant", "OFF", "SLOT", "ROW", "IMM")(Requant)
+identity("Reduce", "NONE", "SUM", "MAX", "MIN")(Reduce)
+identity("Post", "NONE", "SCALE", "COUNT", "RECIP", "RSQRT")(Post)
+identity("Compare", "ALWAYS", "EQ", "NE", "LT", "GE", "LTU", "GEU")(Compare)

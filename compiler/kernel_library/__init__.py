@@ -1,0 +1,1 @@
+"""Host wrappers of the hand-written micro-programs for single operators."""

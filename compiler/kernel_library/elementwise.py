@@ -1,0 +1,266 @@
+"""Elementwise operators on the resident program `elementwise`: sums, products, requantization, tables."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.util.scaling import (
+    Affine,
+    bytes_word,
+    float32_multiplier,
+    float32_ratio,
+    halves_word,
+    quantize_multiplier,
+)
+from compiler.util.tiles import ceil_div, place
+from hw.config import MlaConfig
+from hw.errors import InputError
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import BSource, Dtype, Op, Requant, Rounding
+
+_INT32 = (-(1 << 31), (1 << 31) - 1)
+#: Maximum number of chunks per transfer, so that loads, computation and stores overlap.
+_CHUNKS = 12
+_LEAST_ROWS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elementwise:
+    """One FUSE pass over flat bytes: fuse words and the command fields they use, named as in docs/machine.md."""
+
+    src: int = FUSE_SRC.pack()
+    stage: int = FUSE_STAGE.pack()
+    sources: int = 1
+    zp_ab: int = 0
+    op_shift: int = 0
+    bias: int = 0
+    mult: int = 0
+    shifts: int = 0
+    zp: int = 0
+    clip: tuple[int, int] = _INT32
+    zp_xr: int = 0
+    x_mult: int = 0
+    r_mult: int = 0
+    o_mult: int = 0
+    r_shifts: int = 0
+    r_bias: int = 0
+    o_zp: int = 0
+    r_clip: tuple[int, int] = _INT32
+    neg_mult: int = 0
+
+
+def source_word(
+    a_dtype: Dtype = Dtype.I8,
+    b_dtype: Dtype | None = None,
+    *,
+    op: Op = Op.PASS,
+    requant: Requant = Requant.OFF,
+    rounding: Rounding = Rounding.DOUBLE,
+    neg_en: int = 0,
+) -> int:
+    """Return the first half of the fuse word for operands in the scratchpad."""
+    b_src = BSource.NONE if b_dtype is None else BSource.SP
+    return FUSE_SRC.pack(
+        a_src=1,
+        a_dtype=a_dtype,
+        b_src=b_src,
+        b_dtype=b_dtype or Dtype.I8,
+        op=op,
+        requant=requant,
+        rounding=rounding,
+        neg_en=neg_en,
+    )
+
+
+def stage_word(d_dtype: Dtype = Dtype.I8, **parts: int) -> int:
+    """Return the second half of the fuse word for a result in the scratchpad whose last row may be partial."""
+    return FUSE_STAGE.pack(d_dst=1, d_dtype=d_dtype, tail_dim=FUSE_DIMS.index("x"), **parts)
+
+
+def elementwise_operands(
+    config: MlaConfig, how: Elementwise, *, total: int, a: int, y: int, b: int = 0, table: int = 0
+) -> list[int]:
+    """Return the operands of `elementwise`.
+
+    Parameters
+    ----------
+    total : int
+        Number of elements of one byte.
+    a, b, y, table : int
+        DRAM addresses of the sources, the result and the table (0: none).
+
+    Raises
+    ------
+    InputError
+        There are no elements.
+    """
+    if total < 1:
+        raise InputError(f"an elementwise operation must have at least one element, not {total}")
+    n = config.n
+    rows = min(config.sp_bytes // 8, max(_LEAST_ROWS * n, ceil_div(total, _CHUNKS)), total)
+    chunk = ceil_div(rows, n) * n
+    bank = config.sp_bytes // config.sp_banks
+    a_sp, b_sp, y_sp = place([2 * chunk] * 3, bank, config.sp_bytes)
+    return [
+        a,
+        b,
+        y,
+        total,
+        chunk,
+        a_sp,
+        b_sp,
+        y_sp,
+        how.sources,
+        table,
+        n.bit_length() - 1,
+        how.src,
+        how.stage,
+        how.zp_ab,
+        how.op_shift,
+        how.bias,
+        how.mult,
+        how.shifts,
+        how.zp,
+        *how.clip,
+        how.zp_xr,
+        how.x_mult,
+        how.r_mult,
+        how.o_mult,
+        how.r_shifts,
+        how.r_bias,
+        how.o_zp,
+        *how.r_clip,
+        how.neg_mult,
+    ]
+
+
+class ResidualScales(TypedDict):
+    """Command fields of FUSE's residual add."""
+
+    zp_xr: int
+    x_mult: int
+    r_mult: int
+    o_mult: int
+    r_shifts: int
+    o_zp: int
+
+
+#: Left shift of the inputs of TFLite's ADD, and bits of XNNPACK's multipliers.
+LEFT_SHIFT = 20
+
+
+def raw_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
+    """Return the fields of XNNPACK's addition: 21-bit products without rounding, and one final shift."""
+    ratios = [np.float32(part.scale) / np.float32(y.scale) for part in (x, r)]
+    shift = LEFT_SHIFT + 1 - math.frexp(float(max(ratios)))[1]
+    x_mult, r_mult = (round(float(ratio) * 2.0**shift) for ratio in ratios)
+    return {
+        "zp_xr": halves_word(x.zero_point, r.zero_point),
+        "x_mult": x_mult,
+        "r_mult": r_mult,
+        "o_mult": 1,
+        "r_shifts": bytes_word(0, 0, 31 - shift),
+        "o_zp": y.zero_point,
+    }
+
+
+def residual_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
+    """Return the fields of FUSE's residual add: `x` is the main value, `r` the residual, `y` the sum."""
+    twice = 2 * max(x.scale, r.scale)
+    (x_mult, x_exp), (r_mult, r_exp) = (quantize_multiplier(part.scale / twice) for part in (x, r))
+    o_mult, o_exp = quantize_multiplier(twice / ((1 << LEFT_SHIFT) * y.scale))
+    return {
+        "zp_xr": halves_word(x.zero_point, r.zero_point),
+        "x_mult": x_mult,
+        "r_mult": r_mult,
+        "o_mult": o_mult,
+        "r_shifts": bytes_word(x_exp, r_exp, o_exp),
+        "o_zp": y.zero_point,
+    }
+
+
+def add(
+    a: Affine,
+    b: Affine,
+    y: Affine,
+    *,
+    clip: tuple[int, int] = (-128, 127),
+    rounding: Rounding = Rounding.DOUBLE,
+    dtype: Dtype = Dtype.I8,
+) -> Elementwise:
+    """Return the operation y = a + b; sources and result have the same type.
+
+    `Rounding.DOUBLE` is TFLite's reference kernel, `Rounding.SINGLE` is XNNPACK's, which rounds once.
+    """
+    raw = rounding == Rounding.SINGLE
+    stage = stage_word(dtype, residual=1, r_dtype=dtype, r_raw=int(raw), r_ls=0 if raw else LEFT_SHIFT)
+    fields = (raw_fields if raw else residual_fields)(a, b, y)
+    return Elementwise(
+        src=source_word(dtype, rounding=rounding), stage=stage, sources=2, r_clip=clip, **fields
+    )
+
+
+def mul(
+    a: Affine,
+    b: Affine,
+    y: Affine,
+    *,
+    clip: tuple[int, int] = (-128, 127),
+    rounding: Rounding = Rounding.DOUBLE,
+    dtype: Dtype = Dtype.I8,
+) -> Elementwise:
+    """Return the operation y = a * b; sources and result have the same type.
+
+    `Rounding.DOUBLE` is TFLite's reference kernel, `Rounding.EVEN` is XNNPACK's.
+    """
+    # Unlike elsewhere, TFLite's reference kernel also uses single precision here.
+    mult, exponent = float32_multiplier(float32_ratio(a.scale, b.scale, y.scale))
+    return Elementwise(
+        src=source_word(dtype, dtype, op=Op.MUL, requant=Requant.IMM, rounding=rounding),
+        stage=stage_word(dtype),
+        sources=2,
+        zp_ab=halves_word(a.zero_point, b.zero_point),
+        mult=mult,
+        shifts=bytes_word(exponent),
+        zp=y.zero_point,
+        clip=clip,
+    )
+
+
+def requantize(
+    a: Affine,
+    y: Affine,
+    *,
+    negative_slope: float = 1.0,
+    clip: tuple[int, int] = (-128, 127),
+    rounding: Rounding = Rounding.DOUBLE,
+    a_dtype: Dtype = Dtype.I8,
+    y_dtype: Dtype = Dtype.I8,
+) -> Elementwise:
+    """Return the operation y = a, times `negative_slope` (at least 0) where negative: LeakyRelu."""
+    mult, exponent = quantize_multiplier(a.scale / y.scale)
+    neg_mult, neg_exponent = quantize_multiplier(a.scale * negative_slope / y.scale)
+    return Elementwise(
+        src=source_word(a_dtype, requant=Requant.IMM, rounding=rounding, neg_en=int(negative_slope != 1.0)),
+        stage=stage_word(y_dtype),
+        zp_ab=halves_word(a.zero_point, 0),
+        mult=mult,
+        neg_mult=neg_mult,
+        shifts=bytes_word(exponent, neg_exponent),
+        zp=y.zero_point,
+        clip=clip,
+    )
+
+
+def table(dtype: Dtype = Dtype.I8) -> Elementwise:
+    """Return the operation y = table[a & 255], saturated to `dtype`; the table's DRAM address is a separate operand."""
+    return Elementwise(src=source_word(), stage=stage_word(dtype, table=1))
+
+
+def table_image(function: Callable[[int], int]) -> NDArray[np.int16]:
+    """Return the table of `function` over -128..127 in hardware order."""
+    return np.array([function(i - 256 if i > 127 else i) for i in range(256)], np.int16)

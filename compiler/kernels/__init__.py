@@ -1,1 +1,0 @@
-"""Hand-written lowerings of single operators onto the resident library."""

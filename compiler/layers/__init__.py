@@ -1,0 +1,1 @@
+"""Layers: one file for each kind, with its dataclass, lowering, tilings, tile model and code generation."""

@@ -1,0 +1,119 @@
+"""Layers: units of scheduling and code generation, in integers."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.identity import identity
+from hw.isa.enums import Dtype, Rounding
+
+
+@identity("Image", "h", "w", "c", "dtype")
+@dataclass(frozen=True)
+class Image:
+    """Shape of a tensor for the hardware: rows, columns, channels, and the type of its elements."""
+
+    h: int
+    w: int
+    c: int
+    dtype: Dtype = Dtype.I8
+
+
+@identity("Residual", "tensor", "stage", "fields")
+@dataclass(frozen=True)
+class Residual:
+    """Addition of a second tensor in the drain.
+
+    Parameters
+    ----------
+    tensor : str
+        The other summand, of the shape and type of the result.
+    stage, fields : dict
+        Fields of the fuse word, and other FUSE fields that it needs.
+    """
+
+    tensor: str
+    stage: dict[str, int]
+    fields: dict[str, int]
+
+
+@identity("Drain", "bias", "mult", "exponent", "zp", "clip", "rounding", "dtype", "residual", "table")
+@dataclass(frozen=True, eq=False)
+class Drain:
+    """Requantization of sums to the integers of the output, with one set of parameters for each channel.
+
+    Parameters
+    ----------
+    bias, mult, exponent : (channels,) arrays
+        Parameters for `compiler.util.scaling.param_image`.
+    zp : int
+        Zero point of the output.
+    clip : (int, int)
+        Smallest and largest stored result.
+    rounding : Rounding
+        Rounding mode of the scaling and of the residual addition.
+    dtype : Dtype
+        Type of the result.
+    residual : Residual or None
+        Added after clipping and table.
+    table : (256,) int16 array or None
+        Looked up after clipping.
+    """
+
+    bias: NDArray[np.int64]
+    mult: NDArray[np.int64]
+    exponent: NDArray[np.int64]
+    zp: int
+    clip: tuple[int, int]
+    rounding: Rounding
+    dtype: Dtype = Dtype.I8
+    residual: Residual | None = None
+    table: NDArray[np.int16] | None = None
+
+    @property
+    def common_scale(self) -> bool:
+        """True if all channels have the same multiplier and exponent."""
+        return bool((self.mult == self.mult[0]).all() and (self.exponent == self.exponent[0]).all())
+
+    def part(self, channels: slice) -> "Drain":
+        """The drain of some of the channels."""
+        return replace(
+            self, bias=self.bias[channels], mult=self.mult[channels], exponent=self.exponent[channels]
+        )
+
+
+@identity("Layer", "name", "nodes", "ops", "x", "y", "shapes", "macs", "batch")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layer:
+    """Base class of the layers.
+
+    Parameters
+    ----------
+    name : str
+        Name of its anchor node (`compiler.layers.lowering_context.anchor_of`).
+    nodes : tuple of str
+        Names of the graph nodes that it executes.
+    x, y : str
+        Names of the tensors it reads and writes.
+    shapes : dict
+        Image shape of each tensor it reads or writes, by name.
+    macs : int
+        Multiply-accumulates by the model's definition.
+    batch : int
+        Number of vertically stacked images, each with separate padding.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    x: str
+    y: str
+    shapes: dict[str, Image]
+    macs: int = 0
+    batch: int = 1
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the tensors it reads, without constants."""
+        return (self.x,)

@@ -1,0 +1,1 @@
+"""Convolutions, and dense layers as convolutions of one pixel."""

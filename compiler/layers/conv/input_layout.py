@@ -1,0 +1,72 @@
+"""Input layouts of convolutions: im2col, and output pixels packed into channels."""
+
+from dataclasses import replace
+from enum import StrEnum
+
+import numpy as np
+
+from compiler.commands.commands import TensorLayout
+from compiler.layers.base import Drain
+from compiler.layers.conv.layer import ConvLayer
+from compiler.schedule.schedule import LayerSchedule
+
+
+class Im2colLayout(StrEnum):
+    """Kernel dimensions that are folded into the reduction dimension."""
+
+    PIXELS = "pixels"  # nothing: a pixel after the other
+    ROWS = "rows"  # kernel columns: rows are stored with their left and right padding
+    STRIPS = "strips"  # all of it: for each output column the pixels that its kernel comes to, row under row
+
+
+def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
+    """True if a convolution's image can have a layout: neighbours are neighbours in memory, padding is stored."""
+    if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
+        return layout == Im2colLayout.PIXELS
+    return layout != Im2colLayout.STRIPS or layer.dilations[0] == 1
+
+
+def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: TensorLayout) -> Im2colLayout:
+    """The layout a schedule asks for, if it is possible."""
+    if schedule.im2col and x.pixel == x.c and can_fold(layer, x.on_chip, Im2colLayout.STRIPS):
+        return Im2colLayout.STRIPS
+    return (
+        Im2colLayout.ROWS
+        if schedule.fold_kernel_width and can_fold(layer, x.on_chip, Im2colLayout.ROWS)
+        else Im2colLayout.PIXELS
+    )
+
+
+def can_pack_pixels(layer: ConvLayer, pixels: int) -> bool:
+    """True if `pixels` neighbouring output pixels can be computed as one."""
+    y = layer.shapes[layer.y]
+    return (
+        layer.groups == 1 and layer.dilations[1] == 1 and layer.drain.residual is None and y.w % pixels == 0
+    )
+
+
+def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
+    """The convolution that computes `pixels` adjacent output pixels as one pixel with their channels concatenated.
+
+    The bytes of the result are the same. The kernel covers those of all the pixels; weights outside of a pixel's own
+    kernel are the zero point.
+    """
+    out_c, kernel_h, kernel_w, in_c = layer.weights.shape
+    stride, y, drain = layer.strides[1], layer.shapes[layer.y], layer.drain
+    width = kernel_w + (pixels - 1) * stride
+    weights = np.full((pixels, out_c, kernel_h, width, in_c), layer.w_zp, layer.weights.dtype)
+    for pixel in range(pixels):
+        weights[pixel, :, :, pixel * stride : pixel * stride + kernel_w] = layer.weights
+    image = replace(y, w=y.w // pixels, c=y.c * pixels)
+    return replace(
+        layer,
+        weights=weights.reshape(pixels * out_c, kernel_h, width, in_c),
+        drain=_repeated(drain, pixels),
+        strides=(layer.strides[0], stride * pixels),
+        shapes=layer.shapes | {layer.y: image},
+    )
+
+
+def _repeated(drain: Drain, pixels: int) -> Drain:
+    parameters = {name: np.tile(getattr(drain, name), pixels) for name in ("bias", "mult", "exponent")}
+    return replace(drain, **parameters)

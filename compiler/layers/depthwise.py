@@ -1,0 +1,475 @@
+"""Depthwise convolutions: the stream mode of MATRIX (docs/machine.md)."""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_rows, pieces
+from compiler.ir.identity import identity
+from compiler.layers.base import Drain, Layer
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.tilings import with_drain
+from compiler.layers.epilogue import Epilogue, parameters
+from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
+from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
+from compiler.layers.lowering_context import LoweringContext, affine
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tiling_context import (
+    PREFETCH,
+    TILE,
+    LayerContext,
+    TilingContext,
+    Tilings,
+    images,
+    input_rows,
+    slots_together,
+    sums_together,
+)
+from compiler.schedule.schedule import LayerSchedule
+from compiler.util.tiles import ceil_div, cuts
+from hw.config import MlaConfig
+from hw.isa.commands import MATRIX_WORD
+from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
+
+
+@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "x_zp")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DepthwiseLayer(Layer):
+    """Depthwise convolution; weights (kernel_h, kernel_w, channels)."""
+
+    weights: NDArray
+    drain: Drain
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    x_zp: int = 0
+
+
+#: Maximum number of channels per group of a grouped convolution that replaces depthwise ones.
+_GROUP_CHANNELS = 16
+
+
+def lower_depthwise(low: LoweringContext) -> Layer:
+    """Layer of a depthwise convolution with its epilogue."""
+    weights, bias = weights_of(low)
+    assert weights.data is not None
+    a = low.anchor.attributes
+    drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
+    common = low.common(*([drain.residual.tensor] if drain.residual else []))
+    y = common["shapes"][common["y"]]
+    common |= {
+        "macs": y.h * y.w * weights.elements,
+        "drain": drain,
+        "strides": a["strides"],
+        "pads": a["pads"],
+        "x_zp": affine(low.x).zero_point,
+        "batch": low.x.shape[0],
+    }
+    zero = zero_of(weights)
+    if a["dilations"] == (1, 1) and not zero:
+        return DepthwiseLayer(**common, weights=weights.data)
+    data, groups = _block_diagonal_groups(weights.data, zero)
+    return ConvLayer(**common, weights=data, groups=groups, dilations=a["dilations"], w_zp=zero)
+
+
+def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
+    """Depthwise weights as block-diagonal weights of a grouped convolution, and the number of groups.
+
+    For depthwise convolutions that the stream mode does not support. Each channel of a group has zero weights for the
+    group's other channels, which costs nothing because the array sums over several channels at a time anyway.
+    """
+    rows, columns, channels = weights.shape
+    size = next(size for size in range(min(_GROUP_CHANNELS, channels), 0, -1) if channels % size == 0)
+    out = np.full((channels, rows, columns, size), zero, weights.dtype)
+    for channel in range(channels):
+        out[channel, :, :, channel % size] = weights[:, :, channel]
+    return out, channels // size
+
+
+#: Maximum number of vertical strips of a depthwise convolution.
+_MAX_STRIPS = 4
+
+
+def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
+    """Tilings of a depthwise convolution that fit."""
+    config, n = context.config, context.config.n
+    batch, (x, y) = layer.batch, images(layer)
+    kernel_h, taps, channels = layer.weights.shape
+    blocks = ceil_div(channels, n)
+    for columns, (width, passes) in product(
+        cuts(min(blocks, config.param_slots // 2)), _widths(context, layer)
+    ):
+        pitch, strips = stream_pitch(layer, x.w, y.w, width), ceil_div(y.w, width)
+        for rows in cuts(y.h):
+            sums = rows * width * columns
+            if 2 * sums > context.acc_rows:
+                continue
+            for band in (y.h, rows) if not context.x_on_chip else (y.h,):
+                x_bytes = input_rows(band, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
+                used = columns * kernel_h * taps * n * 2
+                used += 0 if context.x_on_chip else 2 * x_bytes
+                used += 0 if context.y_on_chip else 2 * sums * n * DTYPE_BYTES[layer.drain.dtype]
+                if used > context.free:
+                    continue
+                keep = columns == 1 and passes == 1 and rows < band
+                tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
+                again = 0 if keep else (kernel_h - 1) * tiles * columns
+                stream = (batch * blocks * y.h * layer.strides[0] * strips + again) * pitch
+                array = stream * passes
+                bus = (
+                    0 if context.x_on_chip else batch * ceil_div(y.h, band) * blocks * x_bytes / (columns * n)
+                )
+                bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
+                cycles = max(array, bus, tiles * TILE) + sums + tiles * 10
+                yield (
+                    cycles,
+                    LayerSchedule(
+                        rows=rows,
+                        rows_per_load=band,
+                        width=width,
+                        columns=columns,
+                        param_blocks=slots_together(config, blocks, columns),
+                        acc_buffers=sums_together(context, sums),
+                        prefetch=PREFETCH,
+                        on_chip=context.y_on_chip,
+                    ),
+                )
+
+
+def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
+    """Strip widths with the passes over each: the whole width, and smaller widths that need fewer passes."""
+    out: list[tuple[int, int]] = []
+    x, y = images(layer)
+    for strips in range(1, _MAX_STRIPS + 1):
+        width = ceil_div(y.w, strips)
+        passes = stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
+        if not out or passes < out[-1][1]:
+            out.append((width, passes))
+    return out
+
+
+def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
+    """Tile model of a depthwise convolution: blocks of channels, bands, strips, tiles."""
+    n, (x, y) = place.config.n, images(layer)
+    kernel_h, taps, channels = layer.weights.shape
+    blocks, stride = ceil_div(channels, n), layer.strides[0]
+    columns, band = min(s.columns, blocks), min(s.rows_per_load, y.h)
+    rows, width = min(s.rows, band), min(s.width, y.w)
+    pitch = stream_pitch(layer, x.w, y.w, width)
+    together = max(kernel_rows(place.config, layer, pitch), 1)
+    passes, strips = ceil_div(kernel_h, together), ceil_div(y.w, width)
+    keep, size = columns == 1 and passes == 1, DTYPE_BYTES[layer.drain.dtype]
+
+    def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
+        """Cycles of a tile of a block of channels: the stream of each pass."""
+        total = 0
+        for g0 in range(0, kernel_h, together):
+            groups = min(together, kernel_h - g0)
+            above = min(max(layer.pads[0] - row * stride - g0, 0), groups - 1)
+            before = stride - 1 if keep and not first else groups - 1 - above
+            if keep and not last:
+                return ((rows - 1) * stride + before + 1) * pitch
+            total += ((rows - 1) * stride + before) * pitch + taps + (across - 1) * layer.strides[1]
+        return total
+
+    def tiles() -> Iterator[PipelineTile]:
+        for block in range(0, blocks, columns):
+            wide, channels_wide = min(columns, blocks - block), min(columns * n, channels - block * n)
+            for number, start, strip in product(range(layer.batch), range(0, y.h, band), range(strips)):
+                high, across = min(band, y.h - start), min(width, y.w - strip * width)
+                image = lines(input_rows(high, stride, kernel_h, x.h) * x.w, channels_wide, channels, n)
+                for offset in range(0, high, rows):
+                    count = min(rows, high - offset)
+                    loads: list[tuple[str, object, float]] = []
+                    if not place.x_on_chip:
+                        loads.append(("x", (block, number, start), image))
+                    loads.append(("w", block, float(wide * kernel_h * taps)))
+                    beats = lines(count * across, channels_wide * size, channels * size, n)
+                    key = (0, number, start + offset, strip, block)
+                    loads += with_drain(layer.drain, s, place, key, blocks, beats)
+                    cycles = streamed(start + offset, count, across, offset == 0, offset + rows >= high)
+                    yield PipelineTile(
+                        tuple(loads),
+                        wide * cycles,
+                        count * across * wide * size,
+                        0.0 if place.y_on_chip else beats,
+                        passes + 2 - place.y_on_chip,
+                    )
+
+    high_tiles = sum(ceil_div(min(band, y.h - start), rows) for start in range(0, y.h, band))
+    count = ceil_div(blocks, columns) * layer.batch * strips * high_tiles
+    rings = {"x": s.x_buffers, "w": s.w_buffers, "p": s.param_buffers, "r": s.y_buffers, "t": 1}
+    return TilePipeline(tiles(), count, rings, s.acc_buffers, s.y_buffers)
+
+
+def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
+    """Weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N]."""
+    n, channels = config.n, weights.shape[2]
+    blocks = ceil_div(channels, n)
+    padded = np.zeros((*weights.shape[:2], blocks * n), np.uint8)
+    padded[:, :, :channels] = weights.view(np.uint8)
+    return np.ascontiguousarray(padded.reshape(*weights.shape[:2], blocks, n).transpose(2, 0, 1, 3))
+
+
+def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
+    """Number of kernel rows per pass that fit the array and the line buffers; a row has `pitch` stream positions."""
+    kernel_h, taps, _ = layer.weights.shape
+    for groups in range(min(kernel_h, config.n // taps, 3), 1, -1):
+        if groups * pitch + 2 * taps <= config.line_depth:
+            return groups
+    return 1
+
+
+def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
+    """Number of passes over an image, each with as many kernel rows and columns as the array supports."""
+    kernel_h, taps, _ = layer.weights.shape
+    return ceil_div(kernel_h, kernel_rows(config, layer, pitch)) * ceil_div(taps, config.n)
+
+
+def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
+    """Stream positions of a row for `width` of `out_w` output columns, padding on both sides included.
+
+    If the strip has all columns, exactly a row is streamed; otherwise the columns that the kernel covers.
+    """
+    taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
+    needed = (width - 1) * stride + taps
+    return max(needed, in_w + left) if width == out_w else needed
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """Kernel rows and columns of a pass: the first and how many."""
+
+    row: int
+    rows: int
+    column: int
+    columns: int
+
+
+class DepthwiseSteps:
+    """The steps of a depthwise convolution.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
+    layer : DepthwiseLayer
+        Layer to generate code for.
+    """
+
+    def __init__(self, context: CodegenContext, layer: DepthwiseLayer):
+        self.context, self.layer, self.config = context, layer, context.config
+        self.images = [context.homes[name].parts(layer.batch) for name in (layer.x, layer.y)]
+        self._turn_to(0)
+        n, schedule = self.config.n, context.schedule
+        self.kernel_h, self.taps, channels = layer.weights.shape
+        self.channels, self.blocks = channels, ceil_div(channels, n)
+        self.columns = min(schedule.columns, self.blocks)
+        self.band = min(schedule.rows_per_load, self.y.h)
+        self.rows = min(schedule.rows, self.band)
+        #: First output column and how many: a tile has those of a strip.
+        self.strips = list(pieces(self.y.w, schedule.width))
+        self._enter(0)
+        self.groups = kernel_rows(self.config, layer, self.pitch)
+        self.passes = stream_passes(self.config, layer, self.pitch)
+        self._rings()
+
+    def _enter(self, strip: int) -> None:
+        """Go on with this strip."""
+        self.strip = strip
+        self.column, self.width = self.strips[strip]
+        self.pitch = stream_pitch(self.layer, self.x.w, self.y.w, self.width)
+
+    def _turn_to(self, number: int) -> None:
+        """Go on with this image of a batch."""
+        self.number = number
+        self.x, self.y = (images[number] for images in self.images)
+
+    def _rings(self) -> None:
+        layer, schedule, n = self.layer, self.context.schedule, self.config.n
+        tiles = ceil_div(self.blocks, self.columns)
+        self.w_block = self.kernel_h * self.taps * n
+        self.w_dram = self.context.constant(
+            f"{layer.name}.weights", pack_depthwise(self.config, layer.weights)
+        )
+        w_ring = CircularBuffer(
+            BufferMemory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
+        )
+        self.w = TileBuffers(w_ring, self._load_w)
+        self.p = parameters(self.context, layer.name, layer.drain, self.columns)
+        self.acc = BufferRotation(
+            BufferMemory.ACC, f"{layer.name}.acc", self.rows * self.width * self.columns, schedule.acc_buffers
+        )
+        self.drains = [
+            Epilogue(
+                self.context,
+                layer.name,
+                layer.drain,
+                [y.columns(column, width) for y in self.images[1]],
+                self.rows,
+                self.columns,
+                column=column,
+            )
+            for column, width in self.strips
+        ]
+        self.x_pixel, self.x_row = self.x.pixel, self.x.row
+        if not self.x.on_chip:
+            self.x_pixel = min(self.columns * n, self.channels)
+            self.x_row = self.x.w * self.x_pixel
+            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.band))
+            ring = CircularBuffer(
+                BufferMemory.SP, f"{layer.name}.x", most * self.x_row + n, schedule.x_buffers
+            )
+            self.x_tiles = TileBuffers(ring, self._load_x)
+
+    def _image(self, start: int, rows: int) -> tuple[int, int]:
+        layer = self.layer
+        return image_rows(start, rows, layer.strides[0], layer.pads[0], self.kernel_h, self.x.h)
+
+    def _load_x(self, key: Hashable, place: BufferRef) -> list[Command]:
+        _, start, rows, block = key  # type: ignore[misc]
+        first, count = self._image(start, rows)
+        width = min(self.x_pixel, self.channels - block * self.config.n)
+        lines = (
+            {"len": count * self.x_row}
+            if width == self.x.pixel
+            else {
+                "len": width,
+                "y_count": count * self.x.w,
+                "dram_y": self.x.pixel,
+                "dst_y": self.x_pixel,
+            }
+        )
+        source = self.x.at(first, 0, block * self.config.n)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+
+    def _load_w(self, key: Hashable, place: BufferRef) -> list[Command]:
+        assert isinstance(key, int)
+        count = min(self.columns, self.blocks - key)
+        source = BufferRef(self.w_dram, 0, key * self.w_block)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, len=count * self.w_block)]
+
+    def steps(self) -> list[TileStep]:
+        """All tiles: blocks of channels, images, bands, strips of a band, and in a strip tile after tile."""
+        return [
+            step
+            for block, blocks in pieces(self.blocks, self.columns)
+            for number in range(self.layer.batch)
+            for start, rows in pieces(self.y.h, self.band)
+            for strip in range(len(self.strips))
+            for step in self._strip(number, start, rows, strip, block, blocks)
+        ]
+
+    def _strip(
+        self, number: int, start: int, rows: int, strip: int, block: int, blocks: int
+    ) -> list[TileStep]:
+        self._turn_to(number)
+        self._enter(strip)
+        drain = self.drains[strip]
+        drain.turn_to(number)
+        out = []
+        keep = blocks == 1 and self.passes == 1
+        self.row = 0
+        for offset, count in pieces(rows, self.rows):
+            step = TileStep(block=block)
+            if self.x.on_chip:
+                base, first, image = self.x.at(0, 0, block * self.config.n), 0, self.x.h
+            else:
+                base = self.x_tiles.get((number, start, rows, block), step)
+                first, image = self._image(start, rows)
+            acc, weights = self.acc.next(), self.w.get(block, step)
+            more = keep and offset + count < rows
+            n = self.config.n
+            for (g0, g), (t0, t) in product(pieces(self.kernel_h, self.groups), pieces(self.taps, n)):
+                taps = _Taps(g0, g, t0, t)
+                stream = self._stream(start + offset, count, taps, keep and offset > 0, more)
+                stream["u0"] -= first
+                fields = self._fields(count, block, blocks, t0)
+                step.matrix.append(
+                    self.context.command(
+                        Unit.MATRIX,
+                        **stream,
+                        **fields,
+                        u_lim=image,
+                        a_base=base,
+                        acc_base=acc,
+                        w_base=weights.plus((g0 * self.taps + t0) * n),
+                    )
+                )
+            how = self.p.fields(block, step)
+            drain.add(step, acc, how, start + offset, count, block, blocks)
+            out.append(step)
+        return out
+
+    def _stream(self, start: int, rows: int, taps: _Taps, continued: bool, more: bool) -> dict[str, int]:
+        """Stream fields of a pass; a pass that is continued later streams complete image rows."""
+        stride, g = self.layer.strides[0], taps.rows
+        if continued:
+            before, row, streamed = stride - 1, self.row, rows * stride
+        else:
+            row = start * stride - self.layer.pads[0] + taps.row
+            missing = min(max(-row, 0), g - 1)  # rows above the image: the zeros before the stream
+            row, before = row + missing, g - 1 - missing
+            streamed = (rows - 1) * stride + before + 1
+        lead = before * self.pitch + taps.columns - 1
+        length = streamed * self.pitch
+        if not more:
+            length = (rows - 1) * stride * self.pitch + lead + (self.width - 1) * self.layer.strides[1] + 1
+        self.row = row + streamed
+        word = MATRIX_WORD.pack(
+            dw=1,
+            taps=taps.columns,
+            groups=g,
+            keep=int(continued),
+            accumulate=int(taps.row + taps.column > 0),
+            a_unsigned=int(self.layer.shapes[self.layer.x].dtype == Dtype.U8),
+            w_unsigned=int(self.layer.weights.dtype == np.uint8),
+        )
+        return {"word": word, "u0": row, "dw_lead": lead, "dw_len": length}
+
+    def _fields(self, rows: int, block: int, blocks: int, tap: int) -> dict[str, int]:
+        layer, n = self.layer, self.config.n
+        last = block + blocks == self.blocks
+        return {
+            "a_zp": layer.x_zp,
+            "x_count": self.pitch,
+            "oc_count": blocks,
+            "a_u": self.x_row,
+            "a_v": self.x_pixel,
+            "a_oc": self.x.block(n),
+            "u_y": 1,
+            "v_x": 1,
+            "v_lim": self.x.w,
+            "v0": self.column * layer.strides[1] - layer.pads[1] + tap,
+            "w_row": n,
+            "w_oc": self.w_block,
+            "acc_x": 1,
+            "acc_y": self.width,
+            "acc_oc": rows * self.width,
+            "n_tail": (self.channels - 1) % n + 1 if last else 0,
+            "dw_out_w": self.width,
+            "dw_sx": layer.strides[1],
+            "dw_sy": layer.strides[0],
+        }
+
+
+def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
+    """The steps of a depthwise convolution."""
+    return DepthwiseSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="depthwise",
+    layer=DepthwiseLayer,
+    lowerings={
+        "depthwise_conv2d": Lowering(
+            lower_depthwise, CONVOLUTION, strided_input=True, strided_output=True, epilogue=True
+        ),
+    },
+    tilings=depthwise_tilings,
+    tile_model=depthwise_tile_model,
+    steps=depthwise_steps,
+)

@@ -1,0 +1,144 @@
+"""Lowering of the epilogue: requantization of sums and the operators fused after it."""
+
+from typing import cast
+
+import numpy as np
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.kernel_library.elementwise import LEFT_SHIFT, raw_fields, residual_fields
+from compiler.layers.base import Drain, Residual
+from compiler.layers.lowering_context import (
+    DTYPES,
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    clip_range,
+    is_unary,
+    same_meaning,
+    table_of,
+)
+from compiler.util.scaling import double_ratio, float32_multiplier, float32_ratio, quantize_multiplier
+from hw.isa.enums import Rounding
+
+
+def rounding_of(low: LoweringContext, reference: Rounding) -> Rounding:
+    """Rounding of sums of products (docs/numerics.md): float32 in XNNPACK, `reference` in the reference kernels."""
+    return reference if low.rounding == "reference" else Rounding.EVEN
+
+
+def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
+    """Epilogue parameters of an anchor and of the nodes fused after it."""
+    graph, rest = low.graph, list(low.nodes[1:])
+    out = graph.out(low.anchor)
+    clip = clip_range(out)
+    table = None
+    if rest and rest[0].op == "clip" and same_meaning(out, graph.out(rest[0])):
+        out, clip = _clip(graph, rest.pop(0), out, clip)
+    scaled = out
+    if rest and is_unary(graph, rest[0]):  # an addition of a constant number too
+        table = table_of(graph, rest[0], low.rounding)
+        out = graph.out(rest.pop(0))
+    channels = weights.shape[-1] if low.anchor.op == "depthwise_conv2d" else weights.shape[0]
+    q, x, y = weights.quantization, affine(low.x), affine(scaled)
+    if q is None:
+        raise UnsupportedLoweringError(f"weights {weights.name!r} are not quantized")
+    scales = np.broadcast_to(np.array(q.scale, np.float64), channels)
+    pairs = np.array(
+        [multiplier_of(low, x.scale, float(scale), y.scale, rounding) for scale in scales], np.int64
+    )
+    values = np.zeros(channels, np.int64)
+    if bias is not None:
+        assert bias.data is not None
+        values = bias.data.astype(np.int64)
+    residual = None
+    if rest:
+        residual = _residual(low, rest, out)
+    return Drain(
+        bias=values,
+        mult=pairs[:, 0],
+        exponent=pairs[:, 1],
+        zp=y.zero_point,
+        clip=clip,
+        rounding=rounding,
+        dtype=DTYPES[out.dtype],
+        residual=residual,
+        table=table,
+    )
+
+
+def multiplier_of(
+    low: LoweringContext, x: float, weight: float, y: float, rounding: Rounding
+) -> tuple[int, int]:
+    """Multiplier and exponent of x * weight / y, computed in the precision of the rounding mode."""
+    if rounding == Rounding.EVEN:
+        return float32_multiplier(float32_ratio(x, weight, y))
+    return quantize_multiplier(float(double_ratio(low.anchor.op, low.x.dtype, x, weight, y)))
+
+
+def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    """Fold a clip node into the range of the preceding operator."""
+    after = graph.out(node)
+    if affine(after) != affine(before) or after.dtype != before.dtype:
+        raise UnsupportedLoweringError(f"clip {node.name!r} changes the quantization")
+    low, high = clip_range(after, node.attributes["low"], node.attributes["high"])
+    return after, (max(low, clip[0]), min(high, clip[1]))
+
+
+def _residual(low: LoweringContext, rest: list[Node], before: Tensor) -> Residual:
+    graph, add = low.graph, rest.pop(0)
+    a, b = graph.ins(add)
+    other = b if a.name == before.name else a
+    out = graph.out(add)
+    clip = clip_range(out)
+    if rest:
+        out, clip = _clip(graph, rest.pop(0), out, clip)
+    raw = low.rounding == "xnnpack"
+    fields = (raw_fields if raw else residual_fields)(affine(before), affine(other), affine(out))
+    stage = {"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT}
+    return Residual(other.name, stage, {**cast(dict[str, int], fields), "r_lo": clip[0], "r_hi": clip[1]})
+
+
+def weights_of(low: LoweringContext) -> tuple[Tensor, Tensor | None]:
+    """Weights and bias of an anchor.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        They are no constants.
+    """
+    _, weights, *bias = low.graph.ins(low.anchor)
+    if weights.data is None or (bias and bias[0].data is None):
+        raise UnsupportedLoweringError("weights and bias must be constants")
+    return _one_zero(weights), bias[0] if bias else None
+
+
+def _one_zero(weights: Tensor) -> Tensor:
+    """Weights converted to a single zero point if they still fit 8 bits; unchanged otherwise."""
+    q = weights.quantization
+    if q is None or q.axis is None or weights.data is None or len(set(q.zero_point)) == 1:
+        return weights
+    shape = [1] * len(weights.shape)
+    shape[q.axis] = -1
+    centred = weights.data.astype(np.int64) - np.array(q.zero_point, np.int64).reshape(shape)
+    fits = centred.min() >= -128 and centred.max() <= 127
+    zero = 0 if fits else int(np.clip(-128 - centred.min(), -128, 127))
+    if (centred + zero).max() > 127 or (centred + zero).min() < -128:
+        return weights
+    moved = Quantization(q.scale, (zero,) * len(q.scale), q.axis)
+    return Tensor(weights.name, weights.shape, "int8", moved, (centred + zero).astype(np.int8))
+
+
+def zero_of(weights: Tensor) -> int:
+    """The one zero point of weights.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        The weights have several zero points.
+    """
+    assert weights.quantization is not None
+    zeros = set(weights.quantization.zero_point)
+    if len(zeros) != 1:
+        raise UnsupportedLoweringError("weights have zero points that differ from channel to channel")
+    return zeros.pop()

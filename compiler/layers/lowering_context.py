@@ -1,0 +1,187 @@
+"""Lookup tables of functions of one 8-bit number."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import BINARY_OPS, TABLE_OPS
+from compiler.ir.tensor import Tensor
+from compiler.layers.base import Image
+from compiler.reference import run_node
+from compiler.util.scaling import Affine
+from hw.isa.enums import Dtype
+
+EIGHT_BITS = ("int8", "uint8")
+
+
+def is_unary(graph: Graph, node: Node) -> bool:
+    """True if a node is a function of one 8-bit number, perhaps with constant scalar operands."""
+    x, *others = graph.ins(node)
+    if node.op not in TABLE_OPS | BINARY_OPS or len(node.outputs) != 1:
+        return False
+    if x.constant and others:
+        x, others = others[0], [x]
+    constants = all(t.data is not None and t.elements == 1 for t in others)
+    out = graph.out(node)
+    whole = all(t.quantization is not None and t.quantization.whole for t in (x, out, *others))
+    if node.op == "clip" and x.quantization is None and out.quantization is None:
+        whole = x.dtype == out.dtype  # plain integers
+    return constants and not x.constant and whole and x.dtype in EIGHT_BITS and out.dtype in EIGHT_BITS
+
+
+def table_of(graph: Graph, node: Node, rounding: str) -> NDArray[np.int16]:
+    """Results of a unary node for all 256 integers; entry q & 255 is that of q."""
+    inputs, out = graph.ins(node), graph.out(node)
+    (x,) = (t for t in inputs if not t.constant)
+    limits = np.iinfo(x.dtype)
+    every = np.arange(limits.min, limits.max + 1).astype(x.dtype)
+    small = Graph(graph.name)
+    for name in dict.fromkeys(t.name for t in inputs):
+        tensor = graph.tensors[name]
+        if tensor.constant:
+            scalar = cast(NDArray, tensor.data).reshape(())
+            small.add_tensor(Tensor(name, (), tensor.dtype, tensor.quantization, scalar))
+        else:
+            small.add_input(Tensor(name, every.shape, tensor.dtype, tensor.quantization))
+    small.add_tensor(Tensor(out.name, every.shape, out.dtype, out.quantization))
+    copy = small.add_node(Node(node.name, node.op, node.inputs, node.outputs, node.attributes))
+    values = [every if t.name == x.name else cast(NDArray, small.tensors[t.name].data) for t in inputs]
+    (results,) = run_node(small, copy, values, rounding=rounding)  # type: ignore[arg-type]
+    table = np.zeros(256, np.int16)
+    table[every.astype(np.int64) & 255] = results
+    return table
+
+
+DTYPES: Mapping[str, Dtype] = {
+    "int8": Dtype.I8,
+    "uint8": Dtype.U8,
+    "int16": Dtype.I16,
+    "int32": Dtype.I32,
+    "float32": Dtype.I32,
+}
+
+
+class UnsupportedLoweringError(Exception):
+    """The accelerator cannot execute a node; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class SubTensor:
+    """A tensor within another.
+
+    Parameters
+    ----------
+    of : str
+        Name of the tensor that contains it.
+    start : int
+        Index of its first element there.
+    gaps : bool
+        True if it consists of some channels of every pixel; otherwise its elements are contiguous.
+    """
+
+    of: str
+    start: int
+    gaps: bool
+
+
+def image_of(tensor: Tensor) -> Image:
+    """A tensor as rows, columns and channels; images of a batch are stacked vertically."""
+    if tensor.dtype not in DTYPES:
+        raise UnsupportedLoweringError(f"{tensor.dtype} tensors stay on the host")
+    dtype, shape = DTYPES[tensor.dtype], tensor.shape
+    if len(shape) == 4:
+        return Image(shape[0] * shape[1], *shape[2:], dtype)
+    channels = shape[-1] if shape else 1
+    return Image(tensor.elements // channels, 1, channels, dtype)
+
+
+def affine(tensor: Tensor) -> Affine:
+    """Scale and zero point of a tensor with per-tensor quantization."""
+    q = tensor.quantization
+    if q is None or not q.whole:
+        raise UnsupportedLoweringError(f"tensor {tensor.name!r} is not quantized as a whole")
+    return Affine(q.scale[0], q.zero_point[0])
+
+
+def same_meaning(x: Tensor, y: Tensor) -> bool:
+    """Return True if two tensors have the same type and quantization."""
+    return x.dtype == y.dtype and x.quantization == y.quantization
+
+
+def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
+    """Quantized limits of a tensor for low..high, as TFLite's CalculateActivationRangeQuantized."""
+    limits, q = np.iinfo(tensor.dtype), affine(tensor)
+    out = []
+    for bound in (low, high):
+        with np.errstate(over="ignore"):  # limits may exceed the integer range
+            scaled = np.float32(bound) / np.float32(q.scale)
+        rounded = scaled if np.isinf(scaled) else np.trunc(scaled + np.copysign(0.5, scaled))
+        out.append(int(np.clip(q.zero_point + float(rounded), limits.min, limits.max)))
+    return out[0], out[1]
+
+
+Group = tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class LoweringContext:
+    """A group of nodes that is being lowered to a layer.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph that contains the nodes.
+    nodes : tuple of Node
+        The group, its anchor first.
+    rounding : str
+        Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
+    """
+
+    graph: Graph
+    nodes: Group
+    rounding: str
+
+    @property
+    def anchor(self) -> Node:
+        """The node that the layer is named after."""
+        return anchor_of(self.nodes)
+
+    @property
+    def x(self) -> Tensor:
+        """Its first input."""
+        return self.graph.ins(self.anchor)[0]
+
+    @property
+    def y(self) -> Tensor:
+        """Output of the last node."""
+        return self.graph.out(self.nodes[-1])
+
+    def common(self, *others: str, x: str | None = None) -> dict[str, Any]:
+        """Fields that all layers have; `others` are further tensors that it reads."""
+        names = (x or self.x.name, self.y.name, *others)
+        return {
+            "name": self.anchor.name,
+            "nodes": tuple(n.name for n in self.nodes),
+            "ops": tuple(n.op for n in self.nodes),
+            "x": names[0],
+            "y": self.y.name,
+            "shapes": {name: image_of(self.graph.tensors[name]) for name in names},
+        }
+
+
+#: Anchors with which preceding transposes are fused.
+_INNER = ("matmul",)
+
+
+def anchor_of(nodes: Group) -> Node:
+    """The node that determines the layer kind of a group: the product, if there is one, otherwise the first node."""
+    return nodes[anchor_index([node.op for node in nodes])]
+
+
+def anchor_index(ops: Sequence[str]) -> int:
+    """Index of the anchor among the operators of a group: the layer has the name of that node."""
+    return next((index for index, op in enumerate(ops) if op in _INNER), 0)

@@ -1,0 +1,592 @@
+"""Products of two stacks of matrices; transposes around them are read and written through, not executed."""
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
+from compiler.ir.graph import Graph, Node
+from compiler.ir.identity import identity
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.layers.base import Layer
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.epilogue_lowering import drain_of, multiplier_of, rounding_of
+from compiler.layers.layer_kind import BYTES, BYTES_TO_BYTES, ElementTypes, LayerKind, Lowering
+from compiler.layers.lowering_context import (
+    DTYPES,
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    clip_range,
+    image_of,
+    is_unary,
+    table_of,
+)
+from compiler.layers.reduce import _TILE, _Tilings
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tiling_context import LayerContext
+from compiler.schedule.schedule import LayerSchedule
+from compiler.util.scaling import bytes_word
+from compiler.util.tiles import ceil_div, cuts
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
+from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Rounding, Unit
+
+if TYPE_CHECKING:
+    from compiler.layers.tiling_context import TilingContext
+
+
+def transposes_around(graph: Graph, node: Node) -> tuple[str, ...]:
+    """Names of a product, of transposes it can read and write through, of a function of its results; in no order."""
+    names = [node.name]
+    for place, name in enumerate(node.inputs):
+        maker = graph.producer(name)
+        alone = len(graph.consumers(name)) == 1 and name not in graph.outputs and node.inputs.count(name) == 1
+        if maker is not None and maker.op == "transpose" and alone and _plain(graph, maker):
+            strides = strides_of(graph.ins(maker)[0].shape, maker.attributes["perm"])
+            if 1 in strides[-2:][place == 0 :]:
+                names.append(maker.name)
+    after = _follower(graph, node)
+    if after is not None and is_unary(graph, after):
+        names.append(after.name)
+        after = _follower(graph, after)
+    if after is not None and after.op == "transpose" and _plain(graph, after):
+        perm = after.attributes["perm"]
+        if perm[-1] == len(perm) - 1:
+            names.append(after.name)
+    return tuple(names)
+
+
+def _follower(graph: Graph, node: Node) -> Node | None:
+    """The one node that reads a node's result."""
+    made = graph.out(node).name
+    after = graph.consumers(made)
+    return after[0] if len(after) == 1 and made not in graph.outputs else None
+
+
+def _plain(graph: Graph, node: Node) -> bool:
+    """It changes no quantization."""
+    (x,), y = graph.ins(node), graph.out(node)
+    return (x.dtype, x.quantization) == (y.dtype, y.quantization)
+
+
+def strides_of(shape: tuple[int, ...], perm: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Elements from index to index along each dimension, transposed."""
+    plain = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return tuple(plain[i] for i in (range(len(shape)) if perm is None else perm))
+
+
+@identity("Stack", "name", "dtype", "zp", "starts", "pitch", "constant")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stack:
+    """The matrices that a product reads or writes in a tensor.
+
+    Parameters
+    ----------
+    name : str
+        Name of the tensor.
+    dtype : Dtype
+        Element type: one byte, or four for sums.
+    zp : int
+        Zero point of the elements.
+    starts : tuple of int
+        Element at which the matrix of each product begins.
+    pitch : int
+        Distance of two rows, in elements.
+    constant : bool
+        The tensor is a constant of the model.
+    """
+
+    name: str
+    dtype: Dtype
+    zp: int
+    starts: tuple[int, ...]
+    pitch: int
+    constant: bool = False
+
+
+@identity(
+    "MatmulLayer", "a", "b", "out", "transposed", "size", "mult", "exponent", "rounding", "clip", "table"
+)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MatmulLayer(Layer):
+    """Products of matrices, one after the other.
+
+    Parameters
+    ----------
+    a, b, out : Stack
+        Factors (m, k) and (k, n), products (m, n).
+    transposed : bool
+        The second factor is stored as (n, k).
+    size : (int, int, int)
+        Dimensions m, k, n of each product.
+    mult, exponent : int
+        Scale of the sums as multiplier and exponent.
+    rounding : Rounding
+        Rounding mode of that scaling.
+    clip : (int, int)
+        Smallest and largest stored result.
+    table : (256,) int16 array or None
+        Lookup table applied after clipping; the zero point of `out` and the clip refer to the table's index.
+    """
+
+    a: Stack
+    b: Stack
+    out: Stack
+    transposed: bool
+    size: tuple[int, int, int]
+    mult: int
+    exponent: int
+    rounding: Rounding
+    clip: tuple[int, int] = field(default=(-128, 127))
+    table: NDArray[np.int16] | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The factors that are no constants."""
+        return tuple(dict.fromkeys(stack.name for stack in (self.a, self.b) if not stack.constant))
+
+
+def lower_matmul(low: LoweringContext) -> MatmulLayer:
+    """The layer of a product.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        The array does not support the sizes.
+    """
+    graph, node = low.graph, low.anchor
+    first, second = graph.ins(node)
+    made = graph.out(node)
+    for tensor in (first, second, made):
+        if len(tensor.shape) < 2:
+            raise UnsupportedLoweringError(f"{tensor.name!r} of shape {list(tensor.shape)} is no matrix")
+    m, n = made.shape[-2:]
+    k = first.shape[-1]
+    batch = made.shape[:-2]
+    a, b = _source(low, first), _source(low, second)
+    strides_a, strides_b = a[1], b[1]
+    if strides_a[-1] != 1 or 1 not in strides_b[-2:]:
+        raise UnsupportedLoweringError("rows of a factor do not follow one another")
+    transposed = strides_b[-1] != 1
+    inverse, y = _target(low, made)
+    # XNNPACK does not support products whose second factor has a zero point; LiteRT uses its own kernel for them.
+    zero = affine(second).zero_point
+    single = zero == 0 or low.rounding != "xnnpack"
+    rounding = rounding_of(low, Rounding.DOUBLE) if single else Rounding.DOUBLE
+    x, w, y_scale = (affine(tensor).scale for tensor in (first, second, made))
+    mult, exponent = multiplier_of(low, x, w, y_scale, rounding)
+    shapes = {t.name: image_of(t) for t in (a[0], b[0], y)}
+    return MatmulLayer(
+        **{**low.common(), "x": a[0].name, "shapes": shapes},
+        macs=math.prod(batch) * m * n * k,
+        a=_stack(a[0], strides_a, batch, first.shape, strides_a[-2]),
+        b=_stack(b[0], strides_b, batch, second.shape, strides_b[-1 if transposed else -2]),
+        out=replace(_stack(y, inverse, batch, made.shape, inverse[-2]), zp=affine(made).zero_point),
+        transposed=transposed,
+        size=(m, k, n),
+        mult=mult,
+        exponent=exponent,
+        rounding=rounding,
+        clip=clip_range(made),
+        table=_table(low),
+    )
+
+
+def _table(low: LoweringContext) -> NDArray[np.int16] | None:
+    """Lookup table of the function fused after the product; None if there is none."""
+    nodes = [node for node in low.nodes if node is not low.anchor and node.op != "transpose"]
+    return table_of(low.graph, nodes[0], low.rounding) if nodes else None
+
+
+def _source(low: LoweringContext, tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """The tensor a factor is read from, and its strides there."""
+    maker = low.graph.producer(tensor.name)
+    if maker is None or maker.op != "transpose" or maker not in low.nodes:
+        return tensor, strides_of(tensor.shape)
+    source = low.graph.ins(maker)[0]
+    return source, strides_of(source.shape, maker.attributes["perm"])
+
+
+def _target(low: LoweringContext, made: Tensor) -> tuple[tuple[int, ...], Tensor]:
+    """Strides of the product in the tensor it is written to, and that tensor."""
+    last = low.nodes[-1]
+    if last.op != "transpose":
+        return strides_of(made.shape), low.graph.out(last)
+    y, perm = low.graph.out(last), last.attributes["perm"]
+    strides = strides_of(y.shape)
+    return tuple(strides[perm.index(i)] for i in range(len(perm))), y
+
+
+def _stack(
+    tensor: Tensor, strides: tuple[int, ...], batch: tuple[int, ...], shape: tuple[int, ...], pitch: int
+) -> Stack:
+    """The matrices of a tensor, repeated where the product's leading dimensions are larger."""
+    lead = shape[:-2]
+    steps = [0] * (len(batch) - len(lead)) + [
+        0 if size == 1 else step for size, step in zip(lead, strides[: len(lead)], strict=True)
+    ]
+    starts = tuple(int(np.dot(index, steps)) if steps else 0 for index in np.ndindex(*batch))
+    return Stack(
+        name=tensor.name,
+        dtype=DTYPES[tensor.dtype],
+        zp=affine(tensor).zero_point,
+        starts=starts,
+        pitch=pitch,
+        constant=tensor.constant,
+    )
+
+
+def matmul_tilings(context: "TilingContext", layer: MatmulLayer) -> _Tilings:
+    """Tilings with the largest depth that fits."""
+    k_blocks = ceil_div(layer.size[1], context.config.n)
+    for depth in cuts(k_blocks):
+        found = list(_matmul_tilings(context, layer, depth))
+        if found:
+            yield from found
+            return
+
+
+def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) -> _Tilings:
+    n, (m, k, width) = context.config.n, layer.size
+    blocks, parts = ceil_div(width, n), ceil_div(ceil_div(k, n), depth)
+    batches, span = len(layer.out.starts), min(depth * n, k)
+    a_here, b_here = (context.on_chip(s.name) for s in (layer.a, layer.b))
+    y_here, size = context.on_chip(layer.y), DTYPE_BYTES[layer.out.dtype]
+    for rows, columns in product(cuts(m), cuts(blocks)):
+        down, across = ceil_div(m, rows), ceil_div(blocks, columns)
+        tiles = down * across
+        if rows * columns * min(2, tiles * batches) > context.acc_rows or rows > 0xFFFF:
+            continue
+        broad = min(columns * n, width)
+        for order, resident in (("rows", True), ("rows", False), ("channels", False)):
+            w_buffers = across * parts if resident else 2
+            x_buffers = 2 if parts == 1 or order == "rows" else min(2, parts)
+            used = 0 if a_here else x_buffers * (rows * span + n)
+            used += 0 if b_here else w_buffers * (span * broad + n)
+            used += 0 if y_here else 2 * (rows * broad + n) * size
+            if used > context.free:
+                continue
+            a_times = across if order == "channels" and down > 1 else 1
+            b_times = down if order == "rows" and not resident and across * parts > 1 else 1
+            array = tiles * ceil_div(k, n) * columns * (max(rows, n) + 4)
+            bus = 0 if a_here else a_times * m * k / n
+            bus += 0 if b_here else b_times * k * blocks
+            bus += 0 if y_here else m * blocks * size
+            steps = tiles * parts
+            start = (0 if a_here else rows * span / n) + (0 if b_here else span * columns)
+            cycles = batches * (max(array, bus, m * blocks, steps * _TILE) + 8 * steps)
+            cycles += rows * columns + start
+            yield (
+                cycles,
+                LayerSchedule(
+                    rows=rows,
+                    columns=columns,
+                    depth=depth,
+                    order=order,
+                    w_buffers=w_buffers,
+                    x_buffers=x_buffers,
+                    on_chip=y_here,
+                ),
+            )
+
+
+def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
+    """Tile model of a product of matrices."""
+    n, (m, k, width) = place.config.n, layer.size
+    blocks, k_blocks, size = ceil_div(width, n), ceil_div(k, n), DTYPE_BYTES[layer.out.dtype]
+    rows, columns, depth = min(s.rows, m), min(s.columns, blocks), min(s.depth, k_blocks)
+    parts, batches = ceil_div(k_blocks, depth), len(layer.out.starts)
+    a_here, b_here = (place.on_chip(stack.name) for stack in (layer.a, layer.b))
+    down, across = range(0, m, rows), range(0, blocks, columns)
+
+    def tiles() -> Iterator[PipelineTile]:
+        for number in range(batches):
+            order = ((r, c) for r in down for c in across)
+            if s.order == "channels":
+                order = ((r, c) for c in across for r in down)
+            for row, block in order:
+                high, wide = min(rows, m - row), min(columns, blocks - block)
+                for part in range(parts):
+                    deep = min(depth, k_blocks - part * depth)
+                    span = min(deep * n, k - part * depth * n)
+                    loads: list[tuple[str, object, float]] = []
+                    if not a_here:
+                        loads.append(("x", (number, row, part), lines(high, span, layer.a.pitch, n)))
+                    broad = min(wide * n, width - block * n)
+                    if not b_here:
+                        across_, down_ = (span, broad) if layer.transposed else (broad, span)
+                        loads.append(("w", (number, block, part), lines(down_, across_, layer.b.pitch, n)))
+                    last, points = part == parts - 1, high * wide
+                    beats = lines(high, broad * size, layer.out.pitch * size, n)
+                    store = 0.0 if place.y_on_chip else beats
+                    through = max(high, n)
+                    yield PipelineTile(
+                        tuple(loads),
+                        wide * deep * through,
+                        points * size * last,
+                        store * last,
+                        1 + last * (2 - place.y_on_chip),
+                    )
+
+    rings = {"x": s.x_buffers, "w": s.w_buffers}
+    return TilePipeline(tiles(), batches * len(down) * len(across) * parts, rings, s.acc_buffers, s.y_buffers)
+
+
+class MatrixStack:
+    """A stack of matrices in its tensor layout.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
+    stack : Stack
+        Matrices to address.
+    """
+
+    def __init__(self, context: CodegenContext, stack: Stack):
+        self.stack = stack
+        self.home = context.homes[stack.name]
+        #: Bytes from row to row.
+        self.bytes = DTYPE_BYTES[stack.dtype]
+        self.pitch = self.home.to(stack.pitch, self.bytes)
+
+    def at(self, start: int, row: int, column: int) -> BufferRef:
+        """Address of an element of the matrix that begins at element `start`."""
+        return self.home.at().plus(self.home.to(start + row * self.stack.pitch + column, self.bytes))
+
+
+class MatmulSteps:
+    """The steps of a product: a tile is some rows and some blocks of columns of one matrix."""
+
+    def __init__(self, context: CodegenContext, layer: MatmulLayer):
+        self.context, self.layer, self.n = context, layer, context.config.n
+        schedule, n, name = context.schedule, self.n, layer.name
+        self.m, self.k, self.width = layer.size
+        self.blocks, self.k_blocks = ceil_div(self.width, n), ceil_div(self.k, n)
+        self.rows = min(schedule.rows, self.m)
+        self.columns = min(schedule.columns, self.blocks)
+        self.depth = min(schedule.depth, self.k_blocks)
+        self.a, self.b, self.y = (MatrixStack(context, stack) for stack in (layer.a, layer.b, layer.out))
+        k, width = min(self.depth * n, self.k), min(self.columns * n, self.width)
+        #: Distance in bytes between rows of a loaded tile.
+        self.a_tile, self.b_tile = k, k if layer.transposed else width
+        tiles = ceil_div(self.k_blocks, self.depth) * len(layer.out.starts)
+        self.a_tiles = TileBuffers(
+            CircularBuffer(
+                BufferMemory.SP,
+                f"{name}.x",
+                self.rows * k + n,
+                min(schedule.x_buffers, tiles * ceil_div(self.m, self.rows)),
+            ),
+            self._load_a,
+        )
+        self.b_tiles = TileBuffers(
+            CircularBuffer(
+                BufferMemory.SP,
+                f"{name}.w",
+                self._whole(width if layer.transposed else k) * self.b_tile + n,
+                min(schedule.w_buffers, tiles * ceil_div(self.blocks, self.columns)),
+            ),
+            self._load_b,
+        )
+        self.acc = BufferRotation(
+            BufferMemory.ACC, f"{name}.acc", self.rows * self.columns, schedule.acc_buffers
+        )
+        self.table = None if layer.table is None else Tables(context, name, layer.table)
+        size = (self.rows * width + n) * self.y.bytes
+        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
+
+    def _whole(self, rows: int) -> int:
+        """Rows of a tile of the second factor that MATRIX might read, because its box has whole blocks of rows.
+
+        Without space for the rows after the last one, these would be the next tile's, and MATRIX would wait for it.
+        """
+        return ceil_div(rows, self.n) * self.n if rows > self.n else rows
+
+    def _load_a(self, key: Hashable, place: BufferRef) -> list[Command]:
+        start, row, rows, k, depth = key  # type: ignore[misc]
+        return self._load(self.a, start, (row, rows), (k, depth), place, self.a_tile)
+
+    def _load_b(self, key: Hashable, place: BufferRef) -> list[Command]:
+        start, along_k, along_n = key  # type: ignore[misc]
+        box = (along_n, along_k) if self.layer.transposed else (along_k, along_n)
+        return self._load(self.b, start, *box, place, self.b_tile)
+
+    def _load(
+        self,
+        matrices: MatrixStack,
+        start: int,
+        rows: tuple[int, int],
+        columns: tuple[int, int],
+        place: BufferRef,
+        pitch: int,
+    ) -> list[Command]:
+        """Load a part of a matrix, given (first, count) of rows and columns; `pitch` is the buffer's row distance."""
+        (row, count), (column, length) = rows, columns
+        lines = {"len": length, "y_count": count, "dram_y": matrices.pitch, "dst_y": pitch}
+        if length == pitch == matrices.pitch:
+            lines = {"len": length * count}
+        source = matrices.at(start, row, column)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+
+    def steps(self) -> list[TileStep]:
+        """All tiles, matrix after matrix."""
+        layer, out = self.layer, []
+        for starts in zip(layer.a.starts, layer.b.starts, layer.out.starts, strict=True):
+            rows, blocks = list(pieces(self.m, self.rows)), list(pieces(self.blocks, self.columns))
+            if self.context.schedule.order == "rows":
+                tiles = [(row, block) for row in rows for block in blocks]
+            else:
+                tiles = [(row, block) for block in blocks for row in rows]
+            for row, block in tiles:
+                out += self._tile(starts, *row, *block)
+        return out
+
+    def _tile(
+        self, starts: tuple[int, int, int], row: int, rows: int, block: int, blocks: int
+    ) -> list[TileStep]:
+        acc, out = self.acc.next(), []
+        for k, depth in pieces(self.k_blocks, self.depth):
+            step = TileStep()
+            step.matrix.append(self._matrix(step, acc, starts, (row, rows), (block, blocks), (k, depth)))
+            out.append(step)
+        self._drain(out[-1], acc, starts[2], (row, rows), (block, blocks))
+        return out
+
+    def _matrix(
+        self,
+        step: TileStep,
+        acc: BufferRef,
+        starts: tuple[int, int, int],
+        rows: tuple[int, int],
+        blocks: tuple[int, int],
+        depth: tuple[int, int],
+    ) -> Command:
+        n, layer = self.n, self.layer
+        k, width = self._span(*depth, self.k), self._span(*blocks, self.width)
+        if self.a.home.on_chip:
+            a, a_pitch = self.a.at(starts[0], rows[0], k[0]), self.a.pitch
+        else:
+            a, a_pitch = self.a_tiles.get((starts[0], *rows, *k), step), self.a_tile
+        if self.b.home.on_chip:
+            corner = (width[0], k[0]) if layer.transposed else (k[0], width[0])
+            b, b_pitch = self.b.at(starts[1], *corner), self.b.pitch
+        else:
+            b, b_pitch = self.b_tiles.get((starts[1], k, width), step), self.b_tile
+        return self.context.command(
+            Unit.MATRIX,
+            word=MATRIX_WORD.pack(
+                accumulate=int(depth[0] > 0),
+                w_transpose=int(layer.transposed),
+                a_unsigned=int(layer.a.dtype == Dtype.U8),
+                w_unsigned=int(layer.b.dtype == Dtype.U8),
+            ),
+            a_base=a,
+            a_v=a_pitch,
+            a_ic=n,
+            a_zp=layer.a.zp,
+            w_base=b,
+            w_row=b_pitch,
+            w_zp=layer.b.zp,
+            w_ic=n if layer.transposed else n * b_pitch,
+            w_oc=n * b_pitch if layer.transposed else n,
+            x_count=rows[1],
+            ic_count=depth[1],
+            oc_count=blocks[1],
+            k_tail=(k[1] - 1) % n + 1,
+            n_tail=(width[1] - 1) % n + 1,
+            acc_base=acc,
+            acc_x=1,
+            acc_oc=rows[1],
+        )
+
+    def _span(self, block: int, blocks: int, total: int) -> tuple[int, int]:
+        """First element and number of elements of some blocks of a dimension."""
+        return block * self.n, min(blocks * self.n, total - block * self.n)
+
+    def _drain(
+        self, step: TileStep, acc: BufferRef, start: int, rows: tuple[int, int], blocks: tuple[int, int]
+    ) -> None:
+        n, layer = self.n, self.layer
+        first, lanes = self._span(*blocks, self.width)
+        width = lanes * self.y.bytes
+        target = self.y.at(start, rows[0], first)
+        place, pitch = (target, self.y.pitch) if self.y.home.on_chip else (self.out.next(), width)
+        parts = {"d_dst": 1, "d_dtype": layer.out.dtype, "tail_dim": FUSE_DIMS.index("n")}
+        stage = self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE,
+                src=FUSE_SRC.pack(requant=Requant.IMM, rounding=layer.rounding),
+                stage=stage,
+                a_base=acc,
+                a_n=rows[1],
+                a_v=1,
+                x_count=rows[1],
+                n_count=blocks[1],
+                d_base=place,
+                d_x=pitch,
+                d_n=n * self.y.bytes,
+                lanes_tail=(lanes - 1) % n + 1,
+                mult=layer.mult,
+                shifts=bytes_word(layer.exponent),
+                zp=layer.out.zp,
+                clip_lo=layer.clip[0],
+                clip_hi=layer.clip[1],
+            )
+        )
+        if not self.y.home.on_chip:
+            lines = {"len": width, "y_count": rows[1], "src_y": width, "dram_y": self.y.pitch}
+            if width == self.y.pitch:
+                lines = {"len": width * rows[1]}
+            step.stores.append(self.context.command(Unit.STORE, dram=target, src=place, **lines))
+
+
+def matmul_steps(context: CodegenContext, layer: MatmulLayer) -> list[TileStep]:
+    """The steps of a product of matrices."""
+    return MatmulSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="matmul",
+    layer=MatmulLayer,
+    lowerings={"matmul": Lowering(lower_matmul, ElementTypes((BYTES,), (*BYTES, "int32")))},
+    tilings=matmul_tilings,
+    tile_model=matmul_tile_model,
+    steps=matmul_steps,
+    rank_by_tile_model=True,
+)
+
+#: Maximum length of a cumulative sum, whose triangular matrix needs the square of it in DRAM.
+_MAX_LENGTH = 2048
+
+
+def lower_cumsum(low: LoweringContext) -> ConvLayer:
+    """Each output is the product of all elements with a row of ones and zeros.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        It is not along the last dimension, or too long.
+    """
+    a, x = low.anchor.attributes, low.x
+    if a["axis"] % len(x.shape) != len(x.shape) - 1:
+        raise UnsupportedLoweringError("sums are cumulated along the last dimension only")
+    size = x.shape[-1]
+    if size > _MAX_LENGTH:
+        raise UnsupportedLoweringError(f"{size:,} elements are cumulated, more than {_MAX_LENGTH:,}")
+    ones = np.tril(np.ones((size, size), np.int8), -1 if a["exclusive"] else 0)
+    data = np.ascontiguousarray(ones.T if a["reverse"] else ones)
+    triangle = Tensor(f"{low.anchor.name}:triangle", data.shape, "int8", Quantization.of(1.0), data)
+    drain = drain_of(low, triangle, None, rounding_of(low, Rounding.AWAY))
+    common = low.common(*([drain.residual.tensor] if drain.residual else []))
+    return ConvLayer(**common, weights=data[:, None, None, :], drain=drain, x_zp=affine(x).zero_point)
+
+
+LOWERINGS = {"cumsum": Lowering(lower_cumsum, BYTES_TO_BYTES, epilogue=True)}

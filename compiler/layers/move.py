@@ -1,0 +1,716 @@
+"""Data movement operators (reshape, transpose, slice, concat, pad, ...) as strided copies."""
+
+import math
+from collections.abc import Hashable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import gcd
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
+from compiler.ir.identity import identity
+from compiler.ir.tensor import Tensor, same_numbers
+from compiler.layers.base import Layer
+from compiler.layers.elementwise import lower_unary
+from compiler.layers.layer_kind import ALL, ANY_TO_ANY, INDICES, INTEGERS, ElementTypes, LayerKind, Lowering
+from compiler.layers.lowering_context import (
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    image_of,
+    is_unary,
+)
+from compiler.layers.strided_copy import (
+    Copy,
+    Dim,
+    Rescale,
+    Stretch,
+    StridedCopy,
+    Walk,
+    in_blocks,
+    stretches,
+    transposable,
+)
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tiling_context import LayerContext
+from compiler.reference.fixed_point import round_half_away
+from compiler.reference.node_invocation import Kernels, quantize_real
+from compiler.schedule.schedule import LayerSchedule
+from compiler.util.scaling import float32_multiplier, quantize_multiplier
+from compiler.util.tiles import ceil_div, cuts
+from cosim.semantics.fixed_point import scale
+from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding
+
+if TYPE_CHECKING:
+    from compiler.layers.tiling_context import TilingContext
+
+
+@identity("MoveLayer", "copies", "constants")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MoveLayer(Layer):
+    """Elements in another order, of one or more tensors.
+
+    Parameters
+    ----------
+    copies : tuple of Copy
+        Copies that write each element of y exactly once, except those written by other layers.
+    constants : set of str
+        The sources that are constants.
+    """
+
+    copies: tuple[Copy, ...]
+    constants: frozenset[str] = frozenset()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """All sources, constants not among them."""
+        names = (copy.source for copy in self.copies if copy.source is not None)
+        return tuple(name for name in dict.fromkeys(names) if name not in self.constants)
+
+
+#: More copies than this are no work for a program.
+_MOST_COPIES = 1 << 11
+#: Maximum bits of integers of which all values are tried; float32 cannot represent all wider ones exactly.
+_MAX_BITS = 16
+
+_Axes = Sequence[Sequence[Stretch]]
+
+
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Elements from index to index of each dimension of a tensor without gaps."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def whole(size: int) -> list[Stretch]:
+    """All of an axis."""
+    return [Stretch(((size, 1, 1),), 0, 0)]
+
+
+def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
+    """All combinations of the stretches of each axis.
+
+    Parameters
+    ----------
+    x, y : sequence of int
+        Stride of each axis in source and destination, in elements.
+    axes : sequence of lists of Stretch
+        Stretches of indices for each axis.
+    """
+    if math.prod(len(parts) for parts in axes) > _MOST_COPIES:
+        raise UnsupportedLoweringError(f"its indices are scattered over more than {_MOST_COPIES} stretches")
+    for parts in product(*axes):
+        dims = tuple(
+            (count, a * x_step, b * y_step)
+            for part, x_step, y_step in zip(parts, x, y, strict=True)
+            for count, a, b in part.dims
+        )
+        starts = list(zip(parts, x, y, strict=True))
+        yield Walk(dims, sum(p.x * step for p, step, _ in starts), sum(p.y * step for p, _, step in starts))
+
+
+def rescale(low: LoweringContext, x: Tensor) -> Rescale | None:
+    """From the quantization of an input to that of the output; None if elements stay as they are.
+
+    With onnxruntime's rounding the multiplier may differ from its float32 arithmetic: see `exact`.
+    """
+    y = low.y
+    if same_numbers(x.quantization, y.quantization) and x.dtype == y.dtype:
+        return None
+    a, b = affine(x), affine(y)
+    if low.rounding == "onnxruntime":
+        ratio = float(np.float32(a.scale) / np.float32(b.scale))
+        return Rescale(a.zero_point, b.zero_point, *float32_multiplier(ratio), Rounding.EVEN)
+    return Rescale(a.zero_point, b.zero_point, *quantize_multiplier(a.scale / b.scale), Rounding.DOUBLE)
+
+
+def exact(low: LoweringContext, x: Tensor, change: Rescale | None) -> bool:
+    """True if a conversion equals that of the host for every integer of x.
+
+    onnxruntime's float32 arithmetic rounds some numbers as no multiplier does; LiteRT's kernels use multipliers.
+    """
+    if change is None or low.rounding != "onnxruntime":
+        return True
+    return _as_float32(change, x.dtype, low.y.dtype, affine(x).scale, affine(low.y).scale)
+
+
+@lru_cache(maxsize=1024)
+def _as_float32(change: Rescale, x: str, y: str, x_scale: float, y_scale: float) -> bool:
+    """Return True if a conversion of integers of type x to type y equals that through float32."""
+    given, limits = np.iinfo(x), np.iinfo(y)
+    if max(given.bits, limits.bits) > _MAX_BITS:
+        return False
+    centred = np.arange(given.min, given.max + 1, dtype=np.int64) - change.x_zp
+    found = scale(centred, change.mult, change.exponent, 0, change.rounding) + change.y_zp
+    real = centred.astype(np.float32) * np.float32(x_scale)
+    wanted = np.rint(real / np.float32(y_scale)).astype(np.int64) + change.y_zp
+    return np.array_equal(np.clip(found, limits.min, limits.max), np.clip(wanted, limits.min, limits.max))
+
+
+def rescale_exactly(low: LoweringContext, x: Tensor) -> Rescale | None:
+    """`rescale`, if its result equals the host's for every integer.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        It does not.
+    """
+    change = rescale(low, x)
+    if not exact(low, x, change):
+        raise UnsupportedLoweringError(
+            f"no multiplier rounds {x.name!r} as onnxruntime's float32 arithmetic does"
+        )
+    return change
+
+
+def expect(low: LoweringContext, shape: Sequence[int]) -> None:
+    """The output must have this shape."""
+    if low.y.shape != tuple(shape):
+        raise UnsupportedLoweringError(f"its output must be of shape {list(shape)}, not {list(low.y.shape)}")
+
+
+def layer(low: LoweringContext, copies: Sequence[Copy]) -> MoveLayer:
+    """A layer of the given copies."""
+    tensors = {t.name: t for t in low.graph.ins(low.anchor)}
+    sources = [name for name in dict.fromkeys(copy.source for copy in copies) if name is not None]
+    constants = frozenset(name for name in sources if tensors[name].constant)
+    if all(tensor.constant for tensor in tensors.values()):
+        raise UnsupportedLoweringError("its inputs are constants")
+    common = low.common(*sources)
+    shapes = {name: common["shapes"][name] for name in (*sources, common["y"])}
+    first = next((name for name in sources if name not in constants), common["y"])
+    return MoveLayer(**common | {"x": first, "shapes": shapes}, copies=tuple(copies), constants=constants)
+
+
+def moved(low: LoweringContext, x: Sequence[int], y: Sequence[int], axes: _Axes) -> list[Copy]:
+    """Elements of the first input."""
+    change = rescale_exactly(low, low.x)
+    return [Copy(low.x.name, walk, change) for walk in walks(x, y, axes)]
+
+
+def along(low: LoweringContext, rank: int) -> int:
+    """The axis of an operator, counted from the front."""
+    axis = low.anchor.attributes["axis"]
+    if not -rank <= axis < rank:
+        raise UnsupportedLoweringError(f"axis must be within {-rank}..{rank - 1}, not {axis}")
+    return axis % rank
+
+
+#: Quotients of scales that XNNPACK converts with a multiplier in 1/256.
+_LEAST, _MOST = 1 / 256, 128
+
+
+def _requantize(low: LoweringContext) -> Layer:
+    expect(low, low.x.shape)
+    ratio = affine(low.x).scale / affine(low.y).scale
+    if is_unary(low.graph, low.anchor) and not exact(low, low.x, rescale(low, low.x)):
+        return lower_unary(low)
+    change = rescale_exactly(low, low.x)
+    delegated = low.rounding == "xnnpack" and low.x.dtype == low.y.dtype and _LEAST <= ratio <= _MOST
+    if change and delegated:
+        eighths = float(np.rint(np.float32(256) * np.float32(ratio))) / 256
+        change = Rescale(change.x_zp, change.y_zp, *quantize_multiplier(eighths), Rounding.SINGLE)
+    step = strides_of(low.x.shape)
+    axes = [whole(size) for size in low.x.shape]
+    return layer(low, [Copy(low.x.name, walk, change) for walk in walks(step, step, axes)])
+
+
+def reshape(low: LoweringContext) -> Layer:
+    """A copying reshape, for a shape that cannot be a view of the same bytes."""
+    if low.x.elements != low.y.elements:
+        raise UnsupportedLoweringError(f"{list(low.x.shape)} cannot become {list(low.y.shape)}")
+    step = strides_of(low.x.shape)
+    return layer(low, moved(low, step, step, [whole(size) for size in low.x.shape]))
+
+
+def _transpose(low: LoweringContext) -> Layer:
+    perm, shape = low.anchor.attributes["perm"], low.x.shape
+    if sorted(perm) != list(range(len(shape))):
+        raise UnsupportedLoweringError(f"perm must order dimensions 0..{len(shape) - 1}, not {list(perm)}")
+    expect(low, [shape[i] for i in perm])
+    x = strides_of(shape)
+    axes = [whole(size) for size in low.y.shape]
+    return layer(low, moved(low, [x[i] for i in perm], strides_of(low.y.shape), axes))
+
+
+def concat_starts(low: LoweringContext) -> list[int]:
+    """Start of each operand along the axis."""
+    inputs, axis = low.graph.ins(low.anchor), along(low, len(low.y.shape))
+    starts = np.cumsum([0, *(t.shape[axis] if axis < len(t.shape) else 0 for t in inputs)]).tolist()
+    wanted = list(low.y.shape)
+    for tensor in inputs:
+        fits = [*tensor.shape[:axis], *tensor.shape[axis + 1 :]] == [*wanted[:axis], *wanted[axis + 1 :]]
+        if len(tensor.shape) != len(wanted) or not fits:
+            raise UnsupportedLoweringError(
+                f"{tensor.name!r} of shape {list(tensor.shape)} is no part of {wanted} along axis {axis}"
+            )
+    if starts.pop() != wanted[axis]:
+        raise UnsupportedLoweringError(f"its inputs together are not {wanted[axis]} long along axis {axis}")
+    return starts
+
+
+def _joined(low: LoweringContext, x: Tensor) -> Rescale | None:
+    """As LiteRT's concatenation: sums of float32 products, halves away from zero, for each of the 256 values.
+
+    Where scales produce ties, float32's error decides the rounding; a neighbouring multiplier may reproduce that.
+    """
+    change, y = rescale_exactly(low, x), low.y
+    if change is None or low.rounding == "onnxruntime":
+        return change
+    if not {x.dtype, y.dtype} <= {"int8", "uint8"}:
+        raise UnsupportedLoweringError(f"{x.name!r} of {x.dtype} joins {y.dtype} of another quantization")
+    ratio = np.float32(affine(x).scale) * (np.float32(1) / np.float32(affine(y).scale))
+    given, limits = np.iinfo(x.dtype), np.iinfo(y.dtype)
+    values = np.arange(given.min, given.max + 1, dtype=np.int64)
+    real = values.astype(np.float32) * ratio + np.float32(-change.x_zp) * ratio
+    wanted = np.clip(round_half_away(real.astype(np.float64)) + change.y_zp, limits.min, limits.max)
+    mult, exponent = quantize_multiplier(float(ratio))
+    for offset, rounding in product((0, 1, -1, 8, -8, 64, -64), (Rounding.AWAY, Rounding.SINGLE)):
+        found = scale(values - change.x_zp, mult + offset, exponent, 0, rounding) + change.y_zp
+        if mult + offset < 1 << 31 and np.array_equal(np.clip(found, limits.min, limits.max), wanted):
+            return Rescale(change.x_zp, change.y_zp, mult + offset, exponent, rounding)
+    raise UnsupportedLoweringError(f"no multiplier rounds {x.name!r} as LiteRT's sums of float32 products do")
+
+
+def concat(low: LoweringContext, there: Set[str]) -> Layer | None:
+    """Copies of the summands that are not there yet; None if all are."""
+    axis, step = along(low, len(low.y.shape)), strides_of(low.y.shape)
+    copies = []
+    for tensor, start in zip(low.graph.ins(low.anchor), concat_starts(low), strict=True):
+        if tensor.name in there:
+            continue
+        axes = [whole(size) for size in tensor.shape]
+        axes[axis] = [Stretch(((tensor.shape[axis], 1, 1),), 0, start)]
+        change = _joined(low, tensor)
+        copies += [Copy(tensor.name, walk, change) for walk in walks(strides_of(tensor.shape), step, axes)]
+    return layer(low, copies) if copies else None
+
+
+def _concat(low: LoweringContext) -> Layer:
+    """Copies of all operands."""
+    return cast(Layer, concat(low, frozenset()))
+
+
+def _slice(low: LoweringContext) -> Layer:
+    a, shape = low.anchor.attributes, low.x.shape
+    parts = [a["starts"], a["sizes"], a["steps"]]
+    if any(len(part) != len(shape) for part in parts):
+        raise UnsupportedLoweringError(f"starts, sizes and steps must be {len(shape)} numbers each")
+    for axis, (start, size, step, total) in enumerate(zip(*parts, shape, strict=True)):
+        last = start + (size - 1) * step
+        if size < 1 or not (0 <= start < total and 0 <= last < total):
+            raise UnsupportedLoweringError(f"axis {axis} has indices 0..{total - 1}, not {start}..{last}")
+    expect(low, a["sizes"])
+    axes = [[Stretch(((size, step, 1),), start, 0)] for start, size, step in zip(*parts, strict=True)]
+    return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
+
+
+def _fill_byte(low: LoweringContext, value: float) -> int:
+    """The byte of which an element of y consists if it represents `value`, converted like an element of x."""
+    x, y = low.x, low.y
+    image_of(x)
+    limits = np.iinfo(x.dtype)
+    if math.isinf(value):
+        stored = limits.max if value > 0 else limits.min
+    elif x.quantization is None:
+        stored = int(value)
+    else:
+        stored = int(quantize_real(np.array(value), x, cast(Kernels, low.rounding)))
+    stored = int(np.clip(stored, limits.min, limits.max))
+    change, limits = rescale_exactly(low, x), np.iinfo(y.dtype)
+    if change:
+        centred = np.array([stored - change.x_zp], np.int64)
+        scaled = scale(centred, change.mult, change.exponent, 0, change.rounding)
+        stored = int(np.clip(int(scaled[0]) + change.y_zp, limits.min, limits.max))
+    pieces = set(np.array(stored, y.dtype).tobytes())
+    if len(pieces) > 1:
+        raise UnsupportedLoweringError(
+            f"padding of {y.dtype} must be bytes that are all the same, not {stored}"
+        )
+    return pieces.pop()
+
+
+def _pad(low: LoweringContext) -> Layer:
+    pads, shape = low.anchor.attributes["pads"], low.x.shape
+    if len(pads) != len(shape):
+        raise UnsupportedLoweringError(f"pads must be {len(shape)} pairs, not {len(pads)}")
+    expect(low, [size + sum(pair) for size, pair in zip(shape, pads, strict=True)])
+    step = strides_of(low.y.shape)
+    inside = [[Stretch(((size, 1, 1),), 0, pair[0])] for size, pair in zip(shape, pads, strict=True)]
+    copies = moved(low, strides_of(shape), step, inside)
+    value = _fill_byte(low, low.anchor.attributes["value"])
+    for axis, (before, after) in enumerate(pads):
+        for start, size in ((0, before), (before + shape[axis], after)):
+            if size:
+                edge = [Stretch(((size, 0, 1),), 0, start)]
+                axes = [*inside[:axis], edge, *(whole(total) for total in low.y.shape[axis + 1 :])]
+                copies += [Copy(None, walk, fill=value) for walk in walks([0] * len(shape), step, axes)]
+    return layer(low, copies)
+
+
+def _gather(low: LoweringContext) -> Layer:
+    x, indices = low.graph.ins(low.anchor)
+    axis = along(low, len(x.shape))
+    if indices.data is None:
+        raise UnsupportedLoweringError("its indices are not constants: no unit takes addresses from data")
+    if indices.dtype not in ("int32", "int64"):
+        raise UnsupportedLoweringError(f"indices must be int32 or int64, not {indices.dtype}")
+    total = x.shape[axis]
+    chosen = indices.data.astype(np.int64).reshape(-1)
+    if chosen.min() < -total or chosen.max() >= total:
+        raise UnsupportedLoweringError(f"indices must be within {-total}..{total - 1}")
+    expect(low, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+    flat = (*x.shape[:axis], chosen.size, *x.shape[axis + 1 :])
+    axes = [whole(size) for size in x.shape]
+    axes[axis] = stretches((chosen % total).tolist())
+    return layer(low, moved(low, strides_of(x.shape), strides_of(flat), axes))
+
+
+def _resize(low: LoweringContext) -> Layer:
+    size, half, shape = low.anchor.attributes["size"], int(low.anchor.attributes["centers"]), low.x.shape
+    if len(shape) != 4:
+        raise UnsupportedLoweringError(f"an image has 4 dimensions, not {len(shape)}")
+    expect(low, (shape[0], *size, shape[3]))
+    axes = [whole(total) for total in shape]
+    for axis, wanted in zip((1, 2), size, strict=True):
+        axes[axis] = stretches(((2 * np.arange(wanted) + half) * shape[axis] // (2 * wanted)).tolist())
+    return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
+
+
+#: Cycles of a piece in addition to its bytes.
+_PIECE_OVERHEAD = 120
+#: Number of single elements from which LOAD's block transposition from DRAM is faster than FUSE element by element.
+_MIN_TRANSPOSED_ELEMENTS = 512
+
+
+def from_dram(layer: MoveLayer) -> set[str]:
+    """Sources for which reading from DRAM, with transposition by LOAD, is faster."""
+    return {
+        copy.source
+        for copy in layer.copies
+        if copy.source is not None
+        and DTYPE_BYTES[layer.shapes[copy.source].dtype] == 1
+        and copy.walk.count >= _MIN_TRANSPOSED_ELEMENTS
+        and transposable(copy.walk.merged())
+    }
+
+
+def move_rows(n: int, layer: MoveLayer) -> int:
+    """Number of rows of N bytes that all copies transfer."""
+    total = 0
+    for copy in layer.copies:
+        walk = copy.walk.merged()
+        run = walk.dims[-1][0] if walk.dims and walk.dims[-1][1:] == (1, 1) else 1
+        both = transposable(walk)
+        if both:
+            run = min(walk.dims[both[0]][0], n)
+        total += walk.count // run * ceil_div(run, n)
+    return total
+
+
+def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[float, LayerSchedule]]:
+    """Pieces that fit twice."""
+    n, total = context.config.n, sum(copy.walk.count for copy in layer.copies)
+    size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
+    buffers = 4 if any(copy.rescale for copy in layer.copies) else 2
+    work = move_rows(n, layer)
+    for rows in cuts(ceil_div(total, n)):
+        if buffers * (rows + 1) * n * size > context.free:
+            continue
+        pieces = ceil_div(total, rows * n)
+        yield (
+            max(2 * work, pieces * _PIECE_OVERHEAD) + 20 * pieces + 2 * rows,
+            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
+        )
+
+
+def move_tile_model(layer: MoveLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
+    """Tile model of a move: pieces in and out."""
+    n, total = place.config.n, sum(copy.walk.count for copy in layer.copies)
+    pieces = ceil_div(total, min(s.rows * n, max(total, 1)))
+    here = all(place.on_chip(name) for name in layer.inputs)
+    size = DTYPE_BYTES[layer.shapes[layer.y].dtype]
+    beats = [_beats(n, copy.walk.merged(), size) for copy in layer.copies]
+    load = 0.0 if here else sum(each for each, _ in beats) / max(pieces, 1)
+    store = 0.0 if place.y_on_chip else sum(each for _, each in beats) / max(pieces, 1)
+    fused = here == place.y_on_chip and (here or any(copy.rescale for copy in layer.copies))
+    through = move_rows(n, layer) / max(pieces, 1) if fused else 0.0
+    tiles = (
+        PipelineTile((("x", number, load),) if load else (), 0.0, through, store, (through > 0) + (store > 0))
+        for number in range(pieces)
+    )
+    return TilePipeline(tiles, pieces, {"x": s.x_buffers}, 1, s.y_buffers)
+
+
+def _beats(n: int, walk: Walk, size: int) -> tuple[float, float]:
+    """Beats of a walk's source and destination, as contiguous lines or as blocks of n x n."""
+    both = transposable(walk)
+    if both:
+        return _blocks(n, walk, both[0], size, 1), _blocks(n, walk, both[1], size, 2)
+    inner = len(walk.dims) - 1 if walk.dims and walk.dims[-1][1:] == (1, 1) else None
+    return _whole(n, walk, inner, size, 1), _whole(n, walk, inner, size, 2)
+
+
+def _pitch(dims: list[Dim], size: int, side: int) -> int:
+    return gcd(*(dim[side] * size for dim in dims)) if dims else 0
+
+
+def _blocks(n: int, walk: Walk, inner: int, size: int, side: int) -> float:
+    """Blocks of n of one dimension."""
+    length, others = walk.dims[inner][0], [dim for at, dim in enumerate(walk.dims) if at != inner]
+    count, pitch = walk.count // length, _pitch(others, size, side)
+    return lines(count * (length // n), n, pitch, n) + lines(count, length % n, pitch, n)
+
+
+def _whole(n: int, walk: Walk, inner: int | None, size: int, side: int) -> float:
+    """Beats of lines that span the last dimension if its elements are contiguous, otherwise of single elements."""
+    length = 1 if inner is None else walk.dims[inner][0]
+    others = [dim for at, dim in enumerate(walk.dims) if at != inner]
+    return lines(walk.count // max(length, 1), length * size, _pitch(others, size, side) or length * size, n)
+
+
+@dataclass(frozen=True)
+class CopyOperand:
+    """Layout of the elements of a copy: in a tensor, perhaps with gaps between pixels, or contiguous.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of an element.
+    home : TensorLayout or None
+        Layout of the tensor; None: elements are contiguous.
+    """
+
+    size: int
+    home: TensorLayout | None = None
+
+    @property
+    def gaps(self) -> bool:
+        """True if there are gaps between pixels."""
+        return self.home is not None and self.home.pixel != self.home.c * self.size
+
+    def step(self, distance: int) -> int:
+        """Bytes for a distance along one axis of the tensor."""
+        if self.home is None or not self.gaps or distance % self.home.c:
+            return distance * self.size
+        return distance // self.home.c * self.home.pixel
+
+    def start(self, element: int) -> int:
+        """Bytes from the first element to another."""
+        if self.home is None:
+            return element * self.size
+        return self.home.to(element, self.size)
+
+
+def placed(walk: Walk, x: CopyOperand, y: CopyOperand) -> Walk:
+    """A walk in bytes."""
+    dims = tuple((count, x.step(a), y.step(b)) for count, a, b in walk.dims)
+    return Walk(dims, x.start(walk.x), y.start(walk.y))
+
+
+#: Pieces of copies.
+_Batch = tuple[tuple[Copy, Walk], ...]
+
+
+def _count(batch: _Batch) -> int:
+    return sum(piece.count for _, piece in batch)
+
+
+def _starts(batch: _Batch) -> Iterator[tuple[Copy, Walk, int]]:
+    """Each piece of a batch with its start in the tile."""
+    start = 0
+    for copy, piece in batch:
+        yield copy, piece, start
+        start += piece.count
+
+
+class MoveSteps:
+    """The steps of a move.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
+    layer : MoveLayer
+        The layer; pieces have at most `rows` times N elements.
+    """
+
+    def __init__(self, context: CodegenContext, layer: MoveLayer):
+        self.context, self.layer, self.lines = context, layer, StridedCopy(context)
+        self.y, self.n = context.homes[layer.y], context.config.n
+        self.most = context.schedule.rows * self.n
+        self.places = {
+            name: CopyOperand(DTYPE_BYTES[image.dtype], context.homes[name])
+            for name, image in layer.shapes.items()
+        }
+        self.place = self.places[layer.y]
+        self.batches = list(self._batches())
+        self.room = max((_count(batch) for batch in self.batches), default=0)
+        size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
+        bytes_, schedule, count = (self.room + self.n) * size, context.schedule, len(self.batches) or 1
+        ring = CircularBuffer(BufferMemory.SP, f"{layer.name}.x", bytes_, min(schedule.x_buffers, count))
+        self.tiles = TileBuffers(ring, self._load)
+        self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", bytes_, min(schedule.y_buffers, count))
+
+    def steps(self) -> list[TileStep]:
+        """All of them."""
+        direct = [self._alone(copy) for copy in self.layer.copies if self._direct(copy)]
+        return direct + [
+            self._fill(batch) if batch[0][0].source is None else self._through(batch)
+            for batch in self.batches
+        ]
+
+    def _source(self, copy: Copy) -> CopyOperand:
+        assert copy.source is not None
+        return self.places[copy.source]
+
+    def _home(self, copy: Copy) -> TensorLayout:
+        home = self._source(copy).home
+        assert home is not None
+        return home
+
+    def _direct(self, copy: Copy) -> bool:
+        """One unit does it alone."""
+        if copy.source is None:
+            return self.y.on_chip
+        ends = (self._home(copy).on_chip, self.y.on_chip)
+        return all(ends) if copy.rescale else any(ends)
+
+    def _pieces(self, copy: Copy) -> Iterator[Walk]:
+        """Pieces of a copy that fit a tile of the scratchpad; blocks that LOAD transposes are not split."""
+        source = self.place if copy.source is None else self._source(copy)
+        walk = copy.walk.ordered() if source.gaps or self.place.gaps else copy.walk.merged()
+        turned = copy.source is not None and source.size == 1 and transposable(walk)
+        for part in in_blocks(walk, self.n) if turned else [walk]:
+            yield from part.pieces(self.most)
+
+    def _batches(self) -> Iterator[_Batch]:
+        """Pieces that share a tile: consecutive small ones of the same kind."""
+        batch: _Batch = ()
+        for copy in self.layer.copies:
+            for piece in () if self._direct(copy) else self._pieces(copy):
+                more = batch and self._kind(batch[0][0]) == self._kind(copy)
+                if more and _count(batch) + piece.count <= self.most:
+                    batch = (*batch, (copy, piece))
+                    continue
+                if batch:
+                    yield batch
+                batch = ((copy, piece),)
+        if batch:
+            yield batch
+
+    def _kind(self, copy: Copy) -> Hashable:
+        if copy.source is None:
+            return copy.fill
+        return self._dtypes(copy), copy.rescale, self._home(copy).on_chip
+
+    def _alone(self, copy: Copy) -> TileStep:
+        step, y, lines = TileStep(), self.y.at(), self.lines
+        if copy.source is None:
+            walk = placed(copy.walk, self.place, self.place)
+            step.loads += lines.fill(walk, copy.fill, y, self.place.size)
+            return step
+        x = self._source(copy)
+        walk, home = placed(copy.walk, x, self.place), self._home(copy)
+        if home.on_chip and self.y.on_chip:
+            step.fuse += lines.fuse(walk, home.at(), y, self._dtypes(copy), copy.rescale)
+        elif home.on_chip:
+            step.stores += lines.store(walk, home.at(), y, x.size)
+        else:
+            step.loads += lines.load(walk, home.at(), y, x.size)
+        return step
+
+    def _fill(self, batch: _Batch) -> TileStep:
+        step = TileStep()
+        self._store(step, batch, self.tiles.get(batch[0][0].fill, step))
+        return step
+
+    def _through(self, batch: _Batch) -> TileStep:
+        """Step of a batch: load if the source is in DRAM, rescale if necessary, store if the destination is in DRAM."""
+        step, first = TileStep(), batch[0][0]
+        x, dtypes, rescale = self._source(first), self._dtypes(first), first.rescale
+        tile = None if self._home(first).on_chip else self.tiles.get(batch, step)
+        place = self.y.at() if self.y.on_chip else self.out.next()
+        if tile and rescale and not self.y.on_chip:
+            whole = placed(Walk(((_count(batch), 1, 1),)), CopyOperand(x.size), CopyOperand(self.place.size))
+            step.fuse += self.lines.fuse(whole, tile, place, dtypes, rescale)
+        elif rescale:
+            for copy, piece, start in _starts(batch):
+                into, out = piece.packed()
+                if tile:
+                    walk, source = placed(out.at(start, 0), CopyOperand(x.size), self.place), tile
+                else:
+                    source = self._home(copy).at()
+                    walk = placed(into.at(0, start), self._source(copy), CopyOperand(self.place.size))
+                step.fuse += self.lines.fuse(walk, source, place, dtypes, rescale)
+        if not self.y.on_chip:
+            self._store(step, batch, tile if tile and not rescale else place)
+        return step
+
+    def _store(self, step: TileStep, batch: _Batch, source: BufferRef) -> None:
+        """Store a tile; contiguous elements are stored as one line."""
+        outs: list[Walk] = []
+        for _, piece, start in _starts(batch):
+            out = piece.packed()[1].at(start, 0).merged()
+            line = all(dim[1:] == (1, 1) for dim in out.dims) and not self.place.gaps
+            if line and outs and outs[-1].dims == ((start - outs[-1].x, 1, 1),):
+                before = outs[-1]
+                if before.y + start - before.x == out.y:
+                    outs[-1] = Walk(((start - before.x + out.count, 1, 1),), before.x, before.y)
+                    continue
+            outs.append(Walk(((out.count, 1, 1),), out.x, out.y) if line else piece.packed()[1].at(start, 0))
+        for out in outs:
+            walk = placed(out, CopyOperand(self.place.size), self.place)
+            step.stores += self.lines.store(walk, source, self.y.at(), self.place.size)
+
+    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+        if isinstance(key, int):
+            whole = Walk(((self.room * self.place.size, 1, 1),))
+            return list(self.lines.fill(whole, key, place, 1))
+        out: list[Command] = []
+        for copy, piece, start in _starts(key):  # type: ignore[arg-type]
+            x = self._source(copy)
+            walk = placed(piece.packed()[0].at(0, start), x, CopyOperand(x.size))
+            out += self.lines.load(walk, self._home(copy).at(), place, x.size)
+        return out
+
+    def _dtypes(self, copy: Copy) -> tuple[Dtype, Dtype]:
+        assert copy.source is not None
+        return self.layer.shapes[copy.source].dtype, self.layer.shapes[self.layer.y].dtype
+
+
+def move_steps(context: CodegenContext, layer: MoveLayer) -> list[TileStep]:
+    """The steps of a move."""
+    return MoveSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="move",
+    layer=MoveLayer,
+    lowerings={
+        "transpose": Lowering(_transpose, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "reshape": Lowering(reshape, ANY_TO_ANY),
+        "concat": Lowering(_concat, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "slice": Lowering(_slice, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "pad": Lowering(_pad, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "gather": Lowering(_gather, ElementTypes((ALL, INDICES), ALL), strided_input=True),
+        "resize_nearest": Lowering(_resize, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "requantize": Lowering(
+            _requantize, ElementTypes((INTEGERS,), INTEGERS), strided_input=True, strided_output=True
+        ),
+    },
+    tilings=move_tilings,
+    tile_model=move_tile_model,
+    steps=move_steps,
+    rank_by_tile_model=True,
+)

@@ -1,0 +1,323 @@
+"""Pooling over windows of an image."""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby, product
+
+import numpy as np
+
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_rows, pieces
+from compiler.ir.identity import identity
+from compiler.layers.base import Layer
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
+from compiler.layers.lowering_context import (
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    clip_range,
+    same_meaning,
+)
+from compiler.layers.reduce import lower_global_average, scaled
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings, images, input_rows
+from compiler.schedule.schedule import LayerSchedule
+from compiler.util.scaling import halves_word
+from compiler.util.tiles import ceil_div, cuts
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import Post, Reduce, Rounding, Unit
+
+#: Windows of more different numbers of elements are no work for a program.
+_MOST_COUNTS = 64
+
+
+def inside(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[tuple[int, int, int]]:
+    """Runs of windows along one dimension of which equally many elements are inside: first one, number, elements."""
+    counts = [min(i * stride - pad + kernel, size) - max(i * stride - pad, 0) for i in range(outputs)]
+    runs, start = [], 0
+    for count, group in groupby(counts):
+        length = len(list(group))
+        runs.append((start, length, count))
+        start += length
+    return runs
+
+
+def inside_counts(low: LoweringContext) -> set[int]:
+    """All numbers of elements inside.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        A window has no elements inside the image, or there are too many different counts.
+    """
+    a, (_, *sizes, _), (_, *outputs, _) = low.anchor.attributes, low.x.shape, low.y.shape
+    runs = [inside(*v) for v in zip(sizes, a["kernel"], a["strides"], a["pads"], outputs, strict=False)]
+    pairs = [rows[2] * columns[2] for rows, columns in product(*runs)]
+    if len(pairs) > _MOST_COUNTS or min(pairs) < 1:
+        raise UnsupportedLoweringError(
+            f"an average whose windows reach beyond the image in {len(pairs)} ways"
+        )
+    return set(pairs)
+
+
+@identity("PoolLayer", "kernel", "strides", "pads", "average", "clip", "x_zp", "scaled")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PoolLayer(Layer):
+    """Maximum or average of windows.
+
+    Parameters
+    ----------
+    x_zp : int
+        Zero point if sums are `scaled`, which is also the padding value.
+    scaled : dict
+        Of averages that are sums times a factor: fields of FUSE, by the number of elements that count, which are all of
+        the window or those inside the image. Others are sums divided by the number of those inside.
+    """
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    average: bool
+    clip: tuple[int, int]
+    x_zp: int = 0
+    scaled: dict[int, dict[str, int]] = field(default_factory=dict)
+
+
+def lower_pool(low: LoweringContext) -> Layer:
+    """Layer of a pooling; an average over a whole image is a reduction."""
+    a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
+    taps = a["kernel"][0] * a["kernel"][1]
+    window = {
+        "kernel": a["kernel"],
+        "strides": a["strides"],
+        "pads": a["pads"],
+        "average": average,
+        "batch": low.x.shape[0],
+    }
+    counted = a.get("count_pads", False) or not any(a["pads"])
+    if average and taps > 255 and not any(a["pads"]) and a["kernel"] == low.x.shape[1:3]:
+        return lower_global_average(low)
+    if average and taps <= 255 and low.rounding == "onnxruntime":
+        counts = {taps} if counted else inside_counts(low)
+        factors = {count: scaled(low, count)["fields"] for count in counts}
+        return PoolLayer(
+            **low.common(), **window, clip=clip_range(low.y), x_zp=affine(low.x).zero_point, scaled=factors
+        )
+    if not average and same_meaning(low.x, low.y):
+        limits = np.iinfo(low.y.dtype)
+        return PoolLayer(**low.common(), **window, clip=(int(limits.min), int(limits.max)))
+    if affine(low.x) != affine(low.y):
+        raise UnsupportedLoweringError("pooling changes the quantization")
+    if average and ((a["count_pads"] and any(a["pads"])) or taps > 255):
+        raise UnsupportedLoweringError(
+            f"an average over {taps} taps, padding counted or more than 255 of them"
+        )
+    return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
+
+
+def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
+    """Tilings of a pooling layer that fit."""
+    n, (x, y) = context.config.n, images(layer)
+    blocks = ceil_div(x.c, n)
+    for columns in cuts(blocks):
+        for rows in cuts(y.h):
+            x_bytes = input_rows(rows, layer.strides[0], layer.kernel[0], x.h) * x.w * columns * n + n
+            used = 0 if context.x_on_chip else 2 * x_bytes
+            used += 0 if context.y_on_chip else 2 * rows * y.w * columns * n
+            if used > context.free:
+                continue
+            tiles = layer.batch * ceil_div(blocks, columns) * ceil_div(y.h, rows)
+            work = layer.batch * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1]
+            start = 0 if context.x_on_chip else x_bytes / n
+            cycles = max(work, tiles * TILE) + start + tiles * 4
+            yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=context.y_on_chip)
+
+
+def pool_tile_model(layer: PoolLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
+    """Tile model of a pooling layer: rows, blocks of channels."""
+    n, (x, y) = place.config.n, images(layer)
+    blocks = ceil_div(x.c, n)
+    columns, rows = min(s.columns, blocks), min(s.rows, y.h)
+    taps = layer.kernel[0] * layer.kernel[1]
+
+    def tiles() -> Iterator[PipelineTile]:
+        for number in range(layer.batch):
+            for start in range(0, y.h, rows):
+                for block in range(0, blocks, columns):
+                    high, wide = min(rows, y.h - start), min(columns, blocks - block)
+                    width = min(wide * n, x.c - block * n)
+                    count = input_rows(high, layer.strides[0], layer.kernel[0], x.h) * x.w
+                    loads = (
+                        ()
+                        if place.x_on_chip
+                        else (("x", (number, start, block), lines(count, width, x.c, n)),)
+                    )
+                    store = 0.0 if place.y_on_chip else lines(high * y.w, width, x.c, n)
+                    yield PipelineTile(loads, 0.0, high * y.w * wide * taps, store, 2 - place.y_on_chip)
+
+    count = layer.batch * ceil_div(y.h, rows) * ceil_div(blocks, columns)
+    return TilePipeline(tiles(), count, {"x": s.x_buffers}, 1, s.y_buffers)
+
+
+class PoolSteps:
+    """The steps of a pooling layer: a tile is some output rows of some blocks of channels."""
+
+    def __init__(self, context: CodegenContext, layer: PoolLayer):
+        self.context, self.layer = context, layer
+        self.images = [context.homes[name].parts(layer.batch) for name in (layer.x, layer.y)]
+        self.x, self.y = (images[0] for images in self.images)
+        self.n, schedule = context.config.n, context.schedule
+        self.blocks = ceil_div(self.x.c, self.n)
+        self.columns = min(schedule.columns, self.blocks)
+        self.rows = min(schedule.rows, self.y.h)
+        self.pixel = self.x.pixel
+        width = min(self.columns * self.n, self.x.c)
+        if not self.x.on_chip:
+            self.pixel = width
+            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
+            size = most * self.x.w * width + self.n
+            self.tiles = TileBuffers(
+                CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load
+            )
+        self.out = BufferRotation(
+            BufferMemory.SP, f"{layer.name}.y", self.rows * self.y.w * width + self.n, schedule.y_buffers
+        )
+
+    def _image(self, start: int, rows: int) -> tuple[int, int]:
+        layer = self.layer
+        return image_rows(start, rows, layer.strides[0], layer.pads[0], layer.kernel[0], self.x.h)
+
+    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+        _, start, rows, block = key  # type: ignore[misc]
+        first, count = self._image(start, rows)
+        width = min(self.pixel, self.x.c - block * self.n)
+        lines = {"len": count * self.x.w * width}
+        if width != self.x.pixel:
+            lines = {
+                "len": width,
+                "y_count": count * self.x.w,
+                "dram_y": self.x.pixel,
+                "dst_y": self.pixel,
+            }
+        source = self.x.at(first, 0, block * self.n)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+
+    def steps(self) -> list[TileStep]:
+        """All tiles."""
+        return [
+            self._tile(number, start, rows, block, blocks)
+            for number in range(self.layer.batch)
+            for start, rows in pieces(self.y.h, self.rows)
+            for block, blocks in pieces(self.blocks, self.columns)
+        ]
+
+    def _tile(self, number: int, start: int, rows: int, block: int, blocks: int) -> TileStep:
+        self.x, self.y = (images[number] for images in self.images)
+        step, layer, first = TileStep(), self.layer, block * self.n
+        width = min(blocks * self.n, self.x.c - first)
+        if self.x.on_chip:
+            base, image_first, image = self.x.at(0, 0, first), 0, self.x.h
+        else:
+            base = self.tiles.get((number, start, rows, block), step)
+            image_first, image = self._image(start, rows)
+        place, pixel = (
+            (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
+        )
+        for top, height, left, columns, words in self._parts(start, rows):
+            step.fuse.append(
+                self.context.command(
+                    Unit.FUSE,
+                    a_base=base,
+                    a_n=self.n,
+                    a_u=self.x.w * self.pixel,
+                    a_v=self.pixel,
+                    u0=(start + top) * layer.strides[0] - layer.pads[0] - image_first,
+                    v0=left * layer.strides[1] - layer.pads[1],
+                    u_y=layer.strides[0],
+                    u_wy=1,
+                    v_x=layer.strides[1],
+                    v_wx=1,
+                    u_lim=image,
+                    v_lim=self.x.w,
+                    wx_count=layer.kernel[1],
+                    wy_count=layer.kernel[0],
+                    x_count=columns,
+                    y_count=height,
+                    n_count=blocks,
+                    d_base=place.plus((top * self.y.w + left) * pixel),
+                    d_x=pixel,
+                    d_y=self.y.w * pixel,
+                    d_n=self.n,
+                    lanes_tail=(width - 1) % self.n + 1,
+                    **words,
+                )
+            )
+        if not self.y.on_chip:
+            pixels = rows * self.y.w
+            lines = {"len": pixels * width}
+            if width != self.y.pixel:
+                lines = {"len": width, "y_count": pixels, "src_y": width, "dram_y": self.y.pixel}
+            step.stores.append(
+                self.context.command(Unit.STORE, dram=self.y.at(start, 0, first), src=place, **lines)
+            )
+        return step
+
+    def _parts(self, start: int, rows: int) -> Iterator[tuple[int, int, int, int, dict[str, int]]]:
+        """Rectangles of output rows from `start` on for which one command will do: rows, columns, its words.
+
+        Sums with padding that does not count have a factor for each number of elements that do.
+        """
+        layer, known = self.layer, len(self.layer.scaled) < 2
+        if known:
+            yield 0, rows, 0, self.y.w, self._words(next(iter(layer.scaled.values()), {}))
+            return
+        sizes = ((self.x.h, self.y.h), (self.x.w, self.y.w))
+        down, across = (
+            inside(size, layer.kernel[i], layer.strides[i], layer.pads[i], outputs)
+            for i, (size, outputs) in enumerate(sizes)
+        )
+        for (first, count, high), (left, columns, wide) in product(down, across):
+            top, end = max(first, start), min(first + count, start + rows)
+            if top < end:
+                yield top - start, end - top, left, columns, self._words(layer.scaled[high * wide])
+
+    def _words(self, scaled: Mapping[str, int]) -> dict[str, int]:
+        """Averages divide by the taps inside the image; clipping the sources of a maximum clips the maximum."""
+        layer = self.layer
+        dtype, (low, high) = layer.shapes[layer.y].dtype, layer.clip
+        parts = {"d_dst": 1, "d_dtype": dtype, "tail_dim": FUSE_DIMS.index("n")}
+        src = FUSE_SRC.pack(a_src=1, a_dtype=layer.shapes[layer.x].dtype)
+        if scaled:
+            parts |= {"reduce": Reduce.SUM, "post": Post.SCALE, "post_rounding": Rounding.EVEN}
+            return {
+                "src": src,
+                "stage": FUSE_STAGE.pack(**parts),
+                "zp_ab": halves_word(layer.x_zp, 0),
+                **scaled,
+            }
+        if layer.average:
+            stage = FUSE_STAGE.pack(reduce=Reduce.SUM, post=Post.COUNT, **parts)
+            return {"src": src, "stage": stage, "post_lo": low, "post_hi": high}
+        stage = FUSE_STAGE.pack(reduce=Reduce.MAX, **parts)
+        return {"src": src, "stage": stage, "clip_lo": low, "clip_hi": high}
+
+
+def pool_steps(context: CodegenContext, layer: PoolLayer) -> list[TileStep]:
+    """The steps of a pooling layer."""
+    return PoolSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="pool",
+    layer=PoolLayer,
+    lowerings={
+        **dict.fromkeys(
+            ("max_pool2d", "avg_pool2d"),
+            Lowering(lower_pool, BYTES_TO_BYTES, strided_input=True, strided_output=True),
+        ),
+    },
+    tilings=pool_tilings,
+    tile_model=pool_tile_model,
+    steps=pool_steps,
+    rank_by_tile_model=True,
+)

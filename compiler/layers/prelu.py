@@ -1,0 +1,276 @@
+"""PReLU in three FUSE passes per tile: min(x, 0) * slope, max(x, 0), and their sum."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
+from compiler.ir.graph import Graph, Node
+from compiler.ir.identity import identity
+from compiler.ir.tensor import Tensor
+from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
+from compiler.layers.lowering_context import (
+    DTYPES,
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    clip_range,
+)
+from compiler.layers.tile_pipeline import TilePipeline, row_tile_model
+from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings
+from compiler.reference import Kernels, run_node
+from compiler.schedule.schedule import LayerSchedule
+from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
+from compiler.util.tiles import ceil_div, cuts
+from cosim.semantics.fixed_point import scale
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Rounding, Unit
+
+_Ints = NDArray[np.int64]
+_MOST = (1 << 15) - 1
+
+
+@identity(
+    "PReluLayer",
+    "slopes",
+    "slope_dtype",
+    "x_zp",
+    "slope_zp",
+    "y_zp",
+    "positive",
+    "negative",
+    "rounding",
+    "clip",
+)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PReluLayer(ElementwiseLayer):
+    """The sum of x above zero, scaled, and of x below zero times its slope, scaled.
+
+    Parameters
+    ----------
+    slopes : (channels,) or (pixels, channels) array
+        Slope of each channel or of each element, as stored, of `slope_dtype`.
+    x_zp, slope_zp, y_zp : int
+        Zero points of input, slopes and output.
+    positive, negative : (int, int)
+        Multiplier and exponent of the two summands.
+    rounding : Rounding
+        Rounding mode of both scalings.
+    clip : (int, int)
+        Smallest and largest stored result.
+    """
+
+    slopes: NDArray
+    slope_dtype: Dtype
+    x_zp: int
+    slope_zp: int
+    y_zp: int
+    positive: tuple[int, int]
+    negative: tuple[int, int]
+    rounding: Rounding
+    clip: tuple[int, int]
+
+
+def lower_prelu(low: LoweringContext) -> PReluLayer:
+    """Lower a PReLU with the first rounding mode that reproduces the host's results for all values and slopes.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        Slopes are not constant, or no rounding mode reproduces the host's results.
+    """
+    x, slope = low.graph.ins(low.anchor)
+    y, channels = low.y, low.x.shape[-1] if low.x.shape else 1
+    if slope.data is None:
+        raise UnsupportedLoweringError("its slopes are no constants")
+    given, factor = affine(x), affine(slope)
+    ratio = given.scale / affine(y).scale
+    fields = {
+        "slopes": _slopes(slope.data, low.x.shape, channels),
+        "slope_dtype": DTYPES[slope.dtype],
+        "x_zp": given.zero_point,
+        "slope_zp": factor.zero_point,
+        "y_zp": affine(y).zero_point,
+        "positive": quantize_multiplier(ratio),
+        "negative": quantize_multiplier(ratio * factor.scale),
+        "clip": clip_range(y),
+    }
+    for rounding in (Rounding.DOUBLE, Rounding.EVEN, Rounding.AWAY, Rounding.SINGLE):
+        layer = PReluLayer(**low.common(), **fields, rounding=rounding)
+        if _same(low, layer, slope):
+            return layer
+    raise UnsupportedLoweringError(f"no rounding of the machine is that of {low.rounding}")
+
+
+def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:
+    """Slopes per channel, or per element if those of pixels differ."""
+    if slope.size == 1 or (slope.size, slope.shape[-1]) == (channels, channels):
+        return np.ascontiguousarray(np.broadcast_to(slope.reshape(-1), channels))
+    return np.ascontiguousarray(np.broadcast_to(slope, shape)).reshape(-1, channels)
+
+
+def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
+    """True if a layer equals the operator for every value with every slope."""
+    limits, kinds = np.iinfo(low.x.dtype), np.unique(layer.slopes)
+    every = np.arange(limits.min, limits.max + 1).astype(low.x.dtype)
+    x = every.astype(np.int64)[:, None] - layer.x_zp
+    product = np.minimum(x, 0) * (kinds.astype(np.int64) - layer.slope_zp)
+    above = np.clip(scale(x, *layer.positive, 0, layer.rounding), 0, _MOST)
+    below = np.clip(scale(product, *layer.negative, 0, layer.rounding), -_MOST, _MOST)
+    found = np.clip(above + below + layer.y_zp, *layer.clip)
+    return np.array_equal(found, _wanted(low, slope, kinds, every))
+
+
+def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray) -> NDArray:
+    """Results of the operator for every value (rows) with every slope (columns)."""
+    graph, shape = Graph(low.graph.name), (every.size, kinds.size)
+    graph.add_input(Tensor("x", shape, low.x.dtype, low.x.quantization))
+    graph.add_tensor(Tensor("slope", kinds.shape, slope.dtype, slope.quantization, kinds))
+    graph.add_tensor(Tensor("y", shape, low.y.dtype, low.y.quantization))
+    node = graph.add_node(Node(low.anchor.name, "prelu", ("x", "slope"), ("y",)))
+    values = [np.ascontiguousarray(np.broadcast_to(every[:, None], shape)), kinds]
+    return run_node(graph, node, values, rounding=cast(Kernels, low.rounding))[0]
+
+
+def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
+    """Tilings of a PReLU: three passes over each row, with buffers for both halves."""
+    n, y = context.config.n, layer.shapes[layer.y]
+    pixels, blocks = y.h * y.w, ceil_div(y.c, n)
+    for rows in cuts(pixels):
+        held = 2 * rows if layer.slopes.ndim == 2 else 1  # slopes of each element come with them
+        used = (2 * rows * 3 + held) * blocks * n
+        used += (not context.x_on_chip) * 2 * (rows * y.c + n) + (not context.y_on_chip) * 2 * (
+            rows * y.c + n
+        )
+        if used > context.free or rows > 0xFFFF:
+            continue
+        work = 3 * pixels * blocks
+        cycles = max(work, ceil_div(pixels, rows) * 3 * TILE) + rows * blocks
+        yield cycles, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
+
+
+def prelu_tile_model(layer: PReluLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
+    """Tile model of a PReLU."""
+    return row_tile_model(layer, s, place, 3, 3 * ceil_div(layer.shapes[layer.x].c, place.config.n), 1)
+
+
+_PRELU_MOST = (1 << 15) - 1
+#: A multiplier that changes nothing.
+_ONE, _ONE_EXPONENT = quantize_multiplier(1.0)
+
+
+class PReluSteps(ElementwiseSteps):
+    """Steps of a PReLU: tiles of pixels with all channels, and tiles of slopes."""
+
+    def __init__(self, context: CodegenContext, layer: PReluLayer):
+        super().__init__(context, layer)
+        self.prelu = layer
+        self.line = self.blocks * self.n
+        self.each = layer.slopes.ndim == 2  # each element has its own
+        padded = np.zeros((*layer.slopes.shape[:-1], self.line), layer.slopes.dtype)
+        padded[..., : layer.slopes.shape[-1]] = layer.slopes
+        self.source = context.constant(f"{layer.name}.slopes", padded.reshape(-1))
+        held, turns = (self.rows, context.schedule.x_buffers) if self.each else (1, 1)
+        self.slopes = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{layer.name}.slopes", held * self.line, turns),
+            self._load_slopes,
+        )
+        size = self.rows * self.line
+        self.low = BufferRotation(BufferMemory.SP, f"{layer.name}.low", size, context.schedule.y_buffers)
+        self.high = BufferRotation(
+            BufferMemory.SP, f"{layer.name}.high", size * DTYPE_BYTES[Dtype.I16], context.schedule.y_buffers
+        )
+
+    def _by_channel(self) -> bool:
+        return True
+
+    def _load_slopes(self, key: Hashable, place: BufferRef) -> list[Command]:
+        start, count = key  # type: ignore[misc]
+        source = BufferRef(self.source).plus(start * self.line)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, len=count * self.line)]
+
+    def _commands(
+        self, fields: dict[str, int | BufferRef], step: TileStep, start: int, count: int
+    ) -> list[Command]:
+        """Commands of a tile; both halves go to buffers of whole blocks, and at each element one of them is zero."""
+        layer, n, line = self.prelu, self.n, self.line
+        dtype, wide = layer.shapes[layer.x].dtype, DTYPE_BYTES[Dtype.I16]
+        low, high, result = self.low.next(), self.high.next(), layer.shapes[layer.y].dtype
+        tail = FUSE_DIMS.index("n")
+        below = fields | {
+            "src": FUSE_SRC.pack(a_src=1, a_dtype=dtype),
+            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, tail_dim=tail),
+            "clip_hi": layer.x_zp,
+            "d_base": low,
+            "d_x": line,
+            "d_n": n,
+        }
+        above = fields | {
+            "src": FUSE_SRC.pack(a_src=1, a_dtype=dtype, requant=Requant.IMM, rounding=layer.rounding),
+            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I16, tail_dim=tail),
+            "zp_ab": halves_word(layer.x_zp, 0),
+            "mult": layer.positive[0],
+            "shifts": bytes_word(layer.positive[1]),
+            "clip_lo": 0,
+            "clip_hi": _PRELU_MOST,
+            "d_base": high,
+            "d_x": line * wide,
+            "d_n": n * wide,
+        }
+        both = fields | {
+            "src": FUSE_SRC.pack(
+                a_src=1,
+                a_dtype=dtype,
+                b_src=BSource.SP,
+                b_dtype=layer.slope_dtype,
+                op=Op.MUL,
+                requant=Requant.IMM,
+                rounding=layer.rounding,
+            ),
+            "stage": FUSE_STAGE.pack(
+                residual=1, r_dtype=Dtype.I16, r_ls=0, d_dst=1, d_dtype=result, tail_dim=tail
+            ),
+            "zp_ab": halves_word(layer.x_zp, layer.slope_zp),
+            "a_base": low,
+            "a_v": line,
+            "a_n": n,
+            "b_base": self.slopes.get((start, count) if self.each else (0, 1), step),
+            "b_x": self.line if self.each else 0,
+            "b_n": n,
+            "mult": layer.negative[0],
+            "shifts": bytes_word(layer.negative[1]),
+            "clip_lo": -_PRELU_MOST,
+            "clip_hi": _PRELU_MOST,
+            "r_base": high,
+            "r_x": line * wide,
+            "r_n": n * wide,
+            "x_mult": _ONE,
+            "r_mult": _ONE,
+            "o_mult": _ONE,
+            "r_shifts": bytes_word(*[_ONE_EXPONENT] * 3),
+            "o_zp": layer.y_zp,
+            "r_lo": layer.clip[0],
+            "r_hi": layer.clip[1],
+        }
+        return [self.context.command(Unit.FUSE, **each) for each in (below, above, both)]
+
+
+def prelu_steps(context: CodegenContext, layer: PReluLayer) -> list[TileStep]:
+    """The steps of a PReLU."""
+    return PReluSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="prelu",
+    layer=PReluLayer,
+    lowerings={"prelu": Lowering(lower_prelu, BYTES_TO_BYTES)},
+    tilings=prelu_tilings,
+    tile_model=prelu_tile_model,
+    steps=prelu_steps,
+    rank_by_tile_model=True,
+)

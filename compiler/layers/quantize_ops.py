@@ -1,0 +1,450 @@
+"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear: float32 numbers split and assembled by FUSE."""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
+from compiler.ir.identity import identity
+from compiler.layers.base import Drain, Layer
+from compiler.layers.elementwise import ElementwiseLayer
+from compiler.layers.layer_kind import FLOAT, INTEGERS, ElementTypes, LayerKind, Lowering
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError
+from compiler.layers.tile_pipeline import TilePipeline, even_tiles
+from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings
+from compiler.schedule.schedule import LayerSchedule
+from compiler.util.scaling import bytes_word, halves_word
+from compiler.util.tiles import ceil_div, cuts
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Unit
+
+#: How quotients become integers.
+_NEAREST = {"reference": Rounding.AWAY, "xnnpack": Rounding.EVEN, "onnxruntime": Rounding.EVEN}
+#: Maximum magnitude of a zero point that is subtracted from an operand.
+_ZERO = 1 << 15
+
+
+def multiplier(factor: float) -> tuple[int, int]:
+    """31-bit multiplier and exponent of a positive factor: factor = multiplier * 2**(exponent - 31)."""
+    mantissa, exponent = math.frexp(factor)
+    whole = round(mantissa * (1 << 31))
+    if whole == 1 << 31:
+        whole, exponent = whole >> 1, exponent + 1
+    if not -128 <= exponent <= 127:
+        raise UnsupportedLoweringError(f"a factor of {factor:.3g} between integers and real numbers")
+    return whole, exponent
+
+
+def lower_quantize(low: LoweringContext) -> Layer:
+    """float32 numbers to integers: times the reciprocal of the scale, which is exact to 31 bits."""
+    scales, zeros = _parameters(low, low.y.name)
+    if len(set(zeros)) > 1:
+        raise UnsupportedLoweringError("integers with different zero points along an axis")
+    one = np.float32(1)
+    exact = low.rounding == "xnnpack"  # which multiplies by the float32 reciprocal itself
+    pairs = [multiplier(float(one / np.float32(s)) if exact else 1 / s) for s in scales]
+    limits, rounding = np.iinfo(low.y.dtype), _NEAREST[low.rounding]
+    clip = int(limits.min), int(limits.max)
+    return _layer(
+        low,
+        pairs,
+        [0] * len(pairs),
+        rounding,
+        {"a_float": 1},
+        {
+            "zp": zeros[0],
+            "clip_lo": clip[0],
+            "clip_hi": clip[1],
+        },
+    )
+
+
+def lower_dequantize(low: LoweringContext) -> Layer:
+    """Lower a conversion of integers to float32 numbers, which rounds once."""
+    scales, zeros = _parameters(low, low.x.name)
+    if any(not -_ZERO <= zero < _ZERO for zero in zeros):
+        raise UnsupportedLoweringError("a zero point of more than 16 bits")
+    pairs = [multiplier(s) for s in scales]
+    return _layer(low, pairs, [-z for z in zeros], Rounding.EVEN, {"to_float": 1}, {})
+
+
+def _parameters(low: LoweringContext, name: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Scales and zero points of the integers: one for all, or one for each channel."""
+    tensor = low.graph.tensors[name]
+    q = tensor.quantization
+    if q is None:
+        return (1.0,), (0,)
+    if q.axis is not None and len(q.scale) > 1 and q.axis != len(tensor.shape) - 1:
+        raise UnsupportedLoweringError(f"scales along axis {q.axis}, which is not the last one")
+    return q.scale, q.zero_point
+
+
+def _layer(
+    low: LoweringContext,
+    pairs: list[tuple[int, int]],
+    bias: list[int],
+    rounding: Rounding,
+    stage: dict[str, int],
+    fields: dict[str, int],
+) -> Layer:
+    common = low.common()
+    if len(pairs) == 1:
+        (mult, exponent), (zero,) = pairs[0], bias
+        src = {"requant": Requant.IMM, "rounding": rounding}
+        fields = {**fields, "mult": mult, "shifts": bytes_word(exponent), "zp_ab": halves_word(-zero, 0)}
+        return ElementwiseLayer(**common, src=src, stage=stage, fields=fields)
+    clip = -(1 << 31), (1 << 31) - 1
+    mults, exponents = (np.array(each, np.int64) for each in zip(*pairs, strict=True))
+    drain = Drain(np.array(bias, np.int64), mults, exponents, 0, clip, rounding)
+    return ElementwiseLayer(**common, src={"bias_en": 1}, stage=stage, fields=fields, drain=drain)
+
+
+LOWERINGS = {
+    "quantize": Lowering(lower_quantize, ElementTypes((FLOAT,), INTEGERS)),
+    "dequantize": Lowering(lower_dequantize, ElementTypes((INTEGERS,), FLOAT)),
+}
+
+#: Accumulator rows for intermediate results, in addition to one for each tile.
+ROWS = 16
+#: Operators of the graph; each computes the range separately.
+QUANTIZED, SCALE, ZERO = "dynamic_quantize", "dynamic_scale", "dynamic_zero"
+
+
+@identity("DynamicLayer", "makes")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DynamicLayer(Layer):
+    """Dynamic quantization of float32 numbers; the operator `makes` selects the bytes, the scale or the zero point."""
+
+    makes: str
+
+
+def lower_dynamic(low: LoweringContext) -> Layer:
+    """The layer of one of the three operators."""
+    return DynamicLayer(**low.common(), makes=low.anchor.op)
+
+
+def dynamic_tilings(context: TilingContext, layer: DynamicLayer) -> Tilings:
+    """Tilings of a dynamic quantization, which reads all numbers twice: for their range, then for their bytes."""
+    n, x = context.config.n, layer.shapes[layer.x]
+    total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
+    for rows in cuts(total):
+        tiles = ceil_div(total, rows)
+        used = 2 * (rows + 1) * n * size + 2 * (rows + size) * n + 2 * n
+        if used > context.free or rows > 0xFFFF or tiles + ROWS > context.acc_rows:
+            continue
+        yield (
+            3 * max(total * size, tiles * TILE) + 2 * rows,
+            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
+        )
+
+
+def dynamic_tile_model(layer: DynamicLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
+    """Tile model of a dynamic quantization."""
+    n, x = place.config.n, layer.shapes[layer.x]
+    total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
+    return even_tiles(
+        s,
+        total,
+        min(s.rows, total),
+        lambda start, count: [("x", start, 2.0 * count * size)],
+        lambda count: 3.0 * count * size,
+        lambda count: 0.0 if place.y_on_chip else float(count),
+        3,
+    )
+
+
+_BYTES = 4  # of a float32 number
+_LEAST = -(1 << 31)
+#: `scale` by 1 with this exponent changes nothing; with this one it drops the fraction of a pattern.
+_SAME, _FIELD = 31, 31 - 23
+_HALF = 1 << 22
+#: Exponents with which a multiplier of 2**30 gives fixed(v), less E, or the significand of the scale, less F.
+_FIXED, _WHOLE = 157, 151
+#: 2**38 / 255, and the corresponding exponent, plus E.
+_PART, _PARTS = round(2**38 / 255), -163
+_ONE = 0x3F800000  # the pattern of 1.0
+_STEPS = 255
+_WIDE = 1 << 15
+
+#: Rows of the accumulator. Pairs of a multiplier and its exponent are in lanes 0 and 1.
+_ENDS = 0  # low and high
+_FIX = 1  # multiplier and exponent that give fixed-point numbers
+_RANGE, _SINGLE = 2, 3  # as an integer, as a float32 number
+_UNIT = 4  # multiplier and exponent that give the scale of the range
+_PATTERN = 5  # of the scale, 0 if the range is empty
+_EMPTY, _ALL = 6, 7  # 1 if the range is empty; the bit pattern of 1.0 in that case
+_SCALE = 8  # the pattern of the scale
+_UNFIX, _ALONE = 9, 10  # multiplier and exponent that give the scale's significand; its exponent in lane 0
+_SIGNIFICAND, _INVERSE = 11, 12  # of the scale; its reciprocal, a pair
+_BYTE = 13  # multiplier and exponent that give bytes
+_DYNAMIC_ZERO, _ONES = 14, 15  # the zero point in lane 0; ones
+
+_Fields = dict[str, int | BufferRef]
+
+
+class DynamicSteps:
+    """Steps of a dynamic quantization: tiles that find the range, scalars, and tiles that write the bytes."""
+
+    def __init__(self, context: CodegenContext, layer: DynamicLayer):
+        self.context, self.layer, self.n = context, layer, context.config.n
+        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        image = layer.shapes[layer.x]
+        self.total = image.h * image.w * image.c
+        lines = ceil_div(self.total, self.n)
+        self.pieces = list(pieces(lines, min(context.schedule.rows, lines)))
+        rows, name = self.pieces[0][1], layer.name
+        size = rows * self.n
+        self.tiles = TileBuffers(
+            CircularBuffer(
+                BufferMemory.SP, f"{name}.x", (size + self.n) * _BYTES, context.schedule.x_buffers
+            ),
+            self._load,
+        )
+        self.out = BufferRotation(
+            BufferMemory.SP, f"{name}.y", size + _BYTES * self.n, context.schedule.y_buffers
+        )
+        self.found = BufferRef(CircularBuffer(BufferMemory.ACC, f"{name}.found", len(self.pieces)))
+        self.rows = BufferRef(CircularBuffer(BufferMemory.ACC, f"{name}.rows", ROWS))
+        self.zero = BufferRef(CircularBuffer(BufferMemory.SP, f"{name}.zero", 2 * self.n))
+
+    def steps(self) -> list[TileStep]:
+        """All of them."""
+        steps = [self._range(number, *piece) for number, piece in enumerate(self.pieces)]
+        fuse = [*self._ends(), *self._scale()]
+        if self.layer.makes != SCALE:
+            fuse += self._factors()
+        if self.layer.makes != QUANTIZED:
+            steps[-1].fuse += self._commands(fuse)
+            return [*steps, self._scalar()]
+        steps[-1].fuse += self._commands([*fuse, *self._spread()])
+        return steps + [self._tile(*piece) for piece in self.pieces]
+
+    def _commands(self, commands: list[_Fields]) -> list[Command]:
+        return [self.context.command(Unit.FUSE, **fields) for fields in commands]
+
+    def _count(self, start: int, rows: int) -> int:
+        """Numbers in some rows."""
+        return min(rows * self.n, self.total - start * self.n)
+
+    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+        start, rows = key  # type: ignore[misc]
+        source = self.x.at().plus(start * self.n * _BYTES)
+        return [
+            self.context.command(Unit.LOAD, dram=source, dst=place, len=self._count(start, rows) * _BYTES)
+        ]
+
+    def _numbers(self, start: int, rows: int, step: TileStep) -> _Fields:
+        """Operand A: some of the numbers, N a point."""
+        x = self.tiles.get((start, rows), step) if not self.x.on_chip else None
+        last = (self._count(start, rows) - 1) % self.n + 1
+        return {
+            "a_base": x or self.x.at().plus(start * self.n * _BYTES),
+            "a_v": self.n * _BYTES,
+            "lanes_tail": last,
+        }
+
+    def _range(self, number: int, start: int, rows: int) -> TileStep:
+        """Bit patterns of the minimum and maximum of a tile, extended to include zero."""
+        step = TileStep()
+        common = self._numbers(start, rows, step) | {
+            "wx_count": rows,
+            "v_wx": 1,
+            "clip_lo": 0,
+            "d_base": self.found.plus(number),
+            "stage": FUSE_STAGE.pack(
+                reduce=Reduce.MAX, lane_reduce=Reduce.MAX, tail_dim=FUSE_DIMS.index("wx")
+            ),
+        }
+        for lane, bias in enumerate((_LEAST, 0)):
+            src = FUSE_SRC.pack(a_src=1, a_dtype=Dtype.I32, bias_en=1, d_lane=lane)
+            step.fuse += self._commands([{**common, "src": src, "bias": bias}])
+        return step
+
+    def _ends(self) -> list[_Fields]:
+        """Minimum and maximum over all tiles, and the range between them."""
+        return [
+            {
+                "a_base": self.found,
+                "a_v": 1,
+                "v_wx": 1,
+                "wx_count": len(self.pieces),
+                "lanes": 2,
+                "d_base": self.rows.plus(_ENDS),
+                "stage": FUSE_STAGE.pack(reduce=Reduce.MAX),
+            },
+            self._constant(_FIX, 1 << 30),
+            self._exponent(_ENDS, _FIX, 1, -1, _FIXED),
+            self._one(_ENDS, _RANGE, lanes=2, a_float=1) | self._by_row(_FIX),
+            self._one(_RANGE, _SINGLE, to_float=1),
+        ]
+
+    def _scale(self) -> list[_Fields]:
+        """A 255th of the range, or 1."""
+        return [
+            self._constant(_UNIT, _PART),
+            self._exponent(_ENDS, _UNIT, 1, 1, _PARTS),
+            self._one(_SINGLE, _PATTERN, a_float=1, to_float=1) | self._by_row(_UNIT),
+            self._one(_RANGE, _EMPTY) | self._times(-1, _SAME) | {"zp": 1, "clip_lo": 0, "clip_hi": 1},
+            self._one(_EMPTY, _ALL) | self._times(_ONE, _SAME),
+            self._one(_ALL, _SCALE)
+            | {
+                "src": FUSE_SRC.pack(b_src=BSource.ACC, op=Op.ADD),
+                "b_base": self.rows.plus(_PATTERN),
+            },
+        ]
+
+    def _factors(self) -> list[_Fields]:
+        """Fields that compute the factor of the numbers and the zero point."""
+        return [
+            self._constant(_UNFIX, 1 << 30),
+            self._exponent(_SCALE, _UNFIX, 1, -1, _WHOLE),
+            self._exponent(_SCALE, _ALONE, 0, -1, _WHOLE),
+            self._one(_SCALE, _SIGNIFICAND, a_float=1) | self._by_row(_UNFIX),
+            self._one(_SIGNIFICAND, _INVERSE, post=Post.RECIP) | {"post_shift": -1},
+            self._one(_INVERSE, _BYTE),
+            self._one(_ALONE, _BYTE)
+            | {
+                "src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, b_lane=1, op=Op.ADD, d_lane=1),
+                "b_base": self.rows.plus(_INVERSE),
+                "clip_lo": -128,
+                "clip_hi": 127,
+            },
+            self._one(_ENDS, _DYNAMIC_ZERO, a_float=1)
+            | self._by_row(_BYTE)
+            | {"clip_lo": 0, "clip_hi": _STEPS},
+        ]
+
+    def _exponent(self, a: int, d: int, lane: int, sign: int, offset: int) -> _Fields:
+        """Largest exponent field of a row, multiplied by `sign`, plus an offset."""
+        src = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE, bias_en=1, d_lane=lane)
+        how = Reduce.MAX if sign > 0 else Reduce.MIN
+        return self._one(a, d, lanes=2 if a == _ENDS else 1, lane_reduce=how) | {
+            "src": src,
+            "bias": -_HALF + (sign < 0),
+            "mult": sign,
+            "shifts": bytes_word(_FIELD),
+            "zp": offset,
+            "clip_lo": -128,
+            "clip_hi": 127,
+        }
+
+    def _spread(self) -> list[_Fields]:
+        """The zero point N times, as a summand."""
+        return [
+            {"a_base": self.rows.plus(_ENDS), "d_base": self.rows.plus(_ONES)}
+            | self._times(0, 0)
+            | {"zp": 1},
+            {
+                "a_base": self.rows.plus(_ONES),
+                "b_base": self.rows.plus(_DYNAMIC_ZERO),
+                "d_base": self.zero,
+                "src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, op=Op.MUL),
+                "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I16),
+            },
+        ]
+
+    def _tile(self, start: int, rows: int) -> TileStep:
+        """Bytes of a tile."""
+        step = TileStep()
+        place = (
+            BufferRef(self.y.ring, 0, self.y.offset + start * self.n) if self.y.on_chip else self.out.next()
+        )
+        command = (
+            self._numbers(start, rows, step)
+            | self._by_row(_BYTE)
+            | {
+                "x_count": rows,
+                "v_x": 1,
+                "d_base": place,
+                "d_x": self.n,
+                "clip_lo": -_WIDE,
+                "clip_hi": _WIDE - 1,
+                "r_base": self.zero,
+                "x_mult": 1,
+                "r_mult": 1,
+                "o_mult": 1,
+                "r_shifts": bytes_word(0, 0, _SAME),
+                "r_lo": 0,
+                "r_hi": _STEPS,
+                "stage": FUSE_STAGE.pack(
+                    a_float=1,
+                    residual=1,
+                    r_dtype=Dtype.I16,
+                    r_raw=1,
+                    d_dst=1,
+                    d_dtype=Dtype.U8,
+                    tail_dim=FUSE_DIMS.index("x"),
+                ),
+            }
+        )
+        command["src"] = FUSE_SRC.pack(
+            a_src=1, a_dtype=Dtype.I32, b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN
+        )
+        step.fuse += self._commands([command])
+        if not self.y.on_chip:
+            step.stores.append(self._store(place, start * self.n, self._count(start, rows)))
+        return step
+
+    def _scalar(self) -> TileStep:
+        """Step that writes the zero point or the scale from the accumulator to the output."""
+        step, scale = TileStep(), self.layer.makes == SCALE
+        size, dtype = (_BYTES, Dtype.I32) if scale else (1, Dtype.U8)
+        place = BufferRef(self.y.ring, 0, self.y.offset) if self.y.on_chip else self.out.next()
+        command: _Fields = {
+            "a_base": self.rows.plus(_SCALE if scale else _DYNAMIC_ZERO),
+            "lanes": 1,
+            "d_base": place,
+            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=dtype),
+        }
+        step.fuse += self._commands([command])
+        if not self.y.on_chip:
+            step.stores.append(self._store(place, 0, size))
+        return step
+
+    def _store(self, place: BufferRef, first: int, length: int) -> Command:
+        target = BufferRef(self.y.ring, 0, self.y.offset + first)
+        return self.context.command(Unit.STORE, dram=target, src=place, len=length)
+
+    def _one(self, a: int, d: int, *, lanes: int = 1, **stage: int) -> _Fields:
+        """Some lanes of a row to one lane of another."""
+        return {
+            "a_base": self.rows.plus(a),
+            "lanes": lanes,
+            "d_base": self.rows.plus(d),
+            "stage": FUSE_STAGE.pack(**{"lane_reduce": Reduce.SUM, **stage}),
+        }
+
+    def _constant(self, row: int, value: int) -> _Fields:
+        return self._one(_ENDS, row) | self._times(0, 0) | {"zp": value}
+
+    @staticmethod
+    def _times(mult: int, exponent: int) -> _Fields:
+        src = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
+        return {"src": src, "mult": mult, "shifts": bytes_word(exponent)}
+
+    def _by_row(self, row: int) -> _Fields:
+        """Times a pair."""
+        src = FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN)
+        return {"src": src, "b_base": self.rows.plus(row)}
+
+
+def dynamic_steps(context: CodegenContext, layer: DynamicLayer) -> list[TileStep]:
+    """The steps of a dynamic quantization."""
+    return DynamicSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="dynamic",
+    layer=DynamicLayer,
+    lowerings={
+        QUANTIZED: Lowering(lower_dynamic, ElementTypes((FLOAT,), ("uint8",))),
+        SCALE: Lowering(lower_dynamic, ElementTypes((FLOAT,), FLOAT)),
+        ZERO: Lowering(lower_dynamic, ElementTypes((FLOAT,), ("uint8",))),
+    },
+    tilings=dynamic_tilings,
+    tile_model=dynamic_tile_model,
+    steps=dynamic_steps,
+)

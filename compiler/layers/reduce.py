@@ -1,0 +1,544 @@
+"""Reductions over axes: sums, means and extremes."""
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
+from compiler.ir.identity import identity
+from compiler.layers.base import Layer
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
+from compiler.layers.lowering_context import (
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    clip_range,
+    same_meaning,
+)
+from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.tiling_context import LayerContext
+from compiler.schedule.schedule import LayerSchedule
+from compiler.util.scaling import Affine, halves_word, quantize_multiplier
+from compiler.util.tiles import ceil_div, cuts
+from cosim.semantics.fixed_point import scale
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import Post, Reduce, Rounding, Unit
+
+if TYPE_CHECKING:
+    from compiler.layers.tiling_context import TilingContext
+
+#: Maximum elements of a sum: a sum of bytes must be an int32, and division by multiplication must be exact.
+_MAX_ELEMENTS = 1 << 22
+#: Maximum count and stride of a dimension that shares a coordinate with another (docs/machine.md).
+_COUNT, _STEP = 0xFFFF, 0x7FF
+
+
+@identity("ReduceLayer", "how", "dims", "lanes", "x_zp", "post", "rounding", "fields")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReduceLayer(Layer):
+    """Reduction of a tensor seen as kept x reduced x kept x reduced x channels.
+
+    Parameters
+    ----------
+    how : Reduce
+        Reduction of the elements.
+    dims : (int, int, int, int, int)
+        Dimensions k0, r0, k1, r1, c of the tensor; adjacent dimensions that are both kept or both reduced are merged.
+    lanes : bool
+        The channels c are reduced as well; r1 is 1 then.
+    x_zp : int
+        Zero point subtracted from each element before the reduction.
+    post : Post
+        Post-processing; NONE: the result is stored as it is; SCALE: it is scaled by `fields`.
+    rounding : Rounding
+        Rounding mode of that scaling.
+    fields : dict
+        Fields of FUSE for the scaling.
+    """
+
+    how: Reduce
+    dims: tuple[int, int, int, int, int]
+    lanes: bool
+    x_zp: int = 0
+    post: Post = Post.NONE
+    rounding: Rounding = Rounding.DOUBLE
+    fields: dict[str, int]
+
+
+def lower_reduce(low: LoweringContext) -> ReduceLayer:
+    """The layer of a reduction.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        The sizes or axes are not supported.
+    """
+    op, a = low.anchor.op.removeprefix("reduce_"), low.anchor.attributes
+    x, y = low.x, low.y
+    dims, lanes = _dims(x.shape, a["axes"])
+    count = x.elements // y.elements
+    fields: dict[str, Any] = {"dims": dims, "lanes": lanes, **low.common()}
+    if op in ("max", "min"):
+        how = Reduce.MAX if op == "max" else Reduce.MIN
+        if same_meaning(x, y):
+            return ReduceLayer(**fields, how=how, fields={})
+        return ReduceLayer(**fields, how=how, **scaled(low, 1))
+    if count > _MAX_ELEMENTS:
+        raise UnsupportedLoweringError(f"a sum of {count:,} elements, more than {_MAX_ELEMENTS:,}")
+    return ReduceLayer(**fields, how=Reduce.SUM, **scaled(low, count if op == "mean" else 1))
+
+
+def lower_global_average(low: LoweringContext) -> ReduceLayer:
+    """Lower an average over a whole image of any size.
+
+    The multiplier is the reciprocal of the number of pixels, rounded up, so that ties round away from zero; all other
+    values are too far from a tie for the error of a 31-bit multiplier to matter.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        Too many pixels.
+    """
+    batch, h, w, c = low.x.shape
+    count = h * w
+    if count > _MAX_ELEMENTS:
+        raise UnsupportedLoweringError(f"an average over {count:,} pixels, more than {_MAX_ELEMENTS:,}")
+    exponent = 1 - (count - 1).bit_length()
+    mult = min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1)
+    if low.rounding == "onnxruntime":
+        return ReduceLayer(
+            **low.common(), how=Reduce.SUM, dims=(batch, count, 1, 1, c), lanes=False, **scaled(low, count)
+        )
+    clip = clip_range(low.y)
+    return ReduceLayer(
+        **low.common(),
+        how=Reduce.SUM,
+        dims=(batch, count, 1, 1, c),
+        lanes=False,
+        post=Post.SCALE,
+        rounding=Rounding.AWAY,
+        fields={"post_mult": mult, "post_shift": exponent, "post_lo": clip[0], "post_hi": clip[1]},
+    )
+
+
+def scaled(low: LoweringContext, count: int) -> dict[str, Any]:
+    """The scale of a sum, divided by `count`: as LiteRT's reference kernel divides its multiplier.
+
+    Fields of a ReduceLayer.
+    """
+    x, y = affine(low.x), affine(low.y)
+    mult, exponent = quantize_multiplier(x.scale / y.scale)
+    clip = clip_range(low.y)
+    rounding, x_zp, y_zp = Rounding.DOUBLE, x.zero_point, y.zero_point
+    extreme = low.anchor.op in ("reduce_max", "reduce_min")
+    if low.rounding == "reference" or (extreme and low.rounding == "xnnpack"):
+        shift = min(count.bit_length() - 1, 32, 31 + exponent)
+        mult, exponent = (mult << shift) // count, exponent - shift
+    elif low.rounding == "xnnpack":
+        rounding = Rounding.EVEN
+        mult, exponent, x_zp, y_zp = float32_scale(
+            x, y, low.x.dtype, low.x.elements // low.y.elements, count, clip
+        )
+    else:
+        mult, exponent = quantize_multiplier(x.scale / y.scale / count)
+        rounding = Rounding.EVEN
+    return {
+        "x_zp": x_zp,
+        "post": Post.SCALE,
+        "rounding": rounding,
+        "fields": {
+            "post_mult": mult,
+            "post_shift": exponent,
+            "post_zp": y_zp,
+            "post_lo": clip[0],
+            "post_hi": clip[1],
+        },
+    }
+
+
+def _dims(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, int, int, int, int], bool]:
+    """The five dimensions, and True if the last one is reduced."""
+    reduced = {axis % len(shape) for axis in axes} if shape else set()
+    runs: list[tuple[bool, int]] = []
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        if runs and runs[-1][0] == (axis in reduced):
+            runs[-1] = (runs[-1][0], runs[-1][1] * size)
+        else:
+            runs.append((axis in reduced, size))
+    lanes, c = runs.pop() if runs else (False, 1)
+    if runs and runs[0][0]:
+        runs.insert(0, (False, 1))
+    outer = [size for _, size in runs]
+    if len(outer) > (3 if lanes else 4):
+        raise UnsupportedLoweringError(
+            f"a reduction of {list(shape)} over axes {list(axes)} has too many strides"
+        )
+    k0, r0, k1, r1 = outer + [1] * (4 - len(outer))
+    if max(r0, k1, k1 * r1) > _COUNT or (k1 > 1 and r1 > _STEP) or math.prod(outer) > 1 << 31:
+        raise UnsupportedLoweringError(
+            f"a reduction of {list(shape)} over axes {list(axes)} has too long strides"
+        )
+    return (k0, r0, k1, r1, c), lanes
+
+
+#: Cycles of the sequencer for the commands of a tile.
+_TILE = 60
+
+_Tilings = Iterator[tuple[float, LayerSchedule]]
+
+
+def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
+    """Those of the largest pieces that fit."""
+    k0, r0, k1, r1, c = layer.dims
+    n, blocks = context.config.n, ceil_div(c, context.config.n)
+    by_rows = r0 > 1 or not layer.lanes
+    reduced = r0 if by_rows else blocks
+    for depth in cuts(reduced):
+        found = False
+        for columns, rows in product([blocks] if layer.lanes else cuts(blocks), cuts(k0)):
+            parts = ceil_div(reduced, depth)
+            width = min((columns if by_rows else depth) * n, c)
+            points = rows * (depth if by_rows else 1) * k1 * r1
+            results = rows * k1
+            used = 0 if context.on_chip(layer.x) else 2 * (points * width + n)
+            used += 0 if context.on_chip(layer.y) else 2 * (results * (1 if layer.lanes else width) + n)
+            held = results * parts * (1 if layer.lanes else columns) if parts > 1 else 0
+            if used > context.free or held > context.acc_rows or max(points, depth) > 0xFFFF:
+                continue
+            found = True
+            tiles = ceil_div(k0, rows) * ceil_div(blocks, columns)
+            work = k0 * r0 * k1 * r1 * blocks
+            start = 0 if context.on_chip(layer.x) else points * width / n
+            yield (
+                max(work, tiles * parts * _TILE) + start + tiles * parts * 4,
+                LayerSchedule(
+                    rows=rows, columns=columns, depth=depth, acc_buffers=1, on_chip=context.on_chip(layer.y)
+                ),
+            )
+        if found:
+            return
+
+
+def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
+    """Tile model of a reduction, over kept rows, channel blocks and parts of the reduced dimensions."""
+    k0, r0, k1, r1, c = layer.dims
+    n, blocks = place.config.n, ceil_div(c, place.config.n)
+    by_rows = r0 > 1 or not layer.lanes
+    reduced = r0 if by_rows else blocks
+    rows, columns, depth = min(s.rows, k0), min(s.columns, blocks), min(s.depth, reduced)
+    x_here, parts = place.x_on_chip, ceil_div(reduced, depth)
+
+    def tiles() -> Iterator[PipelineTile]:
+        for start in range(0, k0, rows):
+            for block in range(0, 1 if layer.lanes else blocks, columns):
+                for part in range(0, reduced, depth):
+                    wide = min(columns, blocks - block) if by_rows else min(depth, blocks - part)
+                    high = min(rows, k0 - start) * (min(depth, r0 - part) if by_rows else 1)
+                    points = high * k1 * r1 * wide
+                    width = min(wide * n, c - (block if by_rows else part) * n)
+                    loads = (
+                        () if x_here else (("x", (start, block, part), lines(points // wide, width, c, n)),)
+                    )
+                    last = part + depth >= reduced
+                    results = float(min(rows, k0 - start) * k1 * (1 if layer.lanes else wide)) * last
+                    store = 0.0 if place.y_on_chip else results
+                    yield PipelineTile(
+                        loads,
+                        0.0,
+                        points + (results if parts > 1 else 0.0),
+                        store,
+                        1 + last * (store > 0) + (parts > 1) * last,
+                    )
+
+    count = ceil_div(k0, rows) * (1 if layer.lanes else ceil_div(blocks, columns)) * ceil_div(reduced, depth)
+    return TilePipeline(tiles(), count, {"x": s.x_buffers}, 1, s.y_buffers)
+
+
+#: First index and number of indices of a dimension.
+_Span = tuple[int, int]
+#: Coordinates of FUSE are 17 bits wide, and strides of them 12 (docs/machine.md).
+_FAR, _REDUCE_STEP = 0xFFFF, 0x7FF
+
+
+class ReduceSteps:
+    """Steps of a reduction; a tile consists of some outer kept indices and some blocks of kept channels."""
+
+    def __init__(self, context: CodegenContext, layer: ReduceLayer):
+        self.context, self.layer, self.n = context, layer, context.config.n
+        schedule, n = context.schedule, self.n
+        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.k0, self.r0, self.k1, self.r1, self.c = layer.dims
+        blocks = ceil_div(self.c, n)
+        # A reduction is split into pieces by rows if there are several, otherwise by channels.
+        self.by_rows = self.r0 > 1 or not layer.lanes
+        self.depth = min(schedule.depth, self.r0 if self.by_rows else blocks)
+        self.columns = min(schedule.columns, blocks) if not layer.lanes else blocks
+        far = _FAR // self.r0 if self.r0 <= _REDUCE_STEP else 1
+        self.rows = min(schedule.rows, self.k0, max(far, 1), _FAR // self.k1)
+        self.parts = ceil_div(self.r0 if self.by_rows else blocks, self.depth)
+        width = min((self.columns if self.by_rows else self.depth) * n, self.c)
+        rows = self.depth if self.by_rows else 1
+        size = self.rows * rows * self.k1 * self.r1 * width + n
+        self.tiles = TileBuffers(
+            CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load
+        )
+        results = self.rows * self.k1
+        out = results if layer.lanes else results * min(self.columns * n, self.c)
+        self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", out + n, schedule.y_buffers)
+        held = results * self.parts * (1 if layer.lanes else self.columns)
+        self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", held, schedule.acc_buffers)
+
+    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+        (k, ks), (r, rs), (c, width) = key  # type: ignore[misc]
+        inner = self.k1 * self.r1
+        row = inner * self.c
+        source = self.x.at().plus((k * self.r0 + r) * row + c)
+        if width < self.c:
+            lines = {
+                "len": width,
+                "y_count": rs * inner,
+                "dram_y": self.c,
+                "dst_y": width,
+                "z_count": ks,
+                "dram_z": self.r0 * row,
+                "dst_z": rs * inner * width,
+            }
+        elif rs < self.r0:
+            lines = {"len": rs * row, "y_count": ks, "dram_y": self.r0 * row, "dst_y": rs * row}
+        else:
+            lines = {"len": ks * rs * row}
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+
+    def steps(self) -> list[TileStep]:
+        """All tiles."""
+        total = ceil_div(self.c, self.n)
+        blocks = pieces(total, self.columns)
+        return [
+            step
+            for block in list(blocks)
+            for rows in pieces(self.k0, self.rows)
+            for step in self._tile(rows, block)
+        ]
+
+    def _tile(self, rows: _Span, blocks: _Span) -> list[TileStep]:
+        first = 0 if self.layer.lanes else blocks[0] * self.n
+        width = 1 if self.layer.lanes else min(blocks[1] * self.n, self.c - first)
+        pitch = 1 if self.layer.lanes else self.c
+        target = self.y.at().plus(rows[0] * self.k1 * pitch + first)
+        if not self.y.on_chip:
+            place, out_pitch = self.out.next(), width
+        else:
+            place, out_pitch = target, pitch
+        out = self._reduced(rows, blocks, place, out_pitch)
+        if not self.y.on_chip:
+            count = rows[1] * self.k1
+            lines = {"len": width, "y_count": count, "src_y": width, "dram_y": pitch}
+            if width == pitch:
+                lines = {"len": width * count}
+            out[-1].stores.append(self.context.command(Unit.STORE, dram=target, src=place, **lines))
+        return out
+
+    def _reduced(self, rows: _Span, blocks: _Span, place: BufferRef, pitch: int) -> list[TileStep]:
+        """Steps that compute a tile into the scratchpad, with a distance of `pitch` bytes between pixels."""
+        out, parts = [], self.parts
+        acc = self.acc.next() if parts > 1 else place
+        for number, (first, count) in enumerate(pieces(self.parts * self.depth, self.depth)):
+            step = TileStep()
+            r, c = (0, self.r0), (blocks[0], blocks[1])
+            if self.by_rows:
+                r = (first, min(count, self.r0 - first))
+            else:
+                c = (first, min(count, blocks[1] - first))
+            span = (c[0] * self.n, min(c[1] * self.n, self.c - c[0] * self.n))
+            source = self._source(step, rows, r, span)
+            if parts == 1:
+                fields = source | self._out(place, pitch, 1) | self._words(1, 1)
+            else:
+                fields = source | self._out(acc.plus(number), blocks[1] * parts, parts) | self._words(1, 0)
+            step.fuse.append(self.context.command(Unit.FUSE, **fields))
+            out.append(step)
+        if parts > 1:
+            out[-1].fuse.append(self._last(acc, rows, blocks, place, pitch))
+        return out
+
+    def _source(self, step: TileStep, rows: _Span, r: _Span, c: _Span) -> dict[str, int | BufferRef]:
+        """FUSE fields of the walk over a part of the image, with the destinations of its dimensions."""
+        if self.x.on_chip:
+            pixel, high = self.c, self.r0
+            base = self.x.at().plus((rows[0] * self.r0 + r[0]) * self.k1 * self.r1 * self.c + c[0])
+        else:
+            base, pixel, high = self.tiles.get((rows, r, c), step), c[1], r[1]
+        blocks = ceil_div(c[1], self.n)
+        walk: dict[str, int | BufferRef] = {
+            "a_base": base,
+            "a_u": self.k1 * self.r1 * pixel,
+            "y_count": rows[1],
+            "wy_count": r[1],
+            "u_y": high if rows[1] > 1 else 1,
+            "u_wy": 1,
+            "v_wx": 1,
+            "lanes_tail": (c[1] - 1) % self.n + 1,
+        }
+        if self.layer.lanes:
+            return walk | {"n_count": self.k1, "a_n": pixel, "wx_count": blocks, "a_v": self.n}
+        return walk | {
+            "n_count": blocks,
+            "a_n": self.n,
+            "x_count": self.k1,
+            "wx_count": self.r1,
+            "a_v": pixel,
+            "v_x": self.r1 if self.k1 > 1 else 1,
+        }
+
+    def _out(self, place: BufferRef, pitch: int, block: int) -> dict[str, int | BufferRef]:
+        """Destination fields: `pitch` from pixel to pixel; in the accumulator `block` rows from block to block."""
+        if self.layer.lanes:
+            step = block if self.parts > 1 else 1
+            return {"d_base": place, "d_y": self.k1 * step, "d_n": step}
+        step = self.n if self.parts == 1 else block
+        return {"d_base": place, "d_y": self.k1 * pitch, "d_x": pitch, "d_n": step}
+
+    def _words(self, image: int, last: int) -> dict[str, int | BufferRef]:
+        """Fuse words of a pass over the image or over the accumulator; the last pass computes the results."""
+        layer, lanes = self.layer, self.layer.lanes
+        tail = FUSE_DIMS.index("wx" if lanes else "n")
+        if not image and lanes:
+            tail = 7
+        out: dict[str, int | BufferRef] = {
+            "src": FUSE_SRC.pack(a_src=image, a_dtype=layer.shapes[layer.x].dtype),
+            "stage": FUSE_STAGE.pack(
+                reduce=layer.how,
+                lane_reduce=layer.how if lanes and image else Reduce.NONE,
+                post=layer.post if last else 0,
+                post_rounding=layer.rounding,
+                d_dst=last,
+                d_dtype=layer.shapes[layer.y].dtype,
+                tail_dim=tail,
+            ),
+        }
+        if image:
+            out["zp_ab"] = halves_word(layer.x_zp, 0)
+        return out | (layer.fields if last else {})
+
+    def _last(self, acc: BufferRef, rows: _Span, blocks: _Span, place: BufferRef, pitch: int) -> Command:
+        """The pass over the pieces in the accumulator."""
+        count = rows[1] * self.k1
+        fields: dict[str, int | BufferRef] = {
+            "a_base": acc,
+            "wx_count": self.parts,
+            "a_v": 1,
+            "v_wx": 1,
+            "y_count": count,
+            "u_y": 1,
+            "d_base": place,
+        }
+        if self.layer.lanes:
+            fields |= {"a_u": self.parts, "d_y": 1, "lanes": 1}
+        else:
+            width = min(blocks[1] * self.n, self.c - blocks[0] * self.n)
+            fields |= {
+                "a_u": blocks[1] * self.parts,
+                "n_count": blocks[1],
+                "a_n": self.parts,
+                "d_y": pitch,
+                "d_n": self.n,
+                "lanes_tail": (width - 1) % self.n + 1,
+            }
+        return self.context.command(Unit.FUSE, **fields, **self._words(0, 1))
+
+
+def reduce_steps(context: CodegenContext, layer: ReduceLayer) -> list[TileStep]:
+    """The steps of a reduction."""
+    return ReduceSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="reduce",
+    layer=ReduceLayer,
+    lowerings={
+        **dict.fromkeys(
+            ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"), Lowering(lower_reduce, BYTES_TO_BYTES)
+        ),
+    },
+    tilings=reduce_tilings,
+    tile_model=reduce_tile_model,
+    steps=reduce_steps,
+)
+
+#: Maximum number of sums that are checked, starting from the smallest.
+_TRIED = 1 << 20
+#: Maximum change of a zero point, and number of pairs of zero points that are tried.
+_MAX_ZERO_CHANGE, _PAIRS = 256, 8
+#: Changes of the multiplier that are tried, which turn products very close to a tie into ties, or the reverse.
+_NUDGES = (0, *(sign << bit for bit in range(9) for sign in (1, -1)))
+
+
+class SumScale(NamedTuple):
+    """Scaling of a sum by FUSE: 31-bit multiplier and exponent, and both zero points."""
+
+    mult: int
+    exponent: int
+    x_zero: int
+    y_zero: int
+
+
+def float32_scale(
+    x: Affine, y: Affine, dtype: str, count: int, divisor: int, limits: tuple[int, int]
+) -> SumScale:
+    """The scale with which every sum is rounded as XNNPACK does it.
+
+    XNNPACK adds the zero point before rounding, FUSE after it. With an odd zero point, FUSE would therefore round ties
+    in the other direction. As a remedy, each element is increased so that the scaled sum grows by an odd number, by
+    which the second zero point is decreased. Ties that float32 rounding creates or removes can be reproduced by
+    changing the last bits of the multiplier.
+
+    Parameters
+    ----------
+    x, y : Affine
+        Quantization of the elements and of the result.
+    dtype : str
+        Element type, int8 or uint8.
+    count : int
+        Number of elements in a sum.
+    divisor : int
+        Divisor of the sum: 1, or `count` for a mean.
+    limits : (int, int)
+        Smallest and largest result.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        No exact scale was found.
+    """
+    least = np.iinfo(dtype).min * count
+    sums = np.arange(least, least + min(255 * count + 1, _TRIED))
+    ratio = np.float32(x.scale) / np.float32(y.scale) * np.float32(1 / divisor)
+    zero = np.float32(y.zero_point) - np.float32(count * x.zero_point) * ratio
+    wanted = np.clip(np.rint(sums.astype(np.float32) * ratio + zero).astype(np.int64), *limits)
+    mult, exponent = quantize_multiplier(x.scale / y.scale / divisor)
+    for x_zero, y_zero in islice(_zero_points(x, y, float(ratio) * count), _PAIRS):
+        for nudge in _NUDGES:
+            found = SumScale(min(max(mult + nudge, 0), (1 << 31) - 1), exponent, x_zero, y_zero)
+            if np.array_equal(np.clip(_in_fuse(sums, count, found), *limits), wanted):
+                return found
+    raise UnsupportedLoweringError("float32 rounds some of the sums as no multiplier does")
+
+
+def _zero_points(x: Affine, y: Affine, change: float) -> Iterator[tuple[int, int]]:
+    """Pairs of zero points that mean the same; `change` is that of a result when every element is one greater."""
+    for more in range(_MAX_ZERO_CHANGE):
+        less = round(more * change)
+        if abs(more * change - less) <= less / (1 << 22):
+            yield x.zero_point - more, y.zero_point - less
+
+
+def _in_fuse(sums: NDArray[np.int64], count: int, by: SumScale) -> NDArray[np.int64]:
+    return scale(sums - count * by.x_zero, by.mult, by.exponent, 0, Rounding.EVEN) + by.y_zero

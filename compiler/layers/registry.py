@@ -1,0 +1,60 @@
+"""Registry of the layer kinds, and of the operators that become layers.
+
+To add a layer kind, declare a `LayerKind` at the end of its module and append it to `LAYER_KINDS`. To add an operator
+that becomes a layer of a kind that exists in another module, declare its lowerings there and list them in `LOWERINGS`.
+"""
+
+from compiler.layers import (
+    conv_transpose,
+    depthwise,
+    elementwise,
+    matmul,
+    move,
+    norm,
+    pool,
+    prelu,
+    quantize_ops,
+    reduce,
+    softmax,
+)
+from compiler.layers.base import Layer
+from compiler.layers.conv import kind as conv
+from compiler.layers.layer_kind import LayerKind, Lowering
+
+#: All layer kinds. A kind's index here is its number in the features of the performance model, and the language model's
+#: vocabulary has their words in this order: `hpm/n16.hpm` and `llm/model.safetensors` depend on both. Append new kinds.
+LAYER_KINDS: tuple[LayerKind, ...] = (
+    conv.KIND,
+    depthwise.KIND,
+    matmul.KIND,
+    pool.KIND,
+    elementwise.KIND,
+    softmax.KIND,
+    norm.KIND,
+    reduce.KIND,
+    move.KIND,
+    prelu.KIND,
+    quantize_ops.KIND,
+    conv_transpose.KIND,
+)
+
+#: Operators that become layers, by name.
+LOWERINGS: dict[str, Lowering] = {
+    **{op: lowering for kind in LAYER_KINDS for op, lowering in kind.lowerings.items()},
+    # Lowerings to a layer kind of another module.
+    **matmul.LOWERINGS,
+    **quantize_ops.LOWERINGS,
+}
+
+_BY_CLASS = {kind.layer: kind for kind in LAYER_KINDS}
+_NUMBERS = {kind.layer: number for number, kind in enumerate(LAYER_KINDS)}
+
+
+def kind_of(layer: Layer) -> LayerKind:
+    """Kind of a layer."""
+    return _BY_CLASS[type(layer)]
+
+
+def kind_number(layer: Layer) -> int:
+    """Index of a layer's kind in `LAYER_KINDS`, its number in the features of the performance model."""
+    return _NUMBERS[type(layer)]

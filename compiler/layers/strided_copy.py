@@ -1,0 +1,358 @@
+"""Strided copies: regular walks over two tensors, and the LOAD and STORE commands that carry them out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from compiler.commands.commands import BufferRef, Command
+from compiler.commands.tile_buffers import CodegenContext
+from compiler.ir.identity import identity
+from compiler.util.scaling import bytes_word, halves_word
+from compiler.util.tiles import ceil_div
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD
+from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Rounding, Unit
+
+#: Steps of one dimension: number, distance in the source, distance in the destination.
+Dim = tuple[int, int, int]
+
+
+@identity("Walk", "dims", "x", "y")
+@dataclass(frozen=True)
+class Walk:
+    """Strided walk over a source and a destination at once.
+
+    Parameters
+    ----------
+    dims : tuple of (int, int, int)
+        Number of steps, distance in the source, distance in the destination, in elements or bytes. No two steps write
+        the same element.
+    x, y : int
+        Offset of the first element in the source and in the destination.
+    """
+
+    dims: tuple[Dim, ...]
+    x: int = 0
+    y: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of elements copied."""
+        total = 1
+        for size, _, _ in self.dims:
+            total *= size
+        return total
+
+    def ordered(self) -> "Walk":
+        """The same without dimensions of one step, in the destination's order."""
+        dims = sorted((dim for dim in self.dims if dim[0] > 1), key=lambda dim: -dim[2])
+        return Walk(tuple(dims), self.x, self.y)
+
+    def merged(self) -> "Walk":
+        """The same with as few dimensions as possible, in the destination's order."""
+        out: list[Dim] = []
+        for size, x, y in self.ordered().dims:
+            if out and out[-1][1:] == (size * x, size * y):
+                out[-1] = (out[-1][0] * size, x, y)
+            else:
+                out.append((size, x, y))
+        return Walk(tuple(out), self.x, self.y)
+
+    def at(self, x: int, y: int) -> "Walk":
+        """The same walk with both offsets moved."""
+        return Walk(self.dims, self.x + x, self.y + y)
+
+    def blocks(self, index: int, size: int) -> Iterator["Walk"]:
+        """Split a dimension into blocks: a walk over the full blocks, and one over the remainder; the blocks
+        are the first dimension, a block is the last.
+        """
+        total, x, y = self.dims[index]
+        others = self.dims[:index] + self.dims[index + 1 :]
+        whole, rest = divmod(total, size)
+        if whole:
+            yield Walk(((whole, size * x, size * y), *others, (size, x, y)), self.x, self.y)
+        if rest:
+            yield Walk((*others, (rest, x, y)), self.x, self.y).at(whole * size * x, whole * size * y)
+
+    def pieces(self, most: int) -> Iterator["Walk"]:
+        """Pieces of at most `most` elements; outer dimensions are split first."""
+        sizes, room = [], max(most, 1)
+        for total, _, _ in reversed(self.dims):
+            parts = -(-total // min(total, room))
+            sizes.append(-(-total // parts))
+            room //= sizes[-1]
+        sizes.reverse()
+        cuts = [
+            [(start, min(size, total - start)) for start in range(0, total, size)]
+            for size, (total, _, _) in zip(sizes, self.dims, strict=True)
+        ]
+        for piece in product(*cuts):
+            dims = tuple((count, x, y) for (_, count), (_, x, y) in zip(piece, self.dims, strict=True))
+            starts = [(start, x, y) for (start, _), (_, x, y) in zip(piece, self.dims, strict=True)]
+            yield Walk(dims, self.x, self.y).at(
+                sum(s * x for s, x, _ in starts), sum(s * y for s, _, y in starts)
+            )
+
+    def packed(self) -> tuple["Walk", "Walk"]:
+        """Two walks through a contiguous intermediate buffer in the destination's order: into it, and out of it."""
+        into: list[Dim] = []
+        out: list[Dim] = []
+        pitch = 1
+        for size, x, y in sorted(self.dims, key=lambda dim: dim[2]):
+            into.append((size, x, pitch))
+            out.append((size, pitch, y))
+            pitch *= size
+        return Walk(tuple(into), self.x, 0), Walk(tuple(out), 0, self.y)
+
+
+@identity("Rescale", "x_zp", "y_zp", "mult", "exponent", "rounding")
+@dataclass(frozen=True)
+class Rescale:
+    """Conversion from one quantization to another.
+
+    Parameters
+    ----------
+    x_zp, y_zp : int
+        Zero points of source and destination.
+    mult, exponent : int
+        Quotient of the scales as 31-bit multiplier and exponent.
+    rounding : Rounding
+        Rounding mode of the scaled product.
+    """
+
+    x_zp: int
+    y_zp: int
+    mult: int
+    exponent: int
+    rounding: Rounding
+
+
+@identity("Copy", "source", "walk", "rescale", "fill")
+@dataclass(frozen=True)
+class Copy:
+    """Copy of elements from one tensor to another.
+
+    Parameters
+    ----------
+    source : str or None
+        Name of the source tensor; None: every element of the destination is `fill`.
+    walk : Walk
+        Elements to copy, with distances in elements of contiguous tensors.
+    rescale : Rescale or None
+        Conversion of each element; None: elements are copied unchanged.
+    fill : int
+        Byte that fills the destination if there is no source.
+    """
+
+    source: str | None
+    walk: Walk
+    rescale: Rescale | None = None
+    fill: int = 0
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Range of indices along an axis of the source and of the destination, as dimensions of a walk."""
+
+    dims: tuple[Dim, ...]
+    x: int
+    y: int
+
+
+def runs(indices: Sequence[int]) -> list[Stretch]:
+    """Regular stretches that a list of indices consists of."""
+    out, at = [], 0
+    while at < len(indices):
+        step = indices[at + 1] - indices[at] if at + 1 < len(indices) else 0
+        end = at + 1
+        while end < len(indices) and indices[end] - indices[end - 1] == step:
+            end += 1
+        out.append(Stretch(((end - at, step, 1),), indices[at], at))
+        at = end
+    return out
+
+
+def stretches(indices: Sequence[int]) -> list[Stretch]:
+    """The same in as few stretches as periods allow: 0 0 1 1 2 2 is one of two dimensions."""
+    best, total = runs(indices), len(indices)
+    for period in (p for p in range(1, min(total // 2, 64) + 1) if total % p == 0):
+        step = indices[period] - indices[0]
+        if all(indices[i + period] - indices[i] == step for i in range(total - period)):
+            inner = runs(indices[:period])
+            if len(inner) < len(best):
+                best = [
+                    Stretch(((total // period, step, period), *part.dims), part.x, part.y) for part in inner
+                ]
+    return best
+
+
+#: Maximum count of a command's dimension.
+_MAX_COUNT = 0xFFFF
+_PART = 0x8000
+
+
+def transposable(walk: Walk) -> tuple[int, int] | None:
+    """The dimensions along which source and destination follow one another, if they are two different ones."""
+    (source,) = [i for i, (_, x, _) in enumerate(walk.dims) if x == 1][:1] or [None]
+    (target,) = [i for i, (_, _, y) in enumerate(walk.dims) if y == 1][:1] or [None]
+    if source is None or target is None or source == target:
+        return None
+    return source, target
+
+
+def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
+    """Walks over blocks of at most n x n; the last two dimensions are a block's lines and the elements of a line."""
+    both = transposable(walk)
+    assert both is not None
+    along, across = both
+    for columns in walk.blocks(along, n):
+        others, line = columns.dims[:-1], columns.dims[-1]
+        shift = len(others) - len(walk.dims) + 1 - (across > along)
+        for lines in Walk(others, columns.x, columns.y).blocks(across + shift, n):
+            rest = lines.dims[:-1]
+            if len(lines.dims) > len(others):  # blocks of lines follow one another in the destination
+                rest = (*rest[1:], rest[0])
+            yield Walk((*rest, lines.dims[-1], line), lines.x, lines.y)
+
+
+class StridedCopy:
+    """Commands that execute walks, whose distances are in bytes.
+
+    Parameters
+    ----------
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
+    """
+
+    def __init__(self, context: CodegenContext):
+        self.context, self.n = context, context.config.n
+
+    def load(self, walk: Walk, source: BufferRef, place: BufferRef, size: int) -> Iterator[Command]:
+        """From DRAM to the scratchpad; elements of `size` bytes."""
+        walk = walk.merged()
+        if size == 1 and transposable(walk):
+            yield from self._transposed(walk, source, place)
+            return
+        for fields, x, y in self._lines(walk, size, "dram", "dst"):
+            yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields)
+
+    def fill(self, walk: Walk, value: int, place: BufferRef, size: int) -> Iterator[Command]:
+        """Fill the destination of a walk in the scratchpad with a byte."""
+        flat = Walk(tuple((count, y, y) for count, _, y in walk.dims), walk.y, walk.y)
+        word = LOAD_WORD.pack(fill=1, fill_value=value)
+        for fields, _, y in self._lines(flat.merged(), size, "dram", "dst"):
+            kept = {name: number for name, number in fields.items() if not name.startswith("dram")}
+            yield self.context.command(Unit.LOAD, word=word, dram=0, dst=place.plus(y), **kept)
+
+    def store(self, walk: Walk, source: BufferRef, place: BufferRef, size: int) -> Iterator[Command]:
+        """From the scratchpad to DRAM."""
+        for fields, x, y in self._lines(walk.merged(), size, "src", "dram"):
+            yield self.context.command(Unit.STORE, src=source.plus(x), dram=place.plus(y), **fields)
+
+    def _lines(self, walk: Walk, size: int, x: str, y: str) -> Iterator[tuple[dict[str, int], int, int]]:
+        """Fields of commands, with the offsets of each in source and destination."""
+        dims, length = list(walk.dims), size
+        if dims and dims[-1][1:] == (size, size):
+            length = dims.pop()[0] * size
+        for part in _bounded(Walk(tuple(dims), walk.x, walk.y)):
+            inner, starts = _spread(part, 2)
+            fields = {"len": length}
+            for axis, (count, x_step, y_step) in zip("yz", inner, strict=False):
+                fields |= {f"{axis}_count": count, f"{x}_{axis}": x_step, f"{y}_{axis}": y_step}
+            for x_start, y_start in starts:
+                yield fields, x_start, y_start
+
+    def _transposed(self, walk: Walk, source: BufferRef, place: BufferRef) -> Iterator[Command]:
+        """Lines of the source become columns of the destination."""
+        word = LOAD_WORD.pack(transpose=1)
+        for blocks in in_blocks(walk, self.n):
+            *rest, (count, line, _), (length, _, column) = blocks.dims
+            fields = {"word": word, "len": length, "y_count": count, "dram_y": line, "dst_y": column}
+            for part in _bounded(Walk(tuple(rest), blocks.x, blocks.y)):
+                planes, starts = _spread(part, 1)
+                for planes_count, x, y in planes:
+                    fields |= {"z_count": planes_count, "dram_z": x, "dst_z": y}
+                for x, y in starts:
+                    yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields)
+
+    def fuse(
+        self,
+        walk: Walk,
+        source: BufferRef,
+        place: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Iterator[Command]:
+        """Copy within the scratchpad with FUSE, optionally rescaled."""
+        walk, sizes = walk.merged(), [DTYPE_BYTES[dtype] for dtype in dtypes]
+        dims, length = list(walk.dims), 1
+        if dims and dims[-1][1:] == tuple(sizes):
+            length = dims.pop()[0]
+        for start in range(0, length, _PART * self.n):
+            count = min(_PART * self.n, length - start)
+            rest = Walk(tuple(dims), walk.x, walk.y).at(start * sizes[0], start * sizes[1])
+            for part in _bounded(rest):
+                yield from self._rows(part, count, source, place, dtypes, rescale)
+
+    def _rows(
+        self,
+        walk: Walk,
+        length: int,
+        source: BufferRef,
+        place: BufferRef,
+        dtypes: tuple[Dtype, Dtype],
+        rescale: Rescale | None,
+    ) -> Iterator[Command]:
+        n, rows = self.n, ceil_div(length, self.n)
+        inner, starts = _spread(walk, 3 if rows == 1 else 2)
+        fields, tail = _rescaled(dtypes, rescale), 7
+        if rows == 1:
+            fields["lanes"] = length % n
+        else:
+            tail = FUSE_DIMS.index("x")
+            inner = [(rows, *(n * DTYPE_BYTES[dtype] for dtype in dtypes)), *inner]
+            fields["lanes_tail"] = (length - 1) % n + 1
+        for axis, step, (count, x, y) in zip("xyn", ("a_v", "a_u", "a_n"), inner, strict=False):
+            fields |= {f"{axis}_count": count, step: x, f"d_{axis}": y}
+        stage = FUSE_STAGE.pack(d_dst=1, d_dtype=dtypes[1], tail_dim=tail)
+        for x, y in starts:
+            yield self.context.command(
+                Unit.FUSE, stage=stage, a_base=source.plus(x), d_base=place.plus(y), **fields
+            )
+
+
+def _rescaled(dtypes: tuple[Dtype, Dtype], rescale: Rescale | None) -> dict[str, int]:
+    """Fields of FUSE that convert the elements."""
+    if rescale is None:
+        return {"src": FUSE_SRC.pack(a_src=1, a_dtype=dtypes[0])}
+    return {
+        "src": FUSE_SRC.pack(a_src=1, a_dtype=dtypes[0], requant=Requant.IMM, rounding=rescale.rounding),
+        "zp_ab": halves_word(rescale.x_zp, 0),
+        "mult": rescale.mult,
+        "shifts": bytes_word(rescale.exponent),
+        "zp": rescale.y_zp,
+    }
+
+
+def _bounded(walk: Walk) -> Iterator[Walk]:
+    """Split a walk so that its dimensions do not exceed a command's limits."""
+    for index, (size, _, _) in enumerate(walk.dims):
+        if size > _MAX_COUNT:
+            for part in walk.blocks(index, _PART):
+                yield from _bounded(part)
+            return
+    yield walk
+
+
+def _spread(walk: Walk, most: int) -> tuple[list[Dim], list[tuple[int, int]]]:
+    """The longest dimensions for a command, innermost first, and the start offsets of the commands for the others."""
+    chosen = sorted(range(len(walk.dims)), key=lambda i: -walk.dims[i][0])[:most]
+    inner = [walk.dims[i] for i in sorted(chosen, reverse=True)]
+    outer: Sequence[Dim] = [dim for i, dim in enumerate(walk.dims) if i not in chosen]
+    starts = [
+        (
+            walk.x + sum(i * x for i, (_, x, _) in zip(at, outer, strict=True)),
+            walk.y + sum(i * y for i, (_, _, y) in zip(at, outer, strict=True)),
+        )
+        for at in product(*(range(size) for size, _, _ in outer))
+    ]
+    return inner, starts

@@ -1,0 +1,229 @@
+"""Tile pipeline model: simulates the tiles of a scheduled layer passing through the units, limited by its buffers."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from math import gcd
+from typing import NamedTuple
+
+from compiler.layers.base import Layer
+from compiler.layers.tiling_context import LayerContext
+from compiler.schedule.schedule import LayerSchedule
+from compiler.util.tiles import ceil_div
+from hw.isa.enums import DTYPE_BYTES
+
+#: Number of tiles that are simulated; the rate of the second half of them is extrapolated to all others.
+_SIMULATED_TILES = 32
+# The following constants were fitted to measured cycles of single operators on the RTL (n16).
+#: Cycles of the sequencer for a command that units do not hide.
+_COMMAND = 2
+#: Cycles of a unit until its first result, of a load in addition to latency and bytes, and of a store response.
+_FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
+#: Cycles from a doorbell to the first command, and from the last byte to the interrupt.
+_BEGIN, _END = 64, 60
+#: Rings of constants, which need not wait for the layer before.
+_CONSTANT = frozenset("wpt")
+
+
+class PipelineTile(NamedTuple):
+    """Work of the units for one tile.
+
+    Parameters
+    ----------
+    loads : tuple of (ring, key, beats)
+        Pieces it needs in the scratchpad or the parameter slots; those with a key that is there still cost nothing.
+    array, fuse, store : float
+        Cycles of MATRIX and FUSE, beats of STORE; no FUSE: its sums stay for the next tile.
+    commands : int
+        Number of commands, without the loads.
+    """
+
+    loads: tuple[tuple[str, object, float], ...]
+    array: float
+    fuse: float
+    store: float
+    commands: int
+
+
+@dataclass(frozen=True)
+class TilePipeline:
+    """Tiles of a layer.
+
+    Parameters
+    ----------
+    tiles : iterable of PipelineTile
+        Tiles in order of execution.
+    count : int
+        Number of tiles.
+    rings : dict
+        Capacity of each ring, in pieces.
+    sums, results : int
+        Number of buffers for tiles of sums and of results.
+    """
+
+    tiles: Iterable[PipelineTile]
+    count: int
+    rings: dict[str, int] = field(default_factory=dict)
+    sums: int = 2
+    results: int = 2
+
+
+def lines(count: int, width: int, pitch: int, n: int) -> float:
+    """Bus beats for `count` lines of `width` bytes at a distance of `pitch` bytes."""
+    if width == pitch:
+        return -(-count * width // n)
+    step = gcd(pitch, n)  # lines begin at all multiples of it in a beat, each as often
+    return count * (-(-width // step) * step + n - step) / n
+
+
+class PipelineTiming(NamedTuple):
+    """Cycles of a layer, by estimate.
+
+    `total`: all; `start`: until the first tile is computed; `tail`: after the last tile of the array; `array`, `fuse`,
+    `load`, `store`: of the units without stalls. `commands`: their number. `lead`: time before the end at which LOAD
+    becomes idle.
+    """
+
+    total: float
+    start: float
+    tail: float
+    array: float
+    fuse: float
+    load: float
+    store: float
+    commands: float
+    lead: float
+
+
+def simulate_pipeline(
+    pipeline: TilePipeline, beat: float, latency: float, before: float | None = None, *, last: bool = True
+) -> PipelineTiming:
+    """Simulate a tile pipeline.
+
+    Parameters
+    ----------
+    pipeline : TilePipeline
+        Tiles of the layer and the depths of its buffers.
+    beat, latency : float
+        Cycles of the bus for N bytes, and latency of the first of them.
+    before : float or None
+        Cycles before the start of the layer at which LOAD is idle and may load its constants; None: there is no
+        previous layer.
+    last : bool
+        The layer is the last one of the program.
+    """
+    rings: dict[str, dict[object, list[float]]] = {name: {} for name in pipeline.rings}
+    drained, stored = [0.0] * max(pipeline.sums, 1), [0.0] * max(pipeline.results, 1)
+    issue = array = fuse = out = 0.0
+    bus = early = -(before or 0.0)
+    work = [0.0] * 5
+    start = half = 0.0
+    then = list(work)
+    followed = 0
+    turn = result = 0
+    for tile in islice(pipeline.tiles, _SIMULATED_TILES):
+        ready, used = 0.0, []
+        for name, key, beats in tile.loads:
+            ring = rings[name]
+            entry = ring.get(key)
+            if entry is None:
+                free = ring.pop(next(iter(ring)))[1] if len(ring) >= pipeline.rings[name] else 0.0
+                issue += _COMMAND
+                begin = early if name in _CONSTANT and not free else max(free, issue)
+                bus = max(bus, begin) + beats * beat
+                entry = ring[key] = [bus + latency + _LOAD_OVERHEAD, 0.0]
+                work[2] += beats * beat
+                work[4] += 1
+            used.append(entry)
+            if entry[0] > ready:
+                ready = entry[0]
+        issue += _COMMAND * tile.commands
+        work[4] += tile.commands
+        done = max(ready, issue)
+        if tile.array:
+            array = max(array, done, drained[turn]) + tile.array
+            done = array + _FILL
+            work[0] += tile.array
+        if tile.fuse:
+            fuse = max(fuse, done, stored[result]) + tile.fuse
+            work[1] += tile.fuse
+            done = fuse + _FILL
+            drained[turn] = done
+            turn = (turn + 1) % len(drained)
+        if tile.store:
+            out = max(out, done) + tile.store * beat
+            done = stored[result] = out + _STORE_RESPONSE
+            result = (result + 1) % len(stored)
+            work[3] += tile.store * beat
+        for entry in used:
+            entry[1] = array if tile.array else fuse if tile.fuse else done
+        followed += 1
+        if followed == 1:
+            start = done
+        if 2 * followed == _SIMULATED_TILES:
+            half, then = max(array, fuse, out), list(work)
+    end = end_followed = max(array, fuse, out)
+    tail = end - array if work[0] else 0.0
+    if pipeline.count > followed:  # as the last half of those that were followed
+        times = (pipeline.count - followed) / (_SIMULATED_TILES / 2)
+        end += (end - half) * times
+        work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
+    total = max(end, work[2] + work[3] + early) + _BEGIN * (before is None) + _END * last
+    array, fuse, load, store, commands = work
+    return PipelineTiming(
+        total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0)
+    )
+
+
+#: Cycles of a reciprocal, and of a reciprocal root.
+RECIPROCAL_CYCLES, ROOT_CYCLES = 38, 69
+TABLE_CYCLES = 32.0
+#: Cycles of a pass in addition to its rows, because it needs the last results of the previous pass.
+PASS_CYCLES = 50
+
+TileLoad = tuple[str, object, float]
+
+
+def even_tiles(
+    s: LayerSchedule,
+    total: int,
+    rows: int,
+    loads: Callable[[int, int], list[TileLoad]],
+    fuse: Callable[[int], float],
+    store: Callable[[int], float],
+    commands: int,
+    tables: int = 0,
+) -> TilePipeline:
+    """Tile pipeline of tiles of `rows` out of `total` rows.
+
+    `loads` gives the loads of a tile by first row and number of rows; `fuse` and `store` give the FUSE cycles and the
+    stored bytes by number of rows.
+    """
+
+    def tiles() -> Iterator[PipelineTile]:
+        for start in range(0, total, rows):
+            count = min(rows, total - start)
+            more: list[TileLoad] = [("t", number, TABLE_CYCLES) for number in range(tables)]
+            out = store(count)
+            yield PipelineTile((*loads(start, count), *more), 0.0, fuse(count), out, commands + (out > 0))
+
+    rings = {"x": s.x_buffers, "b": s.x_buffers, "t": max(tables, 1)}
+    return TilePipeline(tiles(), ceil_div(total, rows), rings, 1, s.y_buffers)
+
+
+def row_tile_model(
+    layer: Layer, s: LayerSchedule, place: LayerContext, passes: int, of_row: float, tables: int
+) -> TilePipeline:
+    """Tile model of a layer with `passes` passes over its input, of `of_row` cycles a row in all."""
+    n, x, y = place.config.n, layer.shapes[layer.x], layer.shapes[layer.y]
+    of_x, of_y = (image.c * DTYPE_BYTES[image.dtype] / n for image in (x, y))
+    return even_tiles(
+        s,
+        x.h * x.w,
+        min(s.rows, x.h * x.w),
+        lambda start, count: [] if place.x_on_chip else [("x", start, count * of_x)],
+        lambda count: count * of_row + passes * PASS_CYCLES,
+        lambda count: 0.0 if place.y_on_chip else count * of_y,
+        passes,
+        tables,
+    )

@@ -1,0 +1,550 @@
+"""Automaton of the programs equivalent to a given one, and the decoder that admits only these programs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import product
+
+from compiler.codegen.semaphores import Issued
+from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
+from compiler.llm.assembly.completion import FENCE, HALT, Counts, semaphore_index
+from compiler.llm.assembly.decoder_state import GrammarState
+from compiler.llm.assembly.lexicon import SIGNALS, STOP, WAITS
+from compiler.llm.assembly.tokenizer import words_of
+from compiler.tuning.edits.edit import MAX_DIMS, dims_of, footprint_of, must_precede, split
+from hw.config import MlaConfig
+from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, defaults, field_number
+from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
+from hw.isa.micro_instruction import ISSUE_D, OPERAND_BASE, MicroOp, encode
+from hw.isa.program import Program
+
+#: Number of pending commands that are considered as the next one.
+_LOOKAHEAD_COMMANDS = 12
+#: Tokens of a command in addition to setting fields and naming semaphores: fence and issue, and a tag.
+_ISSUE_TOKENS, _TAG_TOKENS = 2, 2
+#: Maximum number of tokens of a number.
+_MAX_NUMBER_TOKENS = 5
+#: Field values of a unit, and the operand to which its DRAM address is relative (-1: none).
+Fields = tuple[int, ...]
+_DRAM = {
+    unit: next(index for index, item in enumerate(UNIT_FIELDS[unit]) if item.name == "dram")
+    for unit in (Unit.LOAD, Unit.STORE)
+}
+_INITIAL_FIELDS = {unit: (*defaults(unit).values(), -1 if unit in _DRAM else 0) for unit in Unit}
+
+
+def fields_of(command: Issued) -> Fields:
+    """Return the field values of a command."""
+    return (*command.values, command.region)
+
+
+@dataclass(frozen=True)
+class NextCommand:
+    """Command that may be issued next.
+
+    Parameters
+    ----------
+    command : Issued
+        A pending command, or the first half of a split one.
+    rest : PendingCommands
+        Commands that remain afterwards.
+    first : bool
+        True if it is the first pending command, undivided.
+    """
+
+    command: Issued
+    rest: "PendingCommands"
+    first: bool
+
+    @cached_property
+    def fields(self) -> Fields:
+        """Return the field values of the command."""
+        return fields_of(self.command)
+
+
+class PendingCommands:
+    """Commands that have not been issued yet.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the programs.
+    commands : sequence of Issued
+        Commands in the order of the original program; `layer` is their tag.
+    parts : sequence of bool
+        True for the second half of a split command, which is not split again.
+    """
+
+    def __init__(self, config: MlaConfig, commands: Sequence[Issued], parts: Sequence[bool]):
+        self.config, self.commands, self.parts = config, tuple(commands), tuple(parts)
+
+    @cached_property
+    def candidates(self) -> dict[Unit, list[NextCommand]]:
+        """Return the commands that may be issued next, by unit."""
+        found: dict[tuple[Unit, Fields], NextCommand] = {}
+        for candidate in self._candidates():
+            found.setdefault((candidate.command.unit, candidate.fields), candidate)
+        return {unit: [candidate for (own, _), candidate in found.items() if own == unit] for unit in Unit}
+
+    def _candidates(self) -> Iterator[NextCommand]:
+        """Yield candidates: whole commands first, since half of a split one may equal one of them."""
+        free = [
+            at
+            for at, command in enumerate(self.commands[:_LOOKAHEAD_COMMANDS])
+            if not any(must_precede(self.config, before, command) for before in self.commands[:at])
+        ]
+        for at in free:
+            yield NextCommand(self.commands[at], self._with(at, ()), at == 0)
+        for at in free:
+            if not self.parts[at]:
+                for first, second in _splits(self.config, self.commands[at]):
+                    yield NextCommand(first, self._with(at, (second,)), False)
+
+    def _with(self, at: int, left: tuple[Issued, ...]) -> "PendingCommands":
+        """Return the commands with one removed, or replaced by its second half."""
+        commands = (*self.commands[:at], *left, *self.commands[at + 1 :])
+        return PendingCommands(
+            self.config, commands, (*self.parts[:at], *[True] * len(left), *self.parts[at + 1 :])
+        )
+
+    def dependents(self, command: Issued, unit: int) -> tuple[bool, bool]:
+        """Return whether commands of a unit depend on an issued one, and whether one cannot wait for a later command.
+
+        Parameters
+        ----------
+        command : Issued
+            Command that is issued.
+        unit : int
+            Unit of the dependent commands. One that also depends on a later command of the first unit can wait for it.
+        """
+        config, found = self.config, False
+        for at, each in enumerate(self.commands):
+            if each.unit == unit and _conflict(config, command, each):
+                found = True
+                before = (other for other in self.commands[:at] if other.unit == command.unit)
+                if not any(_conflict(config, other, each) for other in before):
+                    return True, True
+        return found, False
+
+    def words(self, fields: dict[Unit, Fields], tag: int) -> int:
+        """Return the tokens needed to issue all commands in order, without semaphores."""
+        total, now = 0, dict(fields)
+        for command in self.commands:
+            wanted = fields_of(command)
+            total += _ISSUE_TOKENS + _setting_tokens(command.unit, now[command.unit], wanted)
+            total += _TAG_TOKENS * (command.layer != tag)
+            now[command.unit], tag = wanted, command.layer
+        return total
+
+    @cached_property
+    def max_detour(self) -> int:
+        """Return the maximum extra tokens if another command, or the first part of one, is issued first."""
+        candidates = [candidate.command for found in self.candidates.values() for candidate in found]
+        every = [*candidates, *self.commands]
+        maximum = 0
+        for unit in Unit:
+            columns = zip(*(fields_of(each) for each in every if each.unit == unit), strict=True)
+            varying = [at for at, column in enumerate(columns) if len(set(column)) > 1]
+            maximum = max(maximum, sum(_LONGEST[unit][min(at, len(_LONGEST[unit]) - 1)] for at in varying))
+        return 3 * maximum + _ISSUE_TOKENS + _TAG_TOKENS
+
+
+def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
+    """Return whether a command must wait for an earlier one; in the same unit only read-after-write conflicts count."""
+    own = first.unit == second.unit
+    each = [footprint_of(config, command) for command in (first, second)]
+    return any(
+        (a.write and not b.write if own else a.write or b.write) and a.meets(b)
+        for a in each[0]
+        for b in each[1]
+    )
+
+
+def _splits(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued]]:
+    """Yield pairs of commands that are equivalent to one command."""
+    for dim in dims_of(command, config.n)[:MAX_DIMS]:
+        for eighths in range(1, 8):
+            try:
+                first, second = split(command, dim, eighths)
+            except ValueError:  # a value does not fit its field
+                continue
+            yield replace(first, layer=command.layer), replace(second, layer=command.layer)
+
+
+@dataclass(frozen=True)
+class EquivalenceAutomaton:
+    """Automaton state: progress of a program.
+
+    Parameters
+    ----------
+    pending : PendingCommands
+        Commands that are not issued yet.
+    fields : dict
+        Current field values of each unit.
+    tag : int
+        Current counter tag; -1 if unknown.
+    unit : Unit or None
+        Unit whose fields are being set.
+    fixed : frozenset of int
+        Fields set since its last command; the next command must have these values.
+    in_order : bool
+        True if the next command must be the first pending one, because the token budget is small.
+    """
+
+    pending: PendingCommands
+    fields: dict[Unit, Fields]
+    tag: int = -1
+    unit: Unit | None = None
+    fixed: frozenset[int] = frozenset()
+    in_order: bool = False
+
+    @staticmethod
+    def initial(config: MlaConfig, commands: Sequence[Issued]) -> "EquivalenceAutomaton":
+        """Return the initial state."""
+        return EquivalenceAutomaton(
+            PendingCommands(config, commands, [False] * len(commands)), dict(_INITIAL_FIELDS)
+        )
+
+    @property
+    def done(self) -> bool:
+        """Return whether all commands are issued."""
+        return not self.pending.commands
+
+    def count(self, unit: int) -> int:
+        """Return the number of pending commands of a unit."""
+        return sum(command.unit == unit for command in self.pending.commands)
+
+    def words(self) -> int:
+        """Return the tokens needed to finish, excluding semaphores."""
+        return self.pending.words(self.fields, self.tag) + 2
+
+    @property
+    def issuable(self) -> NextCommand | None:
+        """Return the command that the current field values describe, if any."""
+        for unit in Unit if self.unit is None else (self.unit,):
+            for candidate in self.pending.candidates[unit]:
+                if candidate.fields == self.fields[unit]:
+                    return candidate
+        return None
+
+    def next(self, budget: int) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
+        """Return the instructions that may come next and the state after each; without semaphores.
+
+        Parameters
+        ----------
+        budget : int
+            Remaining token budget; if it is small, commands are issued in order and not split.
+        """
+        if self.done:
+            return {(HALT,): self}
+        first = self.pending.commands[0]
+        if self.tag != first.layer:
+            return {_tokens(encode(MicroOp.TAG, imm=first.layer)): replace(self, tag=first.layer)}
+        if self.unit is None and budget < self.words() + self.pending.max_detour:
+            return replace(self, in_order=True)._instructions()
+        return self._instructions()
+
+    def _instructions(self) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
+        """Return the instructions that lead to a command."""
+        out: dict[tuple[str, ...], EquivalenceAutomaton] = {}
+        for unit in Unit if self.unit is None else (self.unit,):
+            own = self.fields[unit]
+            for candidate in self.pending.candidates[unit]:
+                if candidate.first >= self.in_order and all(
+                    candidate.fields[at] == own[at] for at in self.fixed
+                ):
+                    out.update(self._instructions_towards(unit, candidate))
+        return out
+
+    def _instructions_towards(
+        self, unit: Unit, candidate: NextCommand
+    ) -> Iterator[tuple[tuple[str, ...], "EquivalenceAutomaton"]]:
+        """Yield instructions that set a field towards a command, or issue it."""
+        own = self.fields[unit]
+        if own == candidate.fields:
+            yield (
+                ISSUES[unit],
+                replace(self, pending=candidate.rest, unit=None, fixed=frozenset(), in_order=False),
+            )
+        for at in _differing_fields(unit, own, candidate.fields):
+            fields = _with(unit, own, at, candidate.fields)
+            after = replace(
+                self,
+                fields=self.fields | {unit: fields},
+                unit=unit,
+                fixed=self.fixed | _field_indices(unit, at),
+            )
+            yield _set_tokens(unit, at, *_values(unit, at, candidate.fields)), after
+
+
+#: Issue instruction of each unit, without semaphores.
+ISSUES = {
+    unit: tuple(words_of(Program("", (encode(MicroOp.ISSUE, d=ISSUE_D.pack(unit=unit)),)))[:-1])
+    for unit in Unit
+}
+
+
+def _differing_fields(unit: Unit, one: Fields, other: Fields) -> list[int]:
+    """Return the fields that differ; an address and its operand count as one."""
+    found = [at for at, (own, wanted) in enumerate(zip(one, other, strict=True)) if own != wanted]
+    if unit in _DRAM and found and found[-1] == len(one) - 1:
+        found = sorted({*found[:-1], _DRAM[unit]})
+    return found
+
+
+def _field_indices(unit: Unit, at: int) -> frozenset[int]:
+    return frozenset((at, len(UNIT_FIELDS[unit])) if _DRAM.get(unit) == at else (at,))
+
+
+def _with(unit: Unit, fields: Fields, at: int, wanted: Fields) -> Fields:
+    """Return field values with one replaced by that of another command."""
+    indices = _field_indices(unit, at)
+    return tuple(wanted[i] if i in indices else value for i, value in enumerate(fields))
+
+
+def _values(unit: Unit, at: int, fields: Fields) -> tuple[int, int]:
+    """Return the value to set a field to, and the selector that is added."""
+    return fields[at], OPERAND_BASE + fields[-1] if _DRAM.get(unit) == at else 0
+
+
+def _setting_tokens(unit: Unit, now: Fields, wanted: Fields) -> int:
+    return sum(
+        len(_set_tokens(unit, at, *_values(unit, at, wanted))) for at in _differing_fields(unit, now, wanted)
+    )
+
+
+@cache
+def _set_tokens(unit: Unit, at: int, value: int, selector: int) -> tuple[str, ...]:
+    """Return the tokens that set a field."""
+    return _tokens(
+        encode(MicroOp.SET, d=field_number(unit, UNIT_FIELDS[unit][at].name), b=selector, imm=value)
+    )
+
+
+def _tokens(word: int) -> tuple[str, ...]:
+    """Return the tokens of an instruction."""
+    return tuple(words_of(Program("", (word,)))[:-1])
+
+
+def _longest(unit: Unit, at: int) -> int:
+    """Return the maximum number of tokens that set a field."""
+    name = f"{unit.name.lower()}.{UNIT_FIELDS[unit][at].name}"
+    parts = len(PACKED_FIELDS[name].fields) if name in PACKED_FIELDS else 0
+    return 3 + max(1 + _MAX_NUMBER_TOKENS, parts * (1 + _MAX_NUMBER_TOKENS))
+
+
+_LONGEST = {unit: [_longest(unit, at) for at in range(len(UNIT_FIELDS[unit]))] for unit in Unit}
+
+#: Tokens that signal and wait for a semaphore.
+_SEMAPHORE_TOKENS = 2
+_SEMAPHORES = [(*pair, number) for pair in product(Unit, Unit) for number in range(SEMAPHORES_PER_PAIR)]
+_WAIT = {word: number for number, word in enumerate(WAITS)}
+_SIGNAL = {word: number for number, word in enumerate(SIGNALS)}
+_UNIT = {word: unit for unit, (word,) in ISSUES.items()}
+
+
+def signal_counts(commands: Sequence[Issued]) -> list[int]:
+    """Return the number of signals of each semaphore by the commands, in the order of all semaphore counts."""
+    out = [0] * (TOKENS * (SEQUENCER + 1))
+    for command in commands:
+        for number in range(TOKENS):
+            out[_signal_index(command.unit, number)] += command.signal >> number & 1
+    return out
+
+
+class EquivalenceDecoder:
+    """Decoder of programs that are equivalent to a sequence of commands.
+
+    A command signals a unit if one of its pending commands depends on it and on no later command of the same unit.
+    It may also signal if there are later ones, as long as enough commands remain to wait. Always the first semaphore of
+    a pair is used, as in `compiler.codegen.semaphores`, and there are never more signals than commands to wait for
+    them. The signals that the original program leaves behind are sent as late as possible, after all work that they
+    represent.
+
+    Parameters
+    ----------
+    work : EquivalenceAutomaton
+        Initial state of the automaton.
+    goal, own : sequence of int
+        Semaphore counts that the program leaves, and how many of them are its own signals.
+    budget : int
+        Token budget of the program.
+    alone : bool
+        True if the program begins with a fence for all units.
+    """
+
+    def __init__(self, work: EquivalenceAutomaton, goal: Counts, own: Counts, budget: int, *, alone: bool):
+        self._work, self._goal, self._own, self._left, self._alone = work, goal, own, budget, alone
+        self._tokens: tuple[str, ...] = ()
+        self._options: dict[tuple[str, ...], EquivalenceAutomaton] = {(FENCE,): work} if alone else {}
+        self._next_states: dict[tuple[str, ...], EquivalenceAutomaton] | None = None
+
+    def feasible(self, counts: Counts) -> bool:
+        """Return whether a program exists within the token budget for the given initial semaphore counts."""
+        surplus = self._surplus(counts)
+        for producer, consumer, number in _SEMAPHORES:
+            index = semaphore_index(producer, consumer, number)
+            if not 0 <= surplus[index] <= self._work.count(consumer) or self._own[index] > self._work.count(
+                producer
+            ):
+                return False
+        return self._alone + self._work.words() <= self._token_budget(counts)
+
+    def advance(self, word: str, counts: Counts) -> None:
+        """Append a token; `counts` as for `words`."""
+        extended = (*self._tokens, word)
+        if not self._continues(extended):
+            options = {(FENCE,): self._state_after} if word == FENCE else self._next_instructions(counts)
+            self._work, self._options, extended = self._state_after, options, (word,)
+        self._tokens, self._next_states = extended, None
+        self._left -= 1
+
+    def words(self, state: GrammarState) -> set[str]:
+        """Return the tokens that may follow; if empty, only waiting for all units can follow.
+
+        Parameters
+        ----------
+        state : GrammarState
+            State of the same program under the assembly grammar.
+        """
+        at = len(self._tokens)
+        out = {option[at] for option in self._options if len(option) > at and option[:at] == self._tokens}
+        ends = self._tokens in self._options or not (self._tokens or self._alone)
+        if self._unit is not None:
+            semaphores, ends = self._semaphores(self._unit, state.before)
+            out |= semaphores
+        return out | (self._heads(state) if ends else set())
+
+    def _heads(self, state: GrammarState) -> set[str]:
+        """Return the first tokens of instructions after the current one."""
+        counts = state.before.counts
+        heads = {option[0] for option in self._next_instructions(counts)}
+        surplus = self._surplus(counts)
+        return {
+            word
+            for word in heads
+            if word not in _UNIT
+            or state.tracker_after.may_issue(_UNIT[word], _surplus_waits(_UNIT[word], surplus))
+        }
+
+    def _surplus(self, counts: Counts) -> list[int]:
+        """Return surplus semaphore counts after the current instruction, without those that stay."""
+        surplus = [
+            count - goal + owed
+            for count, goal, owed in zip(counts, self._goal, self._owed_signals, strict=True)
+        ]
+        if self._unit is not None:
+            for word in self._tokens[1:]:
+                if word in _WAIT:
+                    surplus[TOKENS * self._unit + _WAIT[word]] -= 1
+                else:
+                    surplus[_signal_index(self._unit, _SIGNAL[word])] += 1
+        return surplus
+
+    @property
+    def _owed_signals(self) -> list[int]:
+        """Return the signals that the last commands, including the current one, must still leave behind."""
+        owed = [0] * len(self._goal)
+        for producer, consumer, number in _SEMAPHORES:
+            index = semaphore_index(producer, consumer, number)
+            if self._own[index]:
+                owed[index] = min(self._own[index], self._state_after.count(producer))
+        if self._unit is not None:
+            for number in self._required_signals(self._unit):
+                owed[_signal_index(self._unit, number)] += 1
+        return owed
+
+    def _required_signals(self, unit: Unit) -> list[int]:
+        """Return the semaphores that the current command of a unit must still signal for the final counts."""
+        before, after, out = self._work.count(unit), self._state_after.count(unit), []
+        for number in range(TOKENS):
+            own = self._own[_signal_index(unit, number)]
+            if min(own, before) > min(own, after) and SIGNALS[number] not in self._tokens:
+                out.append(number)
+        return out
+
+    def _token_budget(self, counts: Counts) -> int:
+        """Return the remaining token budget, without waits and signals."""
+        return self._left - sum(map(abs, self._surplus(counts))) - sum(self._owed_signals)
+
+    @property
+    def _unit(self) -> Unit | None:
+        """Return the unit whose command is being issued."""
+        return _UNIT.get(self._tokens[0]) if self._tokens else None
+
+    @property
+    def _state_after(self) -> EquivalenceAutomaton:
+        """Return the automaton state after the current instruction."""
+        if not self._tokens:
+            return self._work
+        return self._options[self._tokens[:1] if self._unit is not None else self._tokens]
+
+    def _next_instructions(self, counts: Counts) -> dict[tuple[str, ...], EquivalenceAutomaton]:
+        """Return the instructions after the current one, as in `EquivalenceAutomaton.next`."""
+        if self._next_states is None:
+            halted = self._tokens == (HALT,)
+            self._next_states = (
+                {(STOP,): self._state_after} if halted else self._state_after.next(self._token_budget(counts))
+            )
+        return self._next_states
+
+    def _continues(self, extended: tuple[str, ...]) -> bool:
+        if self._unit is not None:
+            return extended[-1] in _WAIT or extended[-1] in _SIGNAL
+        return any(option[: len(extended)] == extended for option in self._options)
+
+    def _semaphores(self, unit: Unit, tracker: ProgramTracker) -> tuple[set[str], bool]:
+        """Return the semaphores that the current command may name, and whether it has all required ones."""
+        counts = tracker.counts
+        candidate, after = self._work.issuable, self._state_after
+        assert candidate
+        waits = [_WAIT[word] for word in self._tokens[1:] if word in _WAIT]
+        signals = [_SIGNAL[word] for word in self._tokens[1:] if word in _SIGNAL]
+        surplus = self._surplus(counts)
+        missing_waits = [
+            number for number in range(TOKENS) if surplus[TOKENS * unit + number] > after.count(unit)
+        ]
+        last = min(missing_waits, default=TOKENS - 1)
+        waited, free = (
+            sum(1 << number for number in waits),
+            _surplus_waits(unit, surplus) & tracker.available(unit),
+        )
+
+        def enables(number: int) -> bool:
+            others = free >> number << number
+            return bool(free >> number & 1) and tracker.may_issue(unit, waited | others)
+
+        wait_names = _named(WAITS, _after(waits), last, enables)
+        if missing_waits:
+            return wait_names, False
+        required, optional = set(self._required_signals(unit)), set[int]()
+        for consumer in Unit if self._token_budget(counts) >= after.words() + _SEMAPHORE_TOKENS else ():
+            number = consumer * SEMAPHORES_PER_PAIR
+            free = after.count(consumer) - surplus[_signal_index(unit, number)]
+            if free > 0 and SIGNALS[number] not in self._tokens:
+                dependents, cannot_wait_longer = after.pending.dependents(candidate.command, consumer)
+                optional |= {number} if dependents and free > 1 else set()
+                required |= {number} if cannot_wait_longer else set()
+        signal_names = _named(
+            SIGNALS, _after(signals), min(required, default=TOKENS - 1), (optional | required).__contains__
+        )
+        return signal_names if signals else wait_names | signal_names, not required
+
+
+def _surplus_waits(unit: Unit, surplus: Sequence[int]) -> int:
+    """Return the bit mask of semaphores of a unit with more tokens than their final count."""
+    return sum(1 << number for number in range(TOKENS) if surplus[TOKENS * unit + number] > 0)
+
+
+def _signal_index(producer: Unit, number: int) -> int:
+    """Return the index of a signal's semaphore among all counts."""
+    return semaphore_index(producer, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
+
+
+def _after(numbers: list[int]) -> int:
+    return numbers[-1] + 1 if numbers else 0
+
+
+def _named(names: Sequence[str], first: int, last: int, which: Callable[[int], bool]) -> set[str]:
+    """Return the names of the numbers in a range that satisfy a condition."""
+    return {names[number] for number in range(first, last + 1) if which(number)}

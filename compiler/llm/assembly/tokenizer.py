@@ -1,0 +1,204 @@
+"""Encoding of micro-programs as tokens, and decoding."""
+
+from collections.abc import Iterable
+
+from compiler.codegen.emit import emit
+from compiler.llm.assembly.lexicon import (
+    END,
+    HEAD_OF,
+    NAME_OF,
+    NAMING,
+    OPENERS,
+    PAIRS,
+    SELECTOR,
+    SIGNALS,
+    STOP,
+    TO,
+    WAITS,
+    WORDS,
+    Head,
+)
+from compiler.llm.assembly.operands import Rules, Values
+from compiler.llm.assembly.parser import NullListener, ProgramParser, word_of
+from compiler.llm.tokens.integer_tokens import number_words
+from compiler.tuning.edits.unroll import unroll
+from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
+from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, decode
+from hw.isa.program import Program
+
+#: Counter tags by layer number.
+_TAGS = range(64)
+
+
+def straight_line(program: Program) -> Program | None:
+    """Return an equivalent program with unrolled loops; None if a program does more than issue commands."""
+    found = unroll(program)
+    if found is None or found.fenced:
+        return None
+    return emit(program.name, found.commands, _TAGS, alone=found.alone)
+
+
+__all__ = ["WORDS", "program_of", "words_of"]
+
+_RULES = Rules()
+_MASK = (1 << 32) - 1
+_WORD_OF_PAIR = {
+    name: {pair: word for word, pair in words.items() if pair[1] is not None} for name, words in PAIRS.items()
+}
+
+
+def program_of(words: Iterable[str], name: str) -> Program:
+    """Decode a program from tokens.
+
+    Parameters
+    ----------
+    words : iterable of str
+        Tokens as returned by `words_of`.
+    name : str
+        Name of the program.
+
+    Raises
+    ------
+    ValueError
+        The tokens are not a valid program; the message names the token.
+    """
+    parser = ProgramParser(_RULES, NullListener())
+    for position, word in enumerate(words):
+        try:
+            parser.accept(word)
+        except ValueError as error:
+            raise ValueError(f"word {position}: {error}") from None
+    if not parser.done:
+        raise ValueError(f"the program does not end in {STOP!r}")
+    return Program(name, tuple(parser.words))
+
+
+def words_of(program: Program) -> list[str]:
+    """Return the tokens of a program, without name and signature.
+
+    Raises
+    ------
+    ValueError
+        The program is empty, or an instruction has no assembly text.
+    """
+    if not program.words:
+        raise ValueError("a program has at least one instruction")
+    out: list[str] = []
+    ends: list[int] = []
+    for pc, word in enumerate(program.words):
+        while ends and ends[-1] == pc:
+            out.append(END)
+            ends.pop()
+        tokens, end = _instruction(word, pc, ends[-1] if ends else len(program.words))
+        out += tokens
+        ends += [end] if end else []
+    out += [END] * len(ends)
+    return [*out, STOP]
+
+
+def _instruction(word: int, pc: int, outer: int) -> tuple[list[str], int]:
+    """Return the tokens of an instruction and the end of its body (0: no body)."""
+    values = decode(word)
+    head = _head(values)
+    out, end = ([], 0) if head is None else _operands(head, values, pc, outer)
+    if head is None or _read(head, out, pc, end) != word:
+        raise ValueError(f"instruction {pc}: {word:#018x} cannot be written as assembly text")
+    return [head.word, *out], end
+
+
+def _read(head: Head, words: list[str], pc: int, end: int) -> int | None:
+    """Decode an instruction from tokens as a check; None if they are invalid."""
+    values: Values = {}
+    operands = _RULES.operands(head, values, pc, 1)
+    for word in words:
+        while operands and not operands[0].accept(word):
+            if not operands.pop(0).ends:
+                return None
+        if not operands:
+            return None
+    return word_of(head, values, end) if all(operand.ends for operand in operands) else None
+
+
+def _head(values: dict[str, int]) -> Head | None:
+    if values["opcode"] not in set(MicroOp):
+        return None
+    op, d = MicroOp(values["opcode"]), 0
+    if op is MicroOp.ISSUE:
+        d = ISSUE_D.unpack(values["d"])["unit"]
+    elif op in NAMING:
+        d = values["d"]
+    return HEAD_OF.get((op, d))
+
+
+def _operands(head: Head, values: dict[str, int], pc: int, outer: int) -> tuple[list[str], int]:
+    if head.op is MicroOp.LOOP:
+        return _loop(values, pc, outer)
+    out: list[str] = []
+    for kind in head.kinds:
+        if kind == "d":
+            out += _selector(values["d"])
+        elif kind == "segment":
+            out += number_words(values["d"])
+        elif kind == "target":
+            out += number_words(values["imm"] - pc)
+        elif kind == "imm":
+            out += _sources(head, values)
+        elif kind in ("a", "b"):
+            out += [] if "imm" in head.kinds else _selector(values[kind])
+        else:
+            out += _semaphores(kind, values)
+    return out, 0
+
+
+def _sources(head: Head, values: dict[str, int]) -> list[str]:
+    a, b, imm = values["a"], values["b"], values["imm"]
+    if "a" not in head.kinds:
+        return number_words(imm)
+    if head.field and not a and not b:
+        return _constant(head, imm)
+    out = _selector(a) if a or b else []
+    out += _selector(b) if b else []
+    return out + (number_words(imm) if imm or not out else [])
+
+
+def _constant(head: Head, imm: int) -> list[str]:
+    """Return the tokens of the value of a field."""
+    assert head.field
+    value = imm if head.field.signed else imm & _MASK
+    if not head.field.low <= value <= head.field.high:
+        return [NAME_OF[0], *number_words(value)]
+    if head.packed is None:
+        return number_words(value)
+    names, openers = (
+        _WORD_OF_PAIR[head.packed.name],
+        {index: word for word, index in OPENERS[head.packed.name]},
+    )
+    out: list[str] = []
+    for index, (part, tokens) in enumerate(
+        zip(head.packed.fields, head.packed.unpack(value).values(), strict=True)
+    ):
+        if tokens != part.default:
+            out += [openers[index], *number_words(tokens)] if index in openers else [names[index, tokens]]
+    return out
+
+
+def _loop(values: dict[str, int], pc: int, outer: int) -> tuple[list[str], int]:
+    packed = LOOP_IMM.unpack(values["imm"] & _MASK)
+    out = _selector(values["a"]) if values["a"] else []
+    out += number_words(packed["count"]) if packed["count"] or not out else []
+    if pc + 1 < packed["end"] <= outer:
+        return out, packed["end"]
+    return [*out, TO, *number_words(packed["end"] - pc)], 0
+
+
+def _semaphores(kind: str, values: dict[str, int]) -> list[str]:
+    imm = ISSUE_IMM.unpack(values["imm"] & _MASK)
+    sequencer = ISSUE_D.unpack(values["d"])["signal_seq"] << SEMAPHORES_PER_PAIR * len(Unit)
+    mask, names = (imm["wait"], WAITS) if kind == "wait" else (imm["signal"] | sequencer, SIGNALS)
+    return [name for number, name in enumerate(names) if mask >> number & 1]
+
+
+def _selector(selector: int) -> list[str]:
+    if selector in NAME_OF:
+        return [NAME_OF[selector]]
+    return [SELECTOR, *number_words(selector)]

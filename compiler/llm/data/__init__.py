@@ -1,0 +1,1 @@
+"""Data: measured trajectories of schedules and edits, examples, held-out layers, rollouts."""

@@ -1,0 +1,232 @@
+"""Collection of training data: measures small networks along trajectories of schedules and of edits."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from compiler.llm.data.held_out import MACHINES, TRAINING, is_held_out
+from compiler.llm.data.measure_harness import Devices, MeasureHarness
+from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, changed_fields, non_default
+from compiler.profile.measurement import Measurement
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
+from compiler.tuning.calibration.collect import draw_network
+from compiler.tuning.edits.edit import Edit, EditError, apply_edits, draw_edits
+from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
+from compiler.tuning.search.layer_space import LayerSpace, spaces_of
+from compiler.tuning.search.method import with_layer
+from hw.errors import InputError
+from hw.isa.counters import CAUSES
+
+#: Number of variants per program besides the compiled one, and attempts for each.
+_VARIANTS, _MAX_ATTEMPTS = 24, 10
+#: Fraction of trajectories that edit the program of a schedule other than the best one.
+_OTHER_SCHEDULE_SHARE = 0.25
+#: Fraction of variants that start from an arbitrary variant instead of the best one so far.
+_RANDOM_BASE_SHARE = 0.15
+#: Maximum number of commands; building variants of longer programs takes too long.
+_MAX_COMMANDS = 400
+
+
+def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWalk | None:
+    """Measure edits of a program under one of the schedules of a trajectory; None if no program can be edited.
+
+    Parameters
+    ----------
+    devices : Devices
+        Simulated devices to measure on.
+    walk : Trajectory
+        Network and its schedules.
+    rng : random.Random
+        Random generator for the edits.
+
+    Raises
+    ------
+    WorkError
+        A simulator process died.
+    """
+    costs = [step.cycles for step in walk.steps]
+    step = rng.randrange(len(costs)) if rng.random() < _OTHER_SCHEDULE_SHARE else costs.index(min(costs))
+    try:
+        harness = MeasureHarness(devices, walk.machine, walk.point)
+        layers = dict(zip(harness.names, walk.schedules(step), strict=True))
+        network = harness.prepared.network(replace(harness.first.schedule, layers=layers))
+    except InputError:  # of another version of the compiler
+        return None
+    editable = EditablePrograms(network)
+    pieces = [piece for piece in editable.pieces if 0 < len(piece.unrolled.commands) <= _MAX_COMMANDS]
+    measured = harness.measure(network) if pieces else None
+    if measured is None:
+        return None
+    piece = rng.choices(pieces, [max(each.cycles(measured), 1) for each in pieces])[0]
+    return _Editing(harness, editable, piece, rng).walk(step, measured)
+
+
+class _Editing:
+    """Builds and measures variants of one program."""
+
+    def __init__(
+        self, harness: MeasureHarness, editable: EditablePrograms, piece: EditableProgram, rng: random.Random
+    ):
+        self.harness, self.editable, self.piece, self.rng = harness, editable, piece, rng
+        self._seen = {_text(editable.schedule)}
+
+    def walk(self, step: int, measured: Measurement) -> EditWalk:
+        """Measure the variants; fewer if few edits have an effect."""
+        result = EditWalk(step, self.piece.name, [self._variant(-1, None, measured)])
+        edits: list[tuple[Edit, ...]] = [()]
+        for _ in range(_VARIANTS):
+            costs = [variant.cycles for variant in result.variants]
+            best = costs.index(min(costs))
+            base = self.rng.randrange(len(costs)) if self.rng.random() < _RANDOM_BASE_SHARE else best
+            found = self._next(edits[base])
+            if found is not None:
+                result.variants.append(self._variant(base, *found))
+                edits.append((*edits[base], found[0]))
+        return result
+
+    def _next(self, edits: tuple[Edit, ...]) -> tuple[Edit, Measurement] | None:
+        """Measure one more edit."""
+        commands = apply_edits(self.editable.config, self.piece.unrolled.commands, edits)
+        for _ in range(_MAX_ATTEMPTS):
+            found = draw_edits(self.editable.config, commands, self.rng)
+            if found is None:
+                return None
+            try:
+                schedule = self.editable.with_edits({self.piece.name: (*edits, found[0])})
+                if (text := _text(schedule)) in self._seen:
+                    continue
+                self._seen.add(text)
+                network = self.harness.prepared.network(schedule)
+            except (EditError, InputError):  # too long for the instruction store
+                continue
+            if (measured := self.harness.measure(network)) is not None:
+                return found[0], measured
+        return None
+
+    def _variant(self, base: int, edit: Edit | None, measured: Measurement) -> EditVariant:
+        entries = [entry for entry in measured.layers if set(self.piece.layers) & set(entry.names)]
+        where = [sum(entry.where[cause] for entry in entries) for cause in CAUSES]
+        return EditVariant(base, edit, self.piece.cycles(measured), where)
+
+
+def _text(schedule: Schedule) -> str:
+    return "".join(each.text for each in schedule.programs.values())
+
+
+#: Number of schedules per network besides the first, and extra ones per layer that follows another.
+_TRAJECTORY_STEPS, _STEPS_PER_FURTHER_LAYER = 14, 6
+#: Fraction of steps with freshly sampled tilings, and maximum number of single-field changes otherwise.
+_FRESH_SHARE, _MAX_CHANGES = 0.4, 2
+_MAX_TRAJECTORY_ATTEMPTS = 20
+
+
+def corpus_indices(seed: int, first: int, stride: int) -> Iterator[tuple[str, int]]:
+    """Yield hardware configurations and network numbers indefinitely, every `lanes`-th of them."""
+    names, weights = list(TRAINING), [weight for _, weight in TRAINING.values()]
+    number = first
+    while True:
+        (name,) = random.Random(f"{seed} {number}").choices(names, weights)
+        yield name, number
+        number += stride
+
+
+def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory | None:
+    """Measure a trajectory of schedules of one network, then of edits of a program.
+
+    Returns None if the network does not fit the configuration or is held out from training.
+
+    Raises
+    ------
+    WorkError
+        A simulator process died.
+    """
+    rng = random.Random(f"{seed} {machine} {index}")
+    point = draw_network(MACHINES[machine].conditions.config.n, rng)
+    if is_held_out(point):
+        return None
+    try:
+        walker = _Walker(devices, machine, point, rng)
+    except InputError:  # no operator for this machine
+        return None
+    walk = walker.walk(index)
+    return None if walk is None else with_edits(devices, walk, seed)
+
+
+def with_edits(devices: Devices, walk: Trajectory, seed: int) -> Trajectory:
+    """Extend a trajectory with measured edits of one of its programs, if any can be edited.
+
+    Raises
+    ------
+    WorkError
+        A simulator process died.
+    """
+    return replace(
+        walk, edited=edit_walk(devices, walk, random.Random(f"{seed} {walk.machine} {walk.index} edits"))
+    )
+
+
+class _Walker:
+    """Samples schedules of one network on one hardware configuration.
+
+    Raises
+    ------
+    InputError
+        The network needs host operators or several programs there.
+    """
+
+    def __init__(self, devices: Devices, name: str, point: CalibrationNetwork, rng: random.Random):
+        self.name, self.point, self.rng = name, point, rng
+        self.harness = MeasureHarness(devices, name, point)
+        self.names = self.harness.names
+        self.spaces = spaces_of(
+            self.harness.prepared.config, self.harness.stages, self.harness.machine.conditions.dram
+        )
+
+    def walk(self, index: int) -> Trajectory | None:
+        """Measure the steps of a trajectory; fewer if there are not enough schedules."""
+        first = self.harness.first.schedule
+        layers = [first.layers[name] for name in self.names]
+        walk = Trajectory(self.name, index, self.point, [non_default(each) for each in layers])
+        measured = self.harness.measure(self.harness.first)
+        if measured is None:
+            return None
+        schedules, costs = [first], [measured.cycles]
+        walk.steps.append(self.harness.step(-1, -1, {}, measured))
+        seen = {first.to_json()}
+        for _ in range(_TRAJECTORY_STEPS + _STEPS_PER_FURTHER_LAYER * (len(self.names) - 1)):
+            best = costs.index(min(costs))
+            base = self.rng.randrange(len(costs)) if self.rng.random() < _RANDOM_BASE_SHARE else best
+            found = self._next(schedules[base], seen)
+            if found is None:
+                continue
+            layer, schedule, measured = found
+            changes = changed_fields(schedule.layers[layer], schedules[base].layers[layer])
+            walk.steps.append(self.harness.step(base, self.names.index(layer), changes, measured))
+            schedules.append(schedule)
+            costs.append(measured.cycles)
+        return walk
+
+    def _next(self, base: Schedule, seen: set[str]) -> tuple[str, Schedule, Measurement] | None:
+        """Measure a new schedule that differs from `base` in one layer."""
+        for _ in range(_MAX_TRAJECTORY_ATTEMPTS):
+            layer = self.rng.choice(self.names)
+            schedule = with_layer(base, layer, self._changed(self.spaces[layer], base.layers[layer]))
+            text = schedule.to_json()
+            if text in seen:
+                continue
+            seen.add(text)
+            try:
+                network = self.harness.prepared.network(schedule)
+            except InputError:  # it does not fit
+                continue
+            if (measured := self.harness.measure(network)) is not None:
+                return layer, schedule, measured
+        return None
+
+    def _changed(self, space: LayerSpace, now: LayerSchedule) -> LayerSchedule:
+        if self.rng.random() < _FRESH_SHARE:
+            return space.draw(self.rng, now)
+        for _ in range(self.rng.randint(1, _MAX_CHANGES)):
+            now = space.change(self.rng, now)
+        return now

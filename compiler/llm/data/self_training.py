@@ -1,0 +1,359 @@
+"""Measured answers of the model itself: rollouts for GRPO, and self-training (expert iteration)."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from compiler.llm.data.held_out import TRAINING, is_held_out, is_judged
+from compiler.llm.data.measure_harness import Devices, MeasureHarness
+from compiler.llm.data.trajectories import Trajectory, TrajectoryStep, changed_fields
+from compiler.llm.decode.sampler import SampledAnswer, draw
+from compiler.llm.generate.candidate_pool import CostReranker
+from compiler.llm.generate.requests import Edits, LmRequest, Schedules
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.tokens.layer_prompt import Programs, subjects_of
+from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.generators.generator import GeneratorTask
+from hw.errors import InputError
+
+#: Fraction of prompts about the static compiler's schedule (the others are about the best known one), and fraction
+#: of prompts that ask for program edits where a program can be edited.
+_STATIC_SHARE, _EDITS_SHARE = 0.6, 0.35
+#: Maximum cost ratio; answers that cannot be measured get this cost.
+MAX_COST_RATIO = 3.0
+_WORDS = frozenset(LANGUAGE.words)
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """Answers to one prompt with their costs.
+
+    Parameters
+    ----------
+    ask : Ask
+        Type of answer requested.
+    question : list of str
+        Tokens of the prompt.
+    answers : list of list of str
+        Tokens of each answer.
+    costs : list of float
+        Cycles of each answer relative to the starting point, at most MAX_COST_RATIO.
+    """
+
+    ask: Ask
+    question: list[str]
+    answers: list[list[str]]
+    costs: list[float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the group as a JSON object."""
+        return {
+            "ask": self.ask.value,
+            "question": self.question,
+            "answers": self.answers,
+            "costs": self.costs,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "RolloutGroup":
+        """Parse a group from the JSON object of `as_json`.
+
+        Raises
+        ------
+        InputError
+            The object is not a valid group.
+        """
+        try:
+            group = RolloutGroup(
+                Ask(data["ask"]),
+                list(data["question"]),
+                [list(each) for each in data["answers"]],
+                [float(each) for each in data["costs"]],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"no answers with their costs: {error}") from None
+        words = [group.question, *group.answers]
+        if not group.answers or not all(each and set(each) <= _WORDS for each in words):
+            raise InputError("answers and their question must have words, of the model's language")
+        if len(group.answers) != len(group.costs) or not all(
+            0 < cost <= MAX_COST_RATIO for cost in group.costs
+        ):
+            raise InputError(
+                f"{len(group.answers)} answers must have as many costs, up to {MAX_COST_RATIO:g}"
+            )
+        return group
+
+
+def roll_out(
+    devices: Devices, walk: Trajectory, model: Gpt, count: int, rng: random.Random
+) -> RolloutGroup | None:
+    """Sample and measure answers about one layer or program of a network.
+
+    Parameters
+    ----------
+    devices : Devices
+        Simulated devices to measure on.
+    walk : Trajectory
+        Network for which `compiler.llm.data.self_training.is_usable` is true.
+    model : Gpt
+        Language model to sample from.
+    count : int
+        Number of answers.
+    rng : random.Random
+        Random generator for the choice of the prompt.
+
+    Returns
+    -------
+    RolloutGroup or None
+        None if no prompt is possible, or the recorded cost of the network is not reproduced.
+
+    Raises
+    ------
+    WorkError
+        A simulator process died.
+    """
+    try:
+        harness = MeasureHarness(devices, walk.machine, walk.point)
+        task = task_of(harness, walk, 0 if rng.random() < _STATIC_SHARE else best_of(walk), rng)
+        request = None if task is None else _request(task, rng)
+        if task is None or request is None or request.grammar is None:
+            return None
+        question = request.question(profile=model.profile)
+    except (InputError, ValueError):  # by a compiler that has changed since; a size without words
+        return None
+    generator = np.random.default_rng(rng.getrandbits(64))
+    try:
+        answers = draw(model, LANGUAGE, question, request.grammar, count, generator)
+    except ValueError:  # more words than there is room for
+        return None
+    whole = [each for each in answers if each.complete]
+    costs = _costs(harness, task, request, whole)
+    return RolloutGroup(request.ask, question, [list(each.words) for each in whole], costs) if whole else None
+
+
+def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
+    """Return a request about the layer of the task, or about a program of it."""
+    if rng.random() < _EDITS_SHARE:
+        programs = Programs(task)
+        if programs.pieces:
+            return Edits(programs, rng.choice(programs.pieces))
+    subjects = subjects_of(task)
+    return Schedules(task, *next(iter(subjects.items()))) if subjects else None
+
+
+def _costs(
+    harness: MeasureHarness, task: GeneratorTask, request: LmRequest, answers: Sequence[SampledAnswer]
+) -> list[float]:
+    """Return the cost of answers relative to the task; identical programs are measured once."""
+    known = {task.network.digest: 1.0}
+    return [_cost(harness, task, request, each.words, known) for each in answers]
+
+
+def _cost(
+    harness: MeasureHarness,
+    task: GeneratorTask,
+    request: LmRequest,
+    words: Sequence[str],
+    known: dict[str, float],
+) -> float:
+    try:
+        schedule: Schedule = request.candidate(words).schedule
+        network = harness.prepared.network(schedule)
+    except (InputError, ValueError):
+        return MAX_COST_RATIO
+    if network.digest not in known:
+        found = harness.measure(network)
+        known[network.digest] = (
+            MAX_COST_RATIO if found is None else min(found.cycles / task.measured.cycles, MAX_COST_RATIO)
+        )
+    return known[network.digest]
+
+
+#: Fraction of prompts about the static compiler's schedule; the others are about the best known one.
+_SELF_TRAINING_STATIC_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """Sampling parameters.
+
+    Parameters
+    ----------
+    model : Gpt
+        Language model to sample from.
+    answers : int
+        Number of measured answers per prompt.
+    temperature : float
+        Sampling temperature, see `draw`.
+    drawn : int
+        Number of sampled answers, of which the cost model selects the most promising `answers`; no selection takes
+        place if it is not larger than `answers`.
+    prompts : int
+        Number of prompts per network; those after the first start from the best known schedule.
+    """
+
+    model: Gpt
+    answers: int
+    temperature: float = 1.0
+    drawn: int = 0
+    prompts: int = 1
+
+
+def is_usable(walk: Trajectory) -> bool:
+    """Return whether a network belongs to the training set."""
+    return walk.machine in TRAINING and not is_judged(walk) and not is_held_out(walk.point)
+
+
+def networks_of_round(walks: Sequence[Trajectory], number: int, count: int, seed: int) -> list[Trajectory]:
+    """Return the networks of a round; rounds cycle through all usable networks.
+
+    Parameters
+    ----------
+    walks : sequence of Trajectory
+        Trajectories of the whole corpus.
+    number : int
+        Number of the round, starting at 1.
+    count : int
+        Maximum number of networks.
+    seed : int
+        Random seed of their order.
+
+    Raises
+    ------
+    InputError
+        No network is usable.
+    """
+    usable = sorted(filter(is_usable, walks), key=lambda walk: (walk.machine, walk.index))
+    if not usable:
+        raise InputError(f"none of {len(walks)} networks are usable for training")
+    random.Random(seed).shuffle(usable)
+    first = (number - 1) * count
+    return [usable[index % len(usable)] for index in range(first, first + min(count, len(usable)))]
+
+
+def extend(devices: Devices, walk: Trajectory, options: SamplingOptions, rng: random.Random) -> Trajectory:
+    """Extend a trajectory with the measured answers of the model about one of its layers.
+
+    The trajectory is unchanged if there is no new answer, or if recorded cycles are not reproduced: cycles of different
+    compiler versions must not be mixed.
+
+    Parameters
+    ----------
+    devices : Devices
+        Simulated devices to measure on.
+    walk : Trajectory
+        Network for which `is_usable` is true.
+    options : SamplingOptions
+        Sampling parameters and model.
+    rng : random.Random
+        Random generator for the choice of layers and answers.
+
+    Raises
+    ------
+    WorkError
+        A simulator process died.
+    """
+    try:
+        harness = MeasureHarness(devices, walk.machine, walk.point)
+        base = 0 if rng.random() < _SELF_TRAINING_STATIC_SHARE else best_of(walk)
+        for _ in range(options.prompts):
+            task = task_of(harness, walk, base, rng)
+            if task is not None:
+                walk = replace(walk, steps=[*walk.steps, *_measured(harness, walk, base, task, options, rng)])
+            base = best_of(walk)
+    except InputError:  # by a compiler that has changed since
+        return walk
+    return walk
+
+
+def best_of(walk: Trajectory) -> int:
+    """Return the number of the fastest step."""
+    costs = [step.cycles for step in walk.steps]
+    return costs.index(min(costs))
+
+
+def _measured(
+    harness: MeasureHarness,
+    walk: Trajectory,
+    base: int,
+    task: GeneratorTask,
+    options: SamplingOptions,
+    rng: random.Random,
+) -> Iterator[TrajectoryStep]:
+    """Yield the measured answers about a layer under the schedule of a step."""
+    (name,) = task.layers
+    layer = harness.names.index(name)
+    for schedule in _answers(task, dict(_tried(walk, base, layer)), options, rng):
+        whole = task.with_layers({name: schedule}, "", "").schedule
+        measured = harness.measure(harness.prepared.network(whole))
+        if measured is not None:
+            yield harness.step(base, layer, changed_fields(schedule, task.schedule.layers[name]), measured)
+
+
+def task_of(harness: MeasureHarness, walk: Trajectory, base: int, rng: random.Random) -> GeneratorTask | None:
+    """Return a task for a random layer under the schedule of a step; None if its cycles differ or are not its own."""
+    layers = walk.schedules(base)
+    if len(layers) != len(harness.names):
+        return None
+    schedule = Schedule(harness.first.schedule.fusions, dict(zip(harness.names, layers, strict=True)))
+    measured = harness.measure(harness.prepared.network(schedule))
+    step = walk.steps[base]
+    own = [number for number, cycles in step.layers.items() if cycles]
+    if measured is None or measured.cycles != step.cycles or not own:
+        return None
+    name = harness.names[rng.choice(own)]
+    return GeneratorTask(harness.prepared, harness.machine.conditions, schedule, (name,), measured)
+
+
+def _tried(walk: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSchedule, int]]:
+    """Yield the measured schedules of a layer, with all other layers as in a step, and their cycles."""
+
+    def others(schedules: list[LayerSchedule]) -> list[LayerSchedule]:
+        return [*schedules[:layer], *schedules[layer + 1 :]]
+
+    wanted = others(walk.schedules(base))
+    for number, step in enumerate(walk.steps):
+        schedules = walk.schedules(number)
+        if others(schedules) == wanted:
+            yield schedules[layer], step.cycles
+
+
+def _answers(
+    task: GeneratorTask, tried: Mapping[LayerSchedule, int], options: SamplingOptions, rng: random.Random
+) -> list[LayerSchedule]:
+    """Return distinct unmeasured schedules of the layer, sampled from the model."""
+    ((name, subject),) = subjects_of(task).items()
+    ranked = options.drawn > options.answers
+    request = Schedules(task, name, subject, fitting=not ranked)
+    request.tried |= set(tried)
+    count = max(options.drawn, options.answers)
+    generator = np.random.default_rng(rng.getrandbits(64))
+    try:
+        question, grammar = request.question(profile=options.model.profile), request.grammar
+        answers = draw(options.model, LANGUAGE, question, grammar, count, generator, options.temperature)
+    except ValueError:  # a size without words, or more words than there is room for
+        return []
+    found = list(dict.fromkeys(request.meaning(each.words) for each in answers if each.complete))
+    return list(islice(_promising(request, found, tried), options.answers)) if ranked and found else found
+
+
+def _promising(
+    request: Schedules, schedules: Sequence[LayerSchedule], tried: Mapping[LayerSchedule, int]
+) -> Iterator[LayerSchedule]:
+    """Yield schedules by predicted cost, given the measured ones; each leads to a different program."""
+    ranking, task, name = CostReranker(), request.task, request.about
+    for schedule, cycles in tried.items():
+        ranking.learn(task, name, schedule, cycles)
+    gains = [promise.gain for promise in ranking.predict(task, name, schedules)]
+    seen = {None, *map(request.digest, tried)}
+    for number in sorted(range(len(schedules)), key=lambda number: -gains[number]):
+        digest = request.digest(schedules[number])
+        if digest not in seen:
+            seen.add(digest)
+            yield schedules[number]

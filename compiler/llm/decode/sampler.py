@@ -1,0 +1,398 @@
+"""Samples answers token by token, masked by a grammar; the grammar of program edits."""
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.semaphores import Issued
+from compiler.llm.model.numpy_transformer import Floats
+from compiler.llm.tokens.integer_tokens import LONG, MINUS, number_of, number_words
+from compiler.llm.tokens.program_edits import MAX_EDITS, MOVE, SPLIT, edit_of, index_from_nearer_end
+from compiler.llm.tokens.schedule_delta import END
+from compiler.llm.tokens.vocabulary import Vocabulary
+from compiler.tuning.edits.edit import (
+    MAX_DIMS,
+    MAX_RUN,
+    Dim,
+    Edit,
+    apply_edits,
+    dims_of,
+    move_range,
+    must_precede,
+    resolve_index,
+    split,
+)
+from hw.config import MlaConfig
+
+
+class DecoderState(Protocol):
+    """Decoding state of several continuations of equal length, e.g. `numpy_transformer.TransformerState`."""
+
+    @property
+    def scores(self) -> Floats:
+        """Logits of the next token, shape (continuations, vocabulary size)."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """True if the context has no room for another token."""
+        ...
+
+    def fork(self, count: int) -> "DecoderState":
+        """Return a state with `count` copies of the single continuation."""
+        ...
+
+    def select(self, which: Sequence[int]) -> None:
+        """Select continuations by index and drop the others."""
+        ...
+
+    def push(self, words: NDArray[np.integer]) -> None:
+        """Append tokens to every continuation; shape (continuations, tokens)."""
+        ...
+
+
+class TokenReader(Protocol):
+    """Autoregressive model that reads a prompt, e.g. `numpy_transformer.Gpt`."""
+
+    def read(self, words: Sequence[int]) -> DecoderState:
+        """Return the state after a prompt; ValueError if it exceeds the context."""
+        ...
+
+
+class TokenGrammar(Protocol):
+    """Grammar that gives the tokens with which an answer may continue."""
+
+    def after(self, words: Sequence[str]) -> Sequence[str]:
+        """Return the tokens that may follow; empty if the answer is complete."""
+        ...
+
+    def ends(self, words: Sequence[str]) -> bool:
+        """Return whether a complete answer is accepted; if not, its last token is sampled again."""
+        ...
+
+
+@dataclass(frozen=True)
+class SampledAnswer:
+    """Answer sampled from the model.
+
+    Parameters
+    ----------
+    words : tuple of str
+        Tokens of the answer; truncated if the context was full.
+    likelihood : float
+        Log probability of the answer under the model, renormalized over the tokens that the grammar allows.
+    complete : bool
+        True if the grammar ended the answer, False if it was truncated.
+    """
+
+    words: tuple[str, ...]
+    likelihood: float
+    complete: bool
+
+
+def draw(
+    model: TokenReader,
+    language: Vocabulary,
+    question: Sequence[str],
+    grammar: TokenGrammar | None,
+    count: int,
+    rng: np.random.Generator,
+    temperature: float = 1.0,
+) -> list[SampledAnswer]:
+    """Sample answers to a prompt.
+
+    Parameters
+    ----------
+    model, language : TokenReader, Vocabulary
+        Model to sample from, and its vocabulary.
+    question : sequence of str
+        Tokens of the prompt.
+    grammar : TokenGrammar or None
+        Grammar that masks invalid tokens; None allows all tokens, and answers end with the context.
+    count : int
+        Number of answers to sample.
+    rng : numpy.random.Generator
+        Random generator for the samples.
+    temperature : float
+        Softmax temperature: 1 samples from the model's distribution, 0 takes the most likely token.
+
+    Raises
+    ------
+    ValueError
+        The prompt is longer than the context.
+    """
+    state = model.read(language.encode(question)).fork(count)
+    drawer = _Drawer(language, grammar, rng, temperature)
+    drawn = [_Drawn() for _ in range(count)]
+    open_ = list(range(count))
+    while open_:
+        going, chosen = [], []
+        for place, number in enumerate(open_):
+            word = None if state.full else drawer.next(drawn[number], state.scores[place])
+            if word is not None:
+                going.append(place)
+                chosen.append(word)
+        open_ = [open_[place] for place in going]
+        _go_on(state, going, chosen)
+    return [SampledAnswer(tuple(each.words), each.likelihood, each.complete) for each in drawn]
+
+
+@dataclass
+class _Drawn:
+    """Partially sampled answer."""
+
+    words: list[str] = field(default_factory=list)
+    likelihood: float = 0.0
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class _Drawer:
+    """Samples the tokens of answers."""
+
+    language: Vocabulary
+    grammar: TokenGrammar | None
+    rng: np.random.Generator
+    temperature: float
+
+    def next(self, one: _Drawn, scores: Floats) -> int | None:
+        """Sample the next token of an answer; None if the answer is complete."""
+        grammar = self.grammar
+        allowed = list(self.language.words if grammar is None else grammar.after(one.words))
+        among = np.array(self.language.encode(allowed))
+        logs = _logs(scores[among])
+        while allowed:
+            at = self._pick(logs)
+            words = [*one.words, allowed[at]]
+            ended = grammar is not None and not grammar.after(words)
+            if not ended or grammar is None or grammar.ends(words):
+                one.words, one.likelihood, one.complete = words, one.likelihood + float(logs[at]), ended
+                return None if ended else int(among[at])
+            among, logs = np.delete(among, at), np.delete(logs, at)
+            del allowed[at]
+        return None
+
+    def _pick(self, logs: Floats) -> int:
+        """Sample a token by the Gumbel-max trick (Gumbel 1954)."""
+        if self.temperature <= 0:
+            return int(logs.argmax())
+        return int((logs / self.temperature + self.rng.gumbel(size=len(logs))).argmax())
+
+
+def _go_on(state: DecoderState, going: list[int], chosen: list[int]) -> None:
+    if going:
+        if len(going) < len(state.scores):
+            state.select(going)
+        state.push(np.array(chosen)[:, None])
+
+
+def _logs(scores: Floats) -> Floats:
+    """Return log-softmax of logits."""
+    logs = scores - scores.max()
+    return logs - np.log(np.exp(logs).sum())
+
+
+#: Fractions, in eighths, for the first half of a split.
+_EIGHTHS = range(1, 8)
+_ALL = sum(1 << each for each in _EIGHTHS)
+_number_words = lru_cache(1 << 14)(number_words)
+
+
+class EditsGrammar:
+    """Grammar of edit sequences that a program allows; complete sequences change the program and are new.
+
+    States after common edit prefixes are cached, since answers share them.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the programs.
+    commands : sequence of Issued
+        Commands of the program, in issue order.
+    tried : collection of tuples of Edit
+        Edit sequences to exclude; may be extended between answers.
+    """
+
+    def __init__(self, config: MlaConfig, commands: Sequence[Issued], tried: Collection[Hashable] = ()):
+        self.tried = tried
+        self._known = _Known(config)
+        self._states: dict[tuple[Edit, ...], _State] = {(): _State(self._known, list(commands))}
+
+    @property
+    def satisfiable(self) -> bool:
+        """True if the program allows any edit."""
+        return bool(self.after(()))
+
+    def after(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return the tokens that may follow a prefix; empty if the answer is complete."""
+        edits, head, rest = _read(words)
+        if head == END:
+            return ()
+        state = self._state(edits)
+        if head is None:
+            heads = (
+                [word for word in (SPLIT, MOVE) if state.choices(word, ())] if len(edits) < MAX_EDITS else []
+            )
+            return (*heads, *([END] if edits else []))
+        numbers, part = _numbers(rest)
+        return state.toward(head, numbers, part)
+
+    def ends(self, words: Sequence[str]) -> bool:
+        """Return whether a complete edit sequence is new and changes the program."""
+        edits, _, _ = _read(words)
+        return edits not in self.tried and self._state(edits).commands != self._states[()].commands
+
+    def _state(self, edits: tuple[Edit, ...]) -> "_State":
+        if edits not in self._states:
+            self._states[edits] = self._state(edits[:-1]).after(edits[-1])
+        return self._states[edits]
+
+
+class _Known:
+    """Cached properties of commands and command pairs, independent of the program."""
+
+    def __init__(self, config: MlaConfig):
+        self.config = config
+        self._parts: dict[Issued, list[int]] = {}
+        self._ordered: dict[tuple[Issued, Issued], bool] = {}
+
+    def parts(self, command: Issued) -> list[int]:
+        """Return, per dimension, a bit mask of the eighths at which a command can be split."""
+        if command not in self._parts:
+            dims = dims_of(command, self.config.n)[:MAX_DIMS]
+            self._parts[command] = [_eighths(command, dim) for dim in dims]
+        return self._parts[command]
+
+    def ordered(self, first: Issued, second: Issued) -> bool:
+        """Return whether the first command must be issued before the second."""
+        if (first, second) not in self._ordered:
+            self._ordered[first, second] = must_precede(self.config, first, second)
+        return self._ordered[first, second]
+
+
+def _eighths(command: Issued, dim: Dim) -> int:
+    """Return the bit mask of valid split points; fields are linear in the fraction, so the extremes suffice."""
+    if all(_splits(command, dim, each) for each in (_EIGHTHS[0], _EIGHTHS[-1])):
+        return _ALL
+    return sum(1 << each for each in _EIGHTHS if _splits(command, dim, each))
+
+
+def _splits(command: Issued, dim: Dim, eighths: int) -> bool:
+    try:
+        split(command, dim, eighths)
+    except ValueError:
+        return False
+    return True
+
+
+class _State:
+    """Program state after a prefix of edits."""
+
+    def __init__(self, known: _Known, commands: list[Issued]):
+        self.known, self.commands = known, commands
+        self._choices: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        self._next: dict[tuple[str, tuple[int, ...]], dict[tuple[str, ...], dict[str, None]]] = {}
+
+    def after(self, edit: Edit) -> "_State":
+        """Return the state after one more edit."""
+        return _State(self.known, apply_edits(self.known.config, self.commands, [edit]))
+
+    def toward(self, head: str, numbers: tuple[int, ...], part: Sequence[str]) -> tuple[str, ...]:
+        """Return the tokens that continue the partially written next number of an edit."""
+        if (head, numbers) not in self._next:
+            self._next[head, numbers] = _ways(self.choices(head, numbers))
+        return tuple(self._next[head, numbers].get(tuple(part), ()))
+
+    def choices(self, head: str, numbers: tuple[int, ...]) -> list[int]:
+        """Return the valid values of the next number of an edit."""
+        if (head, numbers) not in self._choices:
+            self._choices[head, numbers] = list(self._found(head, numbers))
+        return self._choices[head, numbers]
+
+    def _found(self, head: str, numbers: tuple[int, ...]) -> Iterable[int]:
+        count = len(self.commands)
+        if not numbers:
+            places = self._splits() if head == SPLIT else self._moves()
+            return (index_from_nearer_end(at, count) for at in places)
+        at = resolve_index(numbers[0], count)
+        if head == MOVE:
+            return (step for step in move_range(self.known.config, self.commands, at) if step)
+        if len(numbers) == 1:
+            return (run for run in range(1, min(MAX_RUN, count - at) + 1) if any(self._dims(at, run)))
+        dims = self._dims(at, numbers[1])
+        if len(numbers) == 2:
+            return (number for number, eighths in enumerate(dims) if eighths)
+        return (each for each in _EIGHTHS if dims[numbers[2]] >> each & 1)
+
+    def _splits(self) -> Iterator[int]:
+        """Yield the positions where a splittable run may start: those whose first command can be split."""
+        distance, may = MAX_RUN, False
+        found = []
+        for at in range(len(self.commands) - 1, -1, -1):
+            parts = self.known.parts(self.commands[at])
+            distance, may = (0, any(parts)) if parts else (distance + 1, may)
+            if may and distance < MAX_RUN:
+                found.append(at)
+        return reversed(found)
+
+    def _dims(self, at: int, run: int) -> list[int]:
+        """Return, per dimension, a bit mask of the eighths allowed by every command of a run."""
+        each = [parts for command in self.commands[at : at + run] if (parts := self.known.parts(command))]
+        out = []
+        for number in range(max(map(len, each), default=0)):
+            eighths = _ALL
+            for parts in each:
+                eighths &= parts[min(number, len(parts) - 1)]
+            out.append(eighths)
+        return out
+
+    def _moves(self) -> Iterator[int]:
+        """Yield the positions of commands that may swap with a neighbour."""
+        free = [
+            not self.known.ordered(first, second)
+            for first, second in zip(self.commands, self.commands[1:], strict=False)
+        ]
+        return (at for at in range(len(self.commands)) if any(free[max(at - 1, 0) : at + 1]))
+
+
+def _ways(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
+    """Map every proper token prefix of the numbers to the tokens that may follow it."""
+    out: dict[tuple[str, ...], dict[str, None]] = {}
+    for number in numbers:
+        words = tuple(_number_words(number))
+        for at, word in enumerate(words):
+            out.setdefault(words[:at], {})[word] = None
+    return out
+
+
+def _read(words: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence[str]]:
+    """Parse tokens into complete edits, the first token of an incomplete edit (or the end), and the rest."""
+    edits: list[Edit] = []
+    at = 0
+    while at < len(words):
+        head = words[at]
+        numbers, part = _numbers(words[at + 1 :], 4 if head == SPLIT else 2)
+        if head == END or len(numbers) < (4 if head == SPLIT else 2):
+            return tuple(edits), head, words[at + 1 :]
+        edits.append(edit_of(head, numbers))
+        at = len(words) - len(part)
+    return tuple(edits), None, ()
+
+
+def _numbers(words: Sequence[str], most: int = 4) -> tuple[tuple[int, ...], Sequence[str]]:
+    """Parse up to `most` complete numbers and return them with the remaining tokens."""
+    out: list[int] = []
+    at = 0
+    while len(out) < most and at < len(words):
+        sign = words[at] == MINUS
+        first = words[at + 1] if sign and at + 1 < len(words) else words[at]
+        end = at + sign + 1 + (int(first[1:]) if first in LONG else 0)
+        if end > len(words):
+            break
+        out.append(number_of(words[at:end]))
+        at = end
+    return tuple(out), words[at:]

@@ -1,0 +1,1 @@
+"""Evaluation of the language model on held-out layers."""

@@ -1,0 +1,232 @@
+"""Queue of sampled schedules of a layer, ranked by the cost model, and the bandit that chooses the next kind."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from math import inf
+
+import numpy as np
+
+from compiler.cost.learned.model import find_model
+from compiler.cost.learned.online_model import OnlineCostModel
+from compiler.llm.generate.requests import Schedules
+from compiler.profile.measurement import Measurement
+from compiler.schedule.schedule import LayerSchedule
+from compiler.tuning.generators.generator import GeneratorTask
+
+
+class CandidateKind(StrEnum):
+    """Kinds of candidates that the language model can write."""
+
+    SCHEDULES = "schedules"
+    EDITS = "edits"
+    BOTH = "schedules with edits"
+    PROGRAMS = "programs"
+
+
+#: Prior counts of successes and failures for each kind.
+_PRIOR = {
+    CandidateKind.SCHEDULES: (2.0, 2.0),
+    CandidateKind.EDITS: (2.0, 2.0),
+    CandidateKind.BOTH: (1.0, 2.0),
+    CandidateKind.PROGRAMS: (1.0, 6.0),
+}
+#: Decay factor per trial of the observed counts, since success rates change during a search.
+_DECAY = 0.9
+
+
+class CandidateBandit:
+    """Thompson sampling over candidate kinds with decaying success counts.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Random generator for the samples.
+    """
+
+    def __init__(self, rng: np.random.Generator):
+        self._rng, self._known = rng, dict(_PRIOR)
+
+    def choose(self, kinds: Collection[CandidateKind]) -> CandidateKind:
+        """Sample one of the given kinds."""
+        drawn = {kind: self._rng.beta(*self._known[kind]) for kind in CandidateKind if kind in kinds}
+        return max(drawn, key=lambda kind: drawn[kind])
+
+    def learn(self, kind: CandidateKind, *, helped: bool) -> None:
+        """Update the counts of a kind with the outcome of a trial."""
+        pair = zip(self._known[kind], _PRIOR[kind], strict=True)
+        better, worse = (_DECAY * now + (1 - _DECAY) * first for now, first in pair)
+        self._known[kind] = (better + helped, worse + (not helped))
+
+
+@dataclass
+class BanditTally:
+    """Statistics of the candidates of one kind.
+
+    Parameters
+    ----------
+    made : int
+        Number of complete answers.
+    valid : int
+        Number of candidates that compiled, passed the proof, ran and gave correct outputs.
+    better : int
+        Number of candidates that were faster than their starting point.
+    known : int
+        Number of candidates that duplicated an earlier measurement and were not measured again.
+    """
+
+    made: int = 0
+    valid: int = 0
+    better: int = 0
+    known: int = 0
+
+    def add(self, other: "BanditTally") -> None:
+        """Add the counts of another tally."""
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+Answers = Iterator[Sequence[str]]
+
+#: Optimism in units of the expected prediction error, as in the model-guided search.
+_OPTIMISM = 1.0
+
+Fusions = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class PredictedCost:
+    """Predicted effect of a layer schedule.
+
+    Parameters
+    ----------
+    gain : float
+        Optimistic saving as a fraction of the network's cycles.
+    cycles : float
+        Predicted cycles of the layer.
+    """
+
+    gain: float
+    cycles: float
+
+
+class CostReranker:
+    """Cost predictor of layer schedules that learns from measured ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[Fusions, OnlineCostModel] = {}
+
+    def predict(
+        self, task: GeneratorTask, name: str, schedules: Sequence[LayerSchedule]
+    ) -> list[PredictedCost]:
+        """Predict the effect of schedules of a layer, with all other layers unchanged.
+
+        Parameters
+        ----------
+        task : GeneratorTask
+            Network, current schedule and measurement.
+        name : str
+            Name of the layer.
+        schedules : sequence of LayerSchedule
+            Alternative schedules of the layer, at least one.
+        """
+        model, layers = self._model(task), task.schedule.layers
+        now = _cycles(model, task.measured, name, layers)
+        guess = model.guess(name, schedules, layers)
+        optimistic = guess.cycles * (1 - _OPTIMISM * guess.spread)
+        whole = task.measured.cycles
+        pairs = zip(optimistic, guess.cycles, strict=True)
+        return [PredictedCost((now - float(minimum)) / whole, float(cycles)) for minimum, cycles in pairs]
+
+    def learn(self, task: GeneratorTask, name: str, schedule: LayerSchedule, cycles: float) -> None:
+        """Learn from the measured cycles of a network with one changed layer, which gets the whole difference."""
+        model, layers = self._model(task), task.schedule.layers
+        (prediction,) = self.predict(task, name, [schedule])
+        now, before = _cycles(model, task.measured, name, layers), task.measured.cycles
+        model.learn(name, schedule, layers, now + cycles - before)
+        model.trial(max(before - now + prediction.cycles, 1.0), float(cycles))
+
+    def _model(self, task: GeneratorTask) -> OnlineCostModel:
+        """Return the online cost model of the network's layers, initialized with the current measurement."""
+        fusions = task.schedule.fusions
+        if fusions not in self._known:
+            stages = task.prepared.lowered(fusions)
+            model = OnlineCostModel(task.conditions, stages, find_model(task.conditions), task.seed)
+            layers = task.schedule.layers
+            if not task.schedule.programs:
+                for name in layers:
+                    model.learn(name, layers[name], layers, _cycles(model, task.measured, name, layers))
+            self._known[fusions] = model
+        return self._known[fusions]
+
+
+class CandidatePool:
+    """Sampled schedules of one layer that have not been proposed yet.
+
+    Parameters
+    ----------
+    request : Schedules
+        Request that the answers belong to.
+    draw : callable
+        Samples new answers to the request, most likely first.
+    ranking : CostReranker or None
+        Cost model that orders the proposals; None orders them by likelihood.
+    proposed : set of str
+        Digests of proposed networks; the digests of answers taken from the pool are added.
+    """
+
+    def __init__(
+        self,
+        request: Schedules,
+        draw: Callable[[], Answers],
+        ranking: CostReranker | None,
+        proposed: set[str],
+    ):
+        self.request, self._draw, self._ranking, self._proposed = request, draw, ranking, proposed
+        self._waiting: dict[LayerSchedule, Sequence[str]] = {}
+
+    def fill(self, minimum: int) -> None:
+        """Sample more answers if fewer than `minimum` are left."""
+        if len(self._waiting) < minimum:
+            for words in self._draw():
+                self._waiting.setdefault(self.request.meaning(words), words)
+
+    def best(self, count: int | None = None, minimum: float = -inf) -> Answers:
+        """Yield compilable answers that lead to new programs, most promising first.
+
+        Parameters
+        ----------
+        count : int or None
+            Maximum number of answers; None for all.
+        minimum : float
+            Minimum predicted saving, as a fraction of the cycles of the network.
+        """
+        yielded = 0
+        while self._waiting and (count is None or yielded < count):
+            schedule, gain = self._first()
+            if gain < minimum:
+                return
+            words = self._waiting.pop(schedule)
+            digest = self.request.digest(schedule)
+            if digest is not None and digest not in self._proposed:
+                yielded += 1
+                self._proposed.add(digest)
+                yield words
+
+    def _first(self) -> tuple[LayerSchedule, float]:
+        """Return the most promising schedule and its predicted saving."""
+        schedules, request = list(self._waiting), self.request
+        if self._ranking is None:
+            return schedules[0], inf
+        predictions = self._ranking.predict(request.task, request.about, schedules)
+        best = max(range(len(schedules)), key=lambda number: predictions[number].gain)
+        return schedules[best], predictions[best].gain
+
+
+def _cycles(
+    model: OnlineCostModel, measured: Measurement, name: str, layers: dict[str, LayerSchedule]
+) -> float:
+    """Return the cycles of a layer; cycles counted for several layers are apportioned by prediction."""
+    entry = measured.layer_entry(name)
+    guesses = {each: float(model.guess(each, [layers[each]], layers).cycles[0]) for each in entry.names}
+    return entry.cycles * guesses[name] / sum(guesses.values())

@@ -1,0 +1,310 @@
+"""Candidate generator that uses the built-in language model."""
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator as Iteration
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from compiler.llm.assembly.program_request import ProgramRequest
+from compiler.llm.decode.sampler import SampledAnswer, draw
+from compiler.llm.endpoint.model import EndpointModel
+from compiler.llm.endpoint.settings import Endpoint
+from compiler.llm.generate.author import LanguageModelGenerator
+from compiler.llm.generate.candidate_pool import (
+    Answers,
+    BanditTally,
+    CandidateBandit,
+    CandidateKind,
+    CandidatePool,
+    CostReranker,
+)
+from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.model.weights import load
+from compiler.llm.tokens.layer_prompt import Programs, PromptSubject, subjects_of
+from compiler.llm.tokens.prompt_tokens import CAUSES, refused, rejected
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
+from hw.errors import InputError
+
+#: Model file included in the compiler.
+SHIPPED = Path(__file__).parents[1] / "model" / "model.safetensors"
+#: Number of sampling rounds per layer or program, and of whole programs written per program.
+_MAX_ROUNDS, _REWRITES_PER_PROGRAM = 4, 4
+#: Number of schedules sampled at a time, and pool size below which more are sampled. The first number of schedules is
+#: proposed, most promising first, before the next layer is considered.
+_SCHEDULES_PER_DRAW, _MIN_POOL, _SCHEDULES_PER_TURN = 48, 24, 4
+#: Predicted saving, as a fraction of the network's cycles, above which a schedule is proposed first, until the second
+#: number of consecutive such schedules brought no improvement.
+_MIN_PROMISING_GAIN, _MAX_DISAPPOINTMENTS = 0.01, 2
+#: Number of schedules per request for which edits are sampled, and number of edits for each.
+_SCHEDULES_WITH_EDITS, _EDITS_PER_SCHEDULE = 4, 2
+#: Maximum number of further answers requested after a rejected one.
+_MAX_RETRIES = 2
+#: Name of program text in constraints.
+_PROGRAM_TEXT = "micro-program"
+
+Candidates = Iterator[Candidate]
+
+
+class LmGenerator(LanguageModelGenerator):
+    """Generator of schedules, program edits, both combined, and whole programs by the language model.
+
+    Requests go through the layers or programs by decreasing cycles. Schedules are proposed in the order predicted
+    by the cost model, other candidates by likelihood. The kind of the next candidate is chosen by a bandit that
+    learns from the results; very promising schedules come first. After a rejection the model is prompted again with the
+    reason, at most twice; then the compiler's own program is used.
+
+    Parameters
+    ----------
+    model : Gpt or None
+        Language model to use; None for the one included in the compiler.
+    temperature : float
+        Sampling temperature, see `draw`.
+    kinds : sequence of CandidateKind
+        Candidate kinds to generate.
+    ranked : bool
+        If False, schedules are proposed by likelihood and the cost model is not used.
+
+    Attributes
+    ----------
+    tallies : dict
+        Statistics by candidate kind.
+
+    Raises
+    ------
+    InputError
+        The model file is damaged.
+    """
+
+    def __init__(
+        self,
+        model: Gpt | None = None,
+        temperature: float = 1.0,
+        kinds: Sequence[CandidateKind] = tuple(CandidateKind),
+        *,
+        ranked: bool = True,
+    ):
+        super().__init__()
+        self.model = load(SHIPPED)[0] if model is None else model
+        self.temperature, self.kinds = temperature, tuple(kinds)
+        self.tallies = {kind: BanditTally() for kind in self.kinds}
+        self._ranking = CostReranker() if ranked else None
+        self._rng: np.random.Generator | None = None
+        self._bandit: CandidateBandit | None = None
+        self._consecutive_failures = 0
+        self._proposed_networks: set[str] = set()
+        # Keyed by schedule JSON: kind of each proposed candidate, its starting point, and the reason of its rejection.
+        self._pending: dict[str, tuple[CandidateKind, GeneratorTask]] = {}
+        self._rejections: dict[str, str] = {}
+
+    def propose(self, task: GeneratorTask) -> Candidates:
+        """Yield distinct candidates for a task."""
+        if self._rng is None:
+            self._rng = np.random.default_rng(task.seed)
+        if self._bandit is None:
+            self._bandit = CandidateBandit(self._rng)
+        pools = self._pools(task)
+        if CandidateKind.SCHEDULES in self.kinds:
+            for candidate in self._promising(pools):
+                yield self._record(CandidateKind.SCHEDULES, task, candidate)
+        remaining = {
+            kind: made for kind, made in self._candidates_by_kind(task, pools).items() if kind in self.kinds
+        }
+        while remaining:
+            kind = self._bandit.choose(remaining)
+            candidate = next(remaining[kind], None)
+            if candidate is None:
+                del remaining[kind]
+            else:
+                yield self._record(kind, task, candidate)
+
+    def observe(self, candidate: Candidate, result: Result) -> None:
+        """Update the bandit, and store the reason of a rejection for the next request."""
+        text = candidate.schedule.to_json()
+        kind, task = self._pending.pop(text, (None, None))
+        if kind is None or task is None or self._bandit is None:
+            return
+        tally = self.tallies[kind]
+        if isinstance(result, Rejected) and result.stage == "search":
+            tally.known += 1
+            return
+        helped = False
+        if isinstance(result, Rejected):
+            self._rejections[text] = rejected(result)
+        elif not result.believable:
+            self._rejections[text] = CAUSES["same"]
+        else:
+            tally.valid += 1
+            self._measured(task, candidate, result)
+            helped = task.goal.cost(result) < task.goal.cost(task.measured)
+        if kind is CandidateKind.SCHEDULES:
+            self._consecutive_failures = 0 if helped else self._consecutive_failures + 1
+        tally.better += helped
+        self._bandit.learn(kind, helped=helped)
+
+    def _record(self, kind: CandidateKind, task: GeneratorTask, candidate: Candidate) -> Candidate:
+        self._pending[candidate.schedule.to_json()] = kind, task
+        return candidate
+
+    def _measured(self, task: GeneratorTask, candidate: Candidate, measured: Measurement) -> None:
+        """Train the cost model on a schedule that differs in one layer."""
+        before, after = task.schedule.layers, candidate.schedule.layers
+        changed = [name for name in after if after[name] != before.get(name)]
+        if self._ranking is not None and len(changed) == 1 and not candidate.schedule.programs:
+            self._ranking.learn(task, changed[0], after[changed[0]], measured.cycles)
+
+    # Candidates by kind.
+
+    def _candidates_by_kind(
+        self, task: GeneratorTask, pools: Sequence[CandidatePool]
+    ) -> dict[CandidateKind, Candidates]:
+        found = {CandidateKind.SCHEDULES: self._schedules(pools)}
+        if _PROGRAM_TEXT not in task.constraints.forbidden:
+            programs = Programs(task)
+            found |= {
+                CandidateKind.EDITS: self._edits(programs),
+                CandidateKind.BOTH: self._both(pools),
+                CandidateKind.PROGRAMS: self._programs(programs),
+            }
+        return found
+
+    def _promising(self, pools: Sequence[CandidatePool]) -> Candidates:
+        """Yield very promising schedules of the slowest layers."""
+        for number in range(_MAX_DISAPPOINTMENTS if self._ranking is not None and pools else 0):
+            if self._consecutive_failures < _MAX_DISAPPOINTMENTS:
+                pool = pools[number % len(pools)]
+                pool.fill(1)
+                yield from self._propose_answers(
+                    CandidateKind.SCHEDULES, pool.request, pool.best(1, _MIN_PROMISING_GAIN)
+                )
+
+    def _schedules(self, pools: Sequence[CandidatePool]) -> Candidates:
+        for _ in range(_MAX_ROUNDS):
+            for pool in pools:
+                pool.fill(_MIN_POOL)
+                count = None if self._ranking is None else _SCHEDULES_PER_TURN
+                yield from self._propose_answers(CandidateKind.SCHEDULES, pool.request, pool.best(count))
+
+    def _edits(self, programs: Programs) -> Candidates:
+        requests = [Edits(programs, piece) for piece in programs.pieces]
+        for _ in range(_MAX_ROUNDS):
+            for request in requests:
+                yield from self._propose_answers(
+                    CandidateKind.EDITS, request, self._answers(request, request.answers_per_draw)
+                )
+
+    def _both(self, pools: Sequence[CandidatePool]) -> Candidates:
+        """Yield schedules combined with edits of the programs compiled from them."""
+        for pool in pools:
+            pool.fill(_SCHEDULES_WITH_EDITS)
+            request = pool.request
+            for words in pool.best(_SCHEDULES_WITH_EDITS):
+                found = request.candidate(words)
+                task = replace(request.task, schedule=found.schedule, layers=(request.about,))
+                programs = Programs(task, measured=False)
+                for piece in programs.pieces:
+                    edits = Edits(programs, piece, fallback=found)
+                    yield from self._propose_answers(
+                        CandidateKind.BOTH, edits, self._answers(edits, _EDITS_PER_SCHEDULE)
+                    )
+
+    def _programs(self, programs: Programs) -> Candidates:
+        for piece in programs.pieces:
+            request = ProgramRequest(programs, piece)
+            for _ in range(_REWRITES_PER_PROGRAM):
+                yield from self._propose_answers(
+                    CandidateKind.PROGRAMS, request, self._answers(request, request.answers_per_draw)
+                )
+
+    # Requests and answers.
+
+    def _propose_answers(self, kind: CandidateKind, request: LmRequest, answers: Answers) -> Candidates:
+        """Yield candidates for answers; after a rejection, also for a new answer to the request with the reason."""
+        for answer in answers:
+            words: Sequence[str] | None = answer
+            reasons: tuple[str, ...] = ()
+            while words is not None:
+                self.tallies[kind].made += 1
+                cause = yield from self._propose_answer(request, words)
+                if cause is None:
+                    break
+                reasons = (*reasons, cause)
+                words = (
+                    next(self._answers(request, 1, reasons), None) if len(reasons) <= _MAX_RETRIES else None
+                )
+            else:
+                if request.fallback is not None:
+                    self.tallies[kind].made += 1
+                    yield request.fallback
+                    request.fallback = None
+
+    def _propose_answer(
+        self, request: LmRequest, words: Sequence[str]
+    ) -> Iteration[Candidate, None, str | None]:
+        """Yield the candidate of an answer; return the rejection token, or None if it was accepted or is unknown."""
+        try:
+            candidate = request.candidate(words)
+        except (InputError, ValueError) as error:
+            return refused(error)
+        yield candidate
+        return self._rejections.pop(candidate.schedule.to_json(), None)
+
+    def _pools(self, task: GeneratorTask) -> list[CandidatePool]:
+        """Return a pool for each layer, slowest first."""
+        self._proposed_networks.add(task.network.digest)
+        return [self._pool(task, name, subject) for name, subject in subjects_of(task).items()]
+
+    def _pool(self, task: GeneratorTask, name: str, subject: PromptSubject) -> CandidatePool:
+        request = Schedules(task, name, subject, fitting=False)
+        return CandidatePool(
+            request,
+            lambda: self._answers(request, _SCHEDULES_PER_DRAW),
+            self._ranking,
+            self._proposed_networks,
+        )
+
+    def _answers(self, request: LmRequest, count: int, reasons: Sequence[str] = ()) -> Answers:
+        """Yield new answers, most likely first."""
+        for answer in sorted(self.drawn(request, count, reasons), key=lambda each: -each.likelihood):
+            if answer.complete and (meaning := request.meaning(answer.words)) not in request.tried:
+                request.tried.add(meaning)
+                yield answer.words
+
+    def drawn(self, request: LmRequest, count: int, reasons: Sequence[str] = ()) -> list[SampledAnswer]:
+        """Sample answers to a request; empty if the request cannot be expressed as a prompt."""
+        assert self._rng is not None
+        grammar = request.grammar
+        if grammar is None:
+            return []
+        try:
+            question = request.question(reasons, profile=self.model.profile)
+            return draw(self.model, LANGUAGE, question, grammar, count, self._rng, self.temperature)
+        except ValueError:  # a size that has no words, or more words than there is room for
+            return []
+
+
+assert LmGenerator.name == NAME
+
+
+def language_model(
+    endpoint: Endpoint | None, say: Callable[[str], None] = lambda _text: None
+) -> LanguageModelGenerator:
+    """Return the generator for the search method `llm`.
+
+    Parameters
+    ----------
+    endpoint : Endpoint or None
+        Endpoint of a remote model; None for the built-in model.
+    say : callable
+        Called with the reason when an exhausted budget stops further requests.
+
+    Raises
+    ------
+    InputError
+        The endpoint key is malformed, or the file of the built-in model is damaged.
+    """
+    return LmGenerator() if endpoint is None else EndpointModel(endpoint, say)

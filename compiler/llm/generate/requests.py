@@ -1,0 +1,223 @@
+"""Requests to the language model: prompt, answer grammar, and conversion of answers to candidates."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+
+from compiler.layers.base import Layer
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.depthwise import DepthwiseLayer
+from compiler.llm.decode.sampler import EditsGrammar, TokenGrammar
+from compiler.llm.tokens.layer_prompt import BEST, Programs, PromptSubject
+from compiler.llm.tokens.program_edits import decode_edits
+from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.schedule_delta import SPANS, ChangesGrammar, with_changes
+from compiler.runtime.program_text import program_text
+from compiler.schedule.schedule import LayerSchedule
+from compiler.tuning.edits.editable_programs import EditableProgram
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
+from hw.errors import InputError
+
+#: Generator name in candidates.
+NAME = "llm"
+#: Fields that apply to layers without kernels.
+_COMMON_FIELDS = (
+    "rows",
+    "columns",
+    "depth",
+    "x_buffers",
+    "y_buffers",
+    "prefetch",
+    "on_chip",
+    "interleave",
+    "same_program_as_previous",
+    "own_counter_tag",
+)
+#: Fields not chosen by the model, because they need a fusion of two layers.
+_EXCLUDED_FIELDS = ("stream_channel_blocks",)
+
+
+class LmRequest(ABC):
+    """Request to the language model that can be repeated.
+
+    Attributes
+    ----------
+    ask : Ask
+        Type of answer requested.
+    about : str
+        Name of the layer or program.
+    tried : set
+        Meanings of answers (see `meaning`) that are excluded from further answers.
+    fallback : Candidate or None
+        Candidate proposed after repeated rejections; None if a valid program exists already.
+    """
+
+    ask: Ask
+    #: Number of answers sampled at a time.
+    answers_per_draw = 16
+
+    def __init__(self, about: str, fallback: Candidate | None = None):
+        self.about, self.fallback = about, fallback
+        self.tried: set[Hashable] = set()
+
+    @cached_property
+    def grammar(self) -> TokenGrammar | None:
+        """Grammar of the answers; None if there is no choice."""
+        return self._grammar()
+
+    @abstractmethod
+    def _grammar(self) -> TokenGrammar | None: ...
+
+    @abstractmethod
+    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+        """Return the tokens of the prompt; ValueError if a size cannot be expressed as tokens.
+
+        Parameters
+        ----------
+        rejected : sequence of str
+            Reasons for which earlier answers were rejected.
+        profile : bool
+            True to include the current cost.
+        """
+
+    @abstractmethod
+    def meaning(self, words: Sequence[str]) -> Hashable:
+        """Return the meaning of an answer, equal for equivalent answers; ValueError if it is invalid."""
+
+    @abstractmethod
+    def candidate(self, words: Sequence[str]) -> Candidate:
+        """Return the candidate that an answer describes.
+
+        Raises
+        ------
+        InputError, ValueError
+            The answer is invalid, or the candidate cannot be built.
+        """
+
+
+class Schedules(LmRequest):
+    """Request for the schedule of a layer.
+
+    Parameters
+    ----------
+    task : GeneratorTask
+        Network and its current schedule.
+    name : str
+        Name of the layer.
+    subject : PromptSubject
+        Prompt description of the layer.
+    fitting : bool
+        If True, answers end only where the schedule compiles; otherwise that is checked later.
+    """
+
+    ask = Ask.SCHEDULE
+
+    def __init__(self, task: GeneratorTask, name: str, subject: PromptSubject, *, fitting: bool = True):
+        super().__init__(name)
+        self.task, self.subject, self.fitting = task, subject, fitting
+        self.tried.add(subject.schedule)
+        self._digests: dict[LayerSchedule, str | None] = {}
+
+    def _grammar(self) -> TokenGrammar:
+        """Return the grammar of schedule deltas that are new and, if `fitting`, compile."""
+        return _ScheduleGrammar(self)
+
+    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+        """Return the prompt about the layer."""
+        return self.subject.words(BEST, profile=profile, rejected=rejected)
+
+    def meaning(self, words: Sequence[str]) -> LayerSchedule:
+        """Return the layer schedule of an answer."""
+        return with_changes(words, self.subject.schedule)
+
+    def candidate(self, words: Sequence[str]) -> Candidate:
+        """Return the network with the schedule of an answer."""
+        return self._with(self.meaning(words), " ".join(words[:-1]))
+
+    def digest(self, schedule: LayerSchedule) -> str | None:
+        """Return the digest of the network with a layer schedule; None if it does not compile."""
+        if schedule not in self._digests:
+            try:
+                network = self.task.prepared.network(self._with(schedule).schedule)
+                self._digests[schedule] = network.digest
+            except InputError:
+                self._digests[schedule] = None
+        return self._digests[schedule]
+
+    def _with(self, schedule: LayerSchedule, why: str = "") -> Candidate:
+        return self.task.with_layers({self.about: schedule}, NAME, f"{self.about}: {why}")
+
+
+class _ScheduleGrammar:
+    """Grammar of schedule deltas that ends only at accepted schedules."""
+
+    def __init__(self, request: Schedules):
+        self.request = request
+        self._changes = ChangesGrammar(fields_of(request.subject.layer))
+
+    def after(self, words: Sequence[str]) -> Sequence[str]:
+        """Return the tokens that may follow."""
+        return self._changes.after(words)
+
+    def ends(self, words: Sequence[str]) -> bool:
+        """Return whether a complete answer is accepted."""
+        request = self.request
+        schedule = request.meaning(words)
+        if schedule in request.tried:
+            return False
+        return not request.fitting or request.digest(schedule) is not None
+
+
+class Edits(LmRequest):
+    """Request for edits of a program.
+
+    Parameters
+    ----------
+    programs : Programs
+        Editable programs of a task.
+    piece : EditableProgram
+        Program to edit.
+    fallback : Candidate or None
+        As for `LmRequest`.
+    """
+
+    ask = Ask.EDITS
+
+    def __init__(self, programs: Programs, piece: EditableProgram, fallback: Candidate | None = None):
+        super().__init__(piece.name, fallback)
+        self.programs, self.piece = programs, piece
+
+    def _grammar(self) -> TokenGrammar | None:
+        """Return the grammar of valid new edits; None if the program allows none."""
+        config = self.programs.editable.config
+        grammar = EditsGrammar(config, self.piece.unrolled.commands, self.tried)
+        return grammar if grammar.satisfiable else None
+
+    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+        """Return the prompt about the program, without its cycles if they are not known."""
+        programs, piece = self.programs, self.piece
+        return programs.subject(piece).words(
+            BEST,
+            profile=profile and programs.measured,
+            ask=self.ask,
+            outline=programs.outline(piece),
+            rejected=rejected,
+        )
+
+    def meaning(self, words: Sequence[str]) -> Hashable:
+        """Return the edits of an answer."""
+        return decode_edits(words)
+
+    def candidate(self, words: Sequence[str]) -> Candidate:
+        """Return the network with all programs that the edits change."""
+        changed = self.programs.editable.changed({self.about: decode_edits(words)})
+        texts = {new.name: program_text(new) for _, new in changed}
+        return self.programs.task.with_texts(texts, NAME, f"{self.about}: {' '.join(words[:-1])}")
+
+
+def fields_of(layer: Layer) -> tuple[str, ...]:
+    """Return the names of the schedule fields that may be changed for a layer."""
+    if not isinstance(layer, (ConvLayer, DepthwiseLayer)):
+        return _COMMON_FIELDS
+    no_scale = () if layer.drain.common_scale else ("common_scale",)
+    return tuple(name for name in SPANS if name not in (*_EXCLUDED_FIELDS, *no_scale))

@@ -1,0 +1,155 @@
+"""Model weights in safetensors format: int8 matrices with a scale per row, float vectors."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from hw.errors import InputError, WorkError
+
+FORMAT = "mla-llm"
+VERSION = 1
+#: Maximum size of a model file in bytes.
+_MAX_BYTES = 1 << 24
+#: Suffix of the tensor with the scales of a matrix.
+_FACTOR = ".factor"
+_WORDS = "words"
+#: Standard deviation of the initial weights of new tokens.
+_INITIAL_DEVIATION = 0.02
+#: Maximum dimensions in files from untrusted sources.
+_MAX_SIZES = {"words": 1 << 16, "width": 1024, "heads": 64, "layers": 64, "hidden": 4096, "context": 1 << 14}
+
+
+def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
+    """Write a model file.
+
+    Parameters
+    ----------
+    model : Gpt
+        Model to write.
+    path : Path
+        Path of the file.
+    about : dict
+        Training metadata, stored in the file as JSON.
+
+    Raises
+    ------
+    WorkError
+        The file cannot be written.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    for name, array in model.weights.items():
+        if array.ndim == 1:
+            tensors[name] = array
+            continue
+        factors = np.maximum(np.abs(array).max(axis=1, keepdims=True) / 127, 1e-12).astype(np.float32)
+        tensors[name], tensors[name + _FACTOR] = np.rint(array / factors).astype(np.int8), factors
+    header = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "shape": json.dumps(vars(model.shape)),
+        "language": json.dumps(LANGUAGE.words),
+        "about": json.dumps(about),
+        "profile": json.dumps(model.profile),
+    }
+    try:
+        save_file(tensors, path, header)
+    except (OSError, SafetensorError) as error:
+        raise WorkError(f"{path}: cannot be written: {error}") from None
+
+
+def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
+    """Read a model file; return the model and its training metadata.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is damaged, or has another vocabulary than this compiler.
+    """
+    model, language, about = _read(path)
+    if language != LANGUAGE.words:
+        raise InputError(
+            f"{path}: the model has another vocabulary than this compiler: train a new one (mla llm train; with "
+            f"--from {path} it continues from this model)"
+        )
+    return model, about
+
+
+def load_extended(path: Path, seed: int = 0) -> Gpt:
+    """Read a model to continue training, and extend it to the current vocabulary.
+
+    Parameters
+    ----------
+    path : Path
+        Path of a model with the current vocabulary or an earlier one.
+    seed : int
+        Random seed for the weights of new tokens, which are small.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read or is damaged.
+    """
+    model, language, _ = _read(path)
+    known = dict(zip(language, model.weights[_WORDS], strict=True))
+    rows = np.random.default_rng(seed).normal(0, _INITIAL_DEVIATION, (len(LANGUAGE), model.shape.width))
+    for number, word in enumerate(LANGUAGE.words):
+        if word in known:
+            rows[number] = known[word]
+    return Gpt(
+        replace(model.shape, words=len(LANGUAGE)), {**model.weights, _WORDS: rows}, profile=model.profile
+    )
+
+
+def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
+    """Return a model, its vocabulary and its training metadata."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise InputError(f"{path}: a language model has at most {_MAX_BYTES:,} bytes")
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            shape, language = _shape(path, header)
+            about, profile = _about(header), json.loads(header.get("profile", "true")) is not False
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as a language model: {error}") from None
+    weights = {}
+    for name, size in shape.tensors.items():
+        array, factors = tensors.get(name), tensors.get(name + _FACTOR)
+        known = array is not None and array.shape == size and array.dtype in (np.int8, np.float32)
+        if array is None or not known or (factors is not None and factors.shape != (size[0], 1)):
+            raise InputError(f"{path}: tensor {name!r} is missing or has another shape than {size}")
+        weights[name] = array.astype(np.float32) * (1 if factors is None else factors.astype(np.float32))
+        if not np.isfinite(weights[name]).all():
+            raise InputError(f"{path}: tensor {name!r} has numbers that are not finite")
+    return Gpt(shape, weights, profile=profile), language, about
+
+
+def _shape(path: Path, header: dict[str, str]) -> tuple[TransformerShape, tuple[str, ...]]:
+    """Return the dimensions and vocabulary of a model from the file header."""
+    if header.get("format") != FORMAT or header.get("version") != str(VERSION):
+        raise InputError(f"{path}: no language model of version {VERSION}")
+    language = json.loads(header.get("language", "null"))
+    if not isinstance(language, list) or not all(isinstance(word, str) for word in language):
+        raise InputError(f"{path}: the vocabulary is missing or invalid")
+    sizes = json.loads(header.get("shape", "null"))
+    complete = isinstance(sizes, dict) and sizes.keys() == _MAX_SIZES.keys()
+    if not complete or not all(
+        type(size) is int and 0 < size <= _MAX_SIZES[name] for name, size in sizes.items()
+    ):
+        raise InputError(f"{path}: the dimensions are not those of a language model")
+    shape = TransformerShape(**sizes)
+    if shape.words != len(language) or shape.width % (2 * shape.heads):
+        raise InputError(f"{path}: the dimensions are inconsistent")
+    return shape, tuple(language)
+
+
+def _about(header: dict[str, str]) -> dict[str, Any]:
+    found = json.loads(header.get("about", "{}"))
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,1 @@
+"""Tokens: vocabulary, integers, schedule deltas, program edits, prompts."""

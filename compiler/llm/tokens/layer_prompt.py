@@ -1,0 +1,244 @@
+"""Layers and programs of a network as prompts: machine, layer, schedule, cycles, target."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+
+from compiler.layers.base import Layer
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.matmul import MatmulLayer
+from compiler.layers.registry import LAYER_KINDS, kind_of
+from compiler.layers.tiling_context import TilingContext
+from compiler.llm.tokens.integer_tokens import number_words
+from compiler.llm.tokens.program_summary import outline_words
+from compiler.llm.tokens.prompt_tokens import Ask, chief
+from compiler.llm.tokens.schedule_delta import changes_words
+from compiler.schedule.schedule import LayerSchedule
+from compiler.scheduler.initial import tiling_contexts
+from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
+from compiler.tuning.generators.generator import GeneratorTask
+from hw.isa.counters import CAUSES
+from hw.isa.enums import DTYPE_BYTES
+
+#: Sizes that are encoded logarithmically: number of steps per doubling.
+_STEPS_PER_DOUBLING, _MAX_LEVEL = 3, 96
+_COST_PARTS = 32
+#: Target tokens: upper bounds of the ratio of requested to current cycles.
+WANTED = (0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.005, 1.02, 1.05, 1.1, 1.2, 1.5)
+#: Target token for the lowest achievable cycles.
+BEST = "want best"
+ANSWER = "answer"
+
+_FLAGS = ("x on chip", "y on chip", "residual", "table", "one scale")
+_DEFAULT = LayerSchedule()
+WORDS = (
+    "machine",
+    "layer",
+    "now",
+    "cost",
+    ANSWER,
+    *dict.fromkeys(kind.word for kind in LAYER_KINDS),
+    *_FLAGS,
+    *(f"level {each}" for each in range(_MAX_LEVEL + 1)),
+    *(f"cause {cause}" for cause in CAUSES),
+    *(f"part {each}" for each in range(1, _COST_PARTS + 1)),
+    *(f"want {number}" for number in range(len(WANTED) + 1)),
+    BEST,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PromptSubject:
+    """Prompt description of a layer in its network.
+
+    Parameters
+    ----------
+    layer : Layer
+        Layer to describe.
+    spot : TilingContext
+        Hardware configuration, available memory and tensor locations of the layer.
+    schedule : LayerSchedule
+        Current schedule of the layer.
+    where : dict
+        Current cycles by cause.
+    """
+
+    layer: Layer
+    spot: TilingContext
+    schedule: LayerSchedule
+    where: Mapping[str, int]
+
+    def words(
+        self,
+        want: str,
+        *,
+        profile: bool = True,
+        ask: Ask = Ask.SCHEDULE,
+        outline: Sequence[str] = (),
+        rejected: Sequence[str] = (),
+    ) -> list[str]:
+        """Return the tokens of a prompt.
+
+        Parameters
+        ----------
+        want : str
+            Target token for the requested cycles.
+        profile : bool
+            If False, the current cost is omitted.
+        ask : Ask
+            Type of answer requested.
+        outline : sequence of str
+            Summary of the program in question, from `outline_words`.
+        rejected : sequence of str
+            Reasons for which earlier answers were rejected (`compiler.llm.tokens.prompt_tokens`).
+
+        Raises
+        ------
+        ValueError
+            A number of the schedule cannot be expressed as tokens.
+        """
+        cost = self._cost() if profile else []
+        now = changes_words(self.schedule, _DEFAULT)
+        return [
+            "machine",
+            *self._machine(),
+            "layer",
+            *self._layer(),
+            "now",
+            *now,
+            "cost",
+            *cost,
+            *outline,
+            *rejected,
+            ask,
+            want,
+            ANSWER,
+        ]
+
+    def _machine(self) -> list[str]:
+        spot = self.spot
+        flags = [flag for flag, on in zip(_FLAGS, (spot.x_on_chip, spot.y_on_chip), strict=False) if on]
+        numbers = (spot.free, spot.acc_rows, spot.dram.latency, 16 * spot.beat)
+        return [*number_words(spot.config.n), *(_level(each) for each in numbers), *flags]
+
+    def _layer(self) -> list[str]:
+        layer, n = self.layer, self.spot.config.n
+        x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+        drain = getattr(layer, "drain", None)
+        weights = layer.weights if isinstance(layer, (ConvLayer, DepthwiseLayer)) else None
+        kernel = getattr(layer, "kernel", (1, 1))
+        if weights is not None:
+            kernel = weights.shape[1:3] if isinstance(layer, ConvLayer) else weights.shape[:2]
+        sizes = [
+            x.h,
+            x.w,
+            x.c,
+            y.h,
+            y.w,
+            y.c,
+            *kernel,
+            *getattr(layer, "strides", (1, 1)),
+            getattr(layer, "groups", 1),
+        ]
+        if isinstance(layer, MatmulLayer):
+            sizes[:6] = *layer.size, *layer.size
+        flags = [
+            (_FLAGS[2], drain is not None and drain.residual is not None),
+            (_FLAGS[3], getattr(drain or layer, "table", None) is not None),
+            (_FLAGS[4], drain is not None and drain.common_scale),
+        ]
+        bytes_ = [image.h * image.w * image.c * DTYPE_BYTES[image.dtype] for image in (x, y)]
+        levels = [*bytes_, 0 if weights is None else weights.size, layer.macs / n**2]
+        return [
+            kind_of(layer).word,
+            *(word for size in sizes for word in number_words(size)),
+            *(flag for flag, on in flags if on),
+            *(_level(each) for each in levels),
+        ]
+
+    def _cost(self) -> list[str]:
+        cycles = sum(self.where.values())
+        parts = {cause: round(_COST_PARTS * self.where.get(cause, 0) / max(cycles, 1)) for cause in CAUSES}
+        shown = [word for cause, part in parts.items() if part for word in (f"cause {cause}", f"part {part}")]
+        return [*number_words(cycles), *shown]
+
+
+def want_of(ratio: float) -> str:
+    """Return the target token for a ratio of cycles."""
+    return f"want {next((number for number, most in enumerate(WANTED) if ratio <= most), len(WANTED))}"
+
+
+def _level(value: float) -> str:
+    return f"level {min(round(_STEPS_PER_DOUBLING * log2(1 + value)), _MAX_LEVEL)}"
+
+
+def subjects_of(task: GeneratorTask) -> dict[str, PromptSubject]:
+    """Return the layers of a task by name, slowest first."""
+    found: dict[str, PromptSubject] = {}
+    cycles: dict[str, int] = {}
+    for name, (layer, spot) in _placed(task).items():
+        if name in task.layers:
+            entry = task.measured.layer_entry(name)
+            found[name] = PromptSubject(layer, spot, task.schedule.layers[name], entry.where)
+            cycles[name] = entry.cycles
+    return dict(sorted(found.items(), key=lambda each: -cycles[each[0]]))
+
+
+def _placed(task: GeneratorTask) -> dict[str, tuple[Layer, TilingContext]]:
+    """Return all layers with their tiling contexts."""
+    config, dram = task.prepared.config, task.conditions.dram
+    return {
+        layer.name: (layer, spot)
+        for stage in task.prepared.lowered(task.schedule.fusions)
+        for layer, spot in zip(stage.layers, tiling_contexts(config, stage, dram), strict=True)
+    }
+
+
+@dataclass(eq=False)
+class Programs:
+    """Editable programs of a task.
+
+    Parameters
+    ----------
+    task : GeneratorTask
+        Task whose current programs are edited, including programs given as text.
+    measured : bool
+        True if the measurement of the task belongs to its schedule.
+    """
+
+    task: GeneratorTask
+    measured: bool = True
+
+    @cached_property
+    def editable(self) -> EditablePrograms:
+        """Builder of edited programs."""
+        return EditablePrograms(self.task.network)
+
+    @cached_property
+    def pieces(self) -> list[EditableProgram]:
+        """Programs that contain layers of the task, slowest first."""
+        found = [each for each in self.editable.pieces if set(each.layers) & set(self.task.layers)]
+        found = [each for each in found if each.unrolled.commands]
+        return sorted(found, key=lambda each: -each.cycles(self.task.measured)) if self.measured else found
+
+    def subject(self, piece: EditableProgram) -> PromptSubject:
+        """Return the prompt description of a program: its main layer, with the cycles of the program."""
+        named: Mapping[str, tuple[Layer, TilingContext]] = self._placed
+        layer = chief([named[name][0] for name in piece.layers])
+        return PromptSubject(*named[layer.name], self.task.schedule.layers[layer.name], self._where(piece))
+
+    def outline(self, piece: EditableProgram) -> list[str]:
+        """Return the summary tokens of a program."""
+        return outline_words(piece.unrolled.commands, self.editable.config.n)
+
+    @cached_property
+    def _placed(self) -> dict[str, tuple[Layer, TilingContext]]:
+        return _placed(self.task)
+
+    def _where(self, piece: EditableProgram) -> dict[str, int]:
+        if not self.measured:
+            return {}
+        entries = [each for each in self.task.measured.layers if set(piece.layers) & set(each.names)]
+        return {cause: sum(each.where.get(cause, 0) for each in entries) for cause in CAUSES}

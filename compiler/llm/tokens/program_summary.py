@@ -1,0 +1,118 @@
+"""Summary tokens of a command stream: units and extents along the splittable dimensions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.codegen.semaphores import Issued
+from compiler.llm.tokens.integer_tokens import number_words
+from compiler.tuning.edits.edit import MAX_DIMS, dims_of, get
+from hw.isa.enums import Unit
+
+OUTLINE, TIMES, MORE = "outline", "times", "more"
+#: Separator where the commands of another layer begin.
+LAYER = "layer"
+_UNITS = {unit: unit.name.lower() for unit in Unit}
+#: Summary tokens except `LAYER`, which is also a prompt token.
+WORDS = (OUTLINE, TIMES, MORE, *_UNITS.values())
+#: Maximum tokens from each end of the program, and maximum period of a repetition.
+_MAX_END_TOKENS, _MAX_PERIOD = 48, 12
+#: Tokens needed to describe a repetition.
+_REPETITION_TOKENS = 3
+
+_Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Group of consecutive commands: command count and tokens."""
+
+    commands: int
+    words: _Words
+
+
+def outline_words(commands: Sequence[Issued], n: int) -> list[str]:
+    """Summarize commands: their number, and all of them or those near both ends.
+
+    `times 3 2` precedes two commands that repeat three times, `more 40` replaces forty omitted commands.
+
+    Parameters
+    ----------
+    commands : sequence of Issued
+        Commands in issue order.
+    n : int
+        Array size (number of lanes).
+    """
+    groups = _groups(_each(commands, n))
+    front, back = _ends(groups)
+    left = len(commands) - sum(group.commands for group in (*front, *back))
+    more = [MORE, *number_words(left)] if left else []
+    front_words = [word for group in front for word in group.words]
+    return [
+        OUTLINE,
+        *number_words(len(commands)),
+        *front_words,
+        *more,
+        *(word for group in back for word in group.words),
+    ]
+
+
+def _each(commands: Sequence[Issued], n: int) -> list[_Words]:
+    """Return the tokens of each command."""
+    known: dict[tuple, _Words] = {}
+    out = []
+    tag = commands[0].layer if commands else 0
+    for command in commands:
+        key = command.unit, command.values
+        if key not in known:
+            sizes = (-(-get(command, dim.count) // dim.grain) for dim in dims_of(command, n)[:MAX_DIMS])
+            known[key] = (_UNITS[command.unit], *(word for size in sizes for word in number_words(size)))
+        out.append((LAYER, *known[key]) if command.layer != tag else known[key])
+        tag = command.layer
+    return out
+
+
+def _groups(each: Sequence[_Words]) -> list[_Group]:
+    """Collapse repetitions, preferring the longest at each position."""
+    out, at = [], 0
+    while at < len(each):
+        _, period, times = max(_repeats(each, at))
+        words = tuple(word for one in each[at : at + period] for word in one)
+        if times > 1:
+            words = (TIMES, *number_words(times), *number_words(period), *words)
+        out.append(_Group(period * times, words))
+        at += period * times
+    return out
+
+
+def _repeats(each: Sequence[_Words], at: int) -> list[tuple[int, int, int]]:
+    """Return tokens saved, period and repeat count for each possible period."""
+    found = [(0, 1, 1)]
+    for period in range(1, _MAX_PERIOD + 1):
+        end = at + period
+        while end < len(each) and each[end] == each[end - period]:
+            end += 1
+        times = (end - at) // period
+        if times > 1:
+            saved = (times - 1) * sum(map(len, each[at : at + period])) - _REPETITION_TOKENS
+            if saved > 0:
+                found.append((saved, period, times))
+    return found
+
+
+def _ends(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
+    """Return the first and last groups within the token limit; together all groups if they fit."""
+    if sum(len(group.words) for group in groups) <= 2 * _MAX_END_TOKENS:
+        return list(groups), []
+    front = _first(groups)
+    back = _first(groups[: len(front) - 1 if front else None : -1])
+    return front, back[::-1]
+
+
+def _first(groups: Sequence[_Group]) -> list[_Group]:
+    out, words = [], 0
+    for group in groups:
+        words += len(group.words)
+        if words > _MAX_END_TOKENS:
+            break
+        out.append(group)
+    return out

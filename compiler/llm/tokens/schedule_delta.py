@@ -1,0 +1,154 @@
+"""Tokens of schedule deltas: fields of a layer schedule that differ from the current one."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.ir.identity import identity_of
+from compiler.llm.tokens.integer_tokens import decode_number, following, number_words
+from compiler.schedule.schedule import LayerSchedule
+
+END = "end"
+#: Size larger than any layer dimension.
+ALL = "all"
+_ALL = 1 << 16
+_ORDERS = ("rows", "channels")
+
+
+@dataclass(frozen=True)
+class FieldSpan:
+    """Range of a schedule field; `all_too` also allows the value for the whole extent."""
+
+    low: int
+    high: int
+    all_too: bool = False
+
+
+_SIZE, _FLAG = FieldSpan(1, _ALL - 1, all_too=True), FieldSpan(0, 1)
+#: Ranges by stable field name (`compiler.ir.identity`), in token order, which the trained model depends on.
+_SPANS = {
+    "rows": _SIZE,
+    "band": _SIZE,
+    "width": _SIZE,
+    "columns": _SIZE,
+    "depth": _SIZE,
+    "slots": _SIZE,
+    "slot_buffers": FieldSpan(1, 4),
+    "order": _FLAG,
+    "x_buffers": FieldSpan(1, 16),
+    "w_buffers": FieldSpan(1, 64),
+    "y_buffers": FieldSpan(1, 8),
+    "acc_buffers": FieldSpan(1, 8),
+    "fold": _FLAG,
+    "strips": _FLAG,
+    "together": FieldSpan(1, 64),
+    "prefetch": FieldSpan(0, 256),
+    "on_chip": _FLAG,
+    "overlap": _FLAG,
+    "common_scale": _FLAG,
+    "ramp": _FLAG,
+    "taper": _FLAG,
+    "planes": FieldSpan(0, _ALL - 1),
+    "joined": _FLAG,
+    "counted": _FLAG,
+}
+_FIELD = {stable: name for name, stable in identity_of(LayerSchedule).parts.items()}
+assert _FIELD.keys() == _SPANS.keys()
+#: Ranges by field.
+SPANS = {_FIELD[stable]: span for stable, span in _SPANS.items()}
+#: Token that precedes the value of a field.
+NAMES = {_FIELD[stable]: f"set {stable}" for stable in _SPANS}
+WORDS = (*NAMES.values(), ALL, END)
+_FIELDS = {word: name for name, word in NAMES.items()}
+
+
+def changes_words(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
+    """Return the tokens of the fields that differ from `base`, in field order, and the end token.
+
+    Raises
+    ------
+    ValueError
+        A value cannot be expressed as tokens.
+    """
+    out = []
+    for name in SPANS:
+        if (value := getattr(schedule, name)) != getattr(base, name):
+            out += [NAMES[name], *_value_words(name, value)]
+    return [*out, END]
+
+
+def with_changes(words: Iterable[str], base: LayerSchedule) -> LayerSchedule:
+    """Decode a schedule delta; inverse of `changes_words`.
+
+    Raises
+    ------
+    ValueError
+        The tokens are not a valid schedule delta.
+    """
+    rest, changed = iter(words), {}
+    while (word := next(rest, None)) != END:
+        if word not in _FIELDS:
+            raise ValueError(f"{word!r} is no field")
+        changed[_FIELDS[word]] = _value(_FIELDS[word], rest)
+    if (more := next(rest, None)) is not None:
+        raise ValueError(f"{more!r} follows the end")
+    return replace(base, **changed)
+
+
+def _value_words(name: str, value: int | str) -> list[str]:
+    if isinstance(value, str):
+        return number_words(_ORDERS.index(value))
+    span = SPANS[name]
+    if span.all_too and value >= _ALL:
+        return [ALL]
+    if not span.low <= value <= span.high:
+        raise ValueError(f"{name} must be in {span.low}..{span.high} to be put in words, not {value}")
+    return number_words(int(value))
+
+
+def _value(name: str, rest: Iterator[str]) -> int | str | bool:
+    first = next(rest, "")
+    if first == ALL and SPANS[name].all_too:
+        return _ALL
+    value, span = decode_number(_prepend(first, rest)), SPANS[name]
+    if not span.low <= value <= span.high:
+        raise ValueError(f"{name} must be in {span.low}..{span.high}, not {value}")
+    if name == "order":
+        return _ORDERS[value]
+    return bool(value) if isinstance(getattr(_DEFAULT, name), bool) else value
+
+
+def _prepend(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+_DEFAULT = LayerSchedule()
+
+
+class ChangesGrammar:
+    """Token grammar of schedule deltas.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the fields that may be changed.
+    """
+
+    def __init__(self, names: Sequence[str] = tuple(SPANS)):
+        self._names = [name for name in SPANS if name in names]
+
+    def after(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return the tokens that may follow a prefix; empty if the delta is complete."""
+        if words and words[-1] == END:
+            return ()
+        at = max((index for index, word in enumerate(words) if word in _FIELDS), default=None)
+        left = self._names
+        if at is not None:
+            name, value = _FIELDS[words[at]], words[at + 1 :]
+            span = SPANS[name]
+            if not value:
+                return (*following((), span.low, span.high), *([ALL] if span.all_too else []))
+            if value[0] != ALL and (more := following(value, span.low, span.high)):
+                return more
+            left = self._names[self._names.index(name) + 1 :]
+        return (*(NAMES[name] for name in left), END)

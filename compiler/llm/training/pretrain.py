@@ -1,0 +1,229 @@
+"""Training of a model on all measurements, then on the best answers; fine-tuning on its own measured answers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
+from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.llm.training.dataset import NetworkExamples, PromptOptions, TokenizedExample, tokenize_examples
+from compiler.llm.training.loop import Recipe, fit
+from compiler.llm.training.torch_transformer import TorchTransformer
+from hw.errors import InputError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Plan of a training run.
+
+    Parameters
+    ----------
+    shape : TransformerShape
+        Dimensions of the model.
+    first, then : Recipe
+        Training on all measurements, then on the best answers.
+    profile, want : bool
+        True if prompts include the current cost, and the target; without target they always ask for the best.
+    """
+
+    shape: TransformerShape
+    first: Recipe
+    then: Recipe
+    profile: bool = True
+    want: bool = True
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """Trained model with metadata: networks, examples and validation losses."""
+
+    model: Gpt
+    about: dict[str, Any]
+
+
+def default_plan(steps: int, then: int, seed: int = 0, shape: TransformerShape | None = None) -> Plan:
+    """Return the default plan with the given steps, for the default or another shape."""
+    return Plan(
+        shape or TransformerShape(len(LANGUAGE)), Recipe(steps, seed=seed), Recipe(then, rate=3e-4, seed=seed)
+    )
+
+
+def train(
+    walks: Sequence[Trajectory],
+    plan: Plan,
+    folder: Path,
+    say: Callable[[str], None] = lambda _text: None,
+    start: Gpt | None = None,
+) -> TrainedModel:
+    """Train a model.
+
+    Parameters
+    ----------
+    walks : sequence of Trajectory
+        Measurements to learn from.
+    plan : Plan
+        Dimensions, steps and learning rates.
+    folder : Path
+        Folder of checkpoints, from which an interrupted call resumes.
+    say : callable
+        Called with progress messages.
+    start : Gpt or None
+        Initial model with the shape of the plan; None for random weights.
+
+    Raises
+    ------
+    InputError
+        There are too few measurements, or a checkpoint belongs to another run.
+    """
+    options = PromptOptions(plan.profile, plan.want, plan.shape.context)
+    tokenized = list(zip(walks, tokenize_examples(walks, options, say), strict=True))
+    training = [examples for walk, examples in tokenized if not is_judged(walk)]
+    validation = [examples for walk, examples in tokenized if is_judged(walk)]
+    stages = {
+        "first": TrainingStage(plan.first, training, validation),
+        "then": TrainingStage(plan.then, training, validation, best=True),
+    }
+    module = TorchTransformer(plan.shape, plan.first.seed)
+    if start is not None:
+        module.load_weights(start)
+    curves = run_stages(module, stages, folder, say)
+    about = {
+        "networks": len(walks),
+        "examples": sum(len(each.every) for each in training),
+        "plan": asdict(plan),
+        "loss": curves,
+        "without": [name for name in ("profile", "want") if not getattr(plan, name)],
+    }
+    return TrainedModel(module.gpt(profile=plan.profile), about)
+
+
+@dataclass(frozen=True)
+class TrainingStage:
+    """One stage of a training run.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Hyperparameters of the stage.
+    training, validation : sequence of NetworkExamples
+        Examples of the training networks and of the validation networks.
+    best : bool
+        True to use only the best answers.
+    """
+
+    recipe: Recipe
+    training: Sequence[NetworkExamples]
+    validation: Sequence[NetworkExamples]
+    best: bool = False
+
+
+def run_stages(
+    module: TorchTransformer, stages: dict[str, TrainingStage], folder: Path, say: Callable[[str], None]
+) -> dict[str, list[tuple[int, float]]]:
+    """Train in stages by name and return their losses.
+
+    Raises
+    ------
+    InputError
+        A stage has no examples, or a checkpoint belongs to another run.
+    """
+    curves = {}
+    for name, stage in stages.items():
+        groups, validation_groups = (
+            group_examples(part, best=stage.best) for part in (stage.training, stage.validation)
+        )
+        if not groups or not validation_groups:
+            raise InputError(
+                f"{len(stage.training)} networks are too few to learn from: measure more of them"
+            )
+        if stage.recipe.steps:
+            validation_examples = [
+                group[number % len(group)] for number, group in enumerate(validation_groups)
+            ]
+            path = folder / f"{name}.pt"
+            curves[name] = fit(
+                module, groups, validation_examples, stage.recipe, path, partial(_report, say, name)
+            ).curve
+    return curves
+
+
+def group_examples(examples: Sequence[NetworkExamples], *, best: bool) -> list[list[TokenizedExample]]:
+    """Group examples by network and type of answer; with `best`, only the best answers."""
+    each = (network.best if best else network.every for network in examples)
+    groups = ([one for one in every if one.ask is ask] for every in each for ask in Ask)
+    return [group for group in groups if group]
+
+
+def _report(say: Callable[[str], None], name: str, text: str) -> None:
+    say(f"{name}: {text}")
+
+
+@dataclass(frozen=True)
+class FineTuningPlan:
+    """Plan of fine-tuning.
+
+    Parameters
+    ----------
+    first, then : Recipe
+        Training on all measurements of the sampled networks, then on the best answers of all networks.
+    """
+
+    first: Recipe
+    then: Recipe
+
+
+def fine_tuning_plan(steps: int, seed: int) -> FineTuningPlan:
+    """Return the default plan with `steps` steps in total."""
+    then = steps // 3
+    return FineTuningPlan(Recipe(steps - then, rate=3e-4, seed=seed), Recipe(then, rate=2e-4, seed=seed))
+
+
+def fine_tune(
+    model: Gpt,
+    walks: Sequence[Trajectory],
+    asked: set[tuple[str, int]],
+    plan: FineTuningPlan,
+    folder: Path,
+    say: Callable[[str], None] = lambda _text: None,
+) -> TrainedModel:
+    """Continue training a model.
+
+    Parameters
+    ----------
+    model : Gpt
+        Model to start from.
+    walks : sequence of Trajectory
+        All measurements, including the answers of the model.
+    asked : set
+        Configuration and index of the networks that were sampled.
+    plan : Further
+        Steps and learning rates.
+    folder : Path
+        Folder of checkpoints, from which an interrupted call resumes.
+    say : callable
+        Called with progress messages.
+
+    Raises
+    ------
+    InputError
+        There are too few measurements, or a checkpoint belongs to another run.
+    """
+    options = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
+    tokenized = list(zip(walks, tokenize_examples(walks, options, say), strict=True))
+    training = [(walk, examples) for walk, examples in tokenized if not is_judged(walk)]
+    validation = [examples for walk, examples in tokenized if is_judged(walk)]
+    sampled = [examples for walk, examples in training if (walk.machine, walk.index) in asked]
+    stages = {
+        "first": TrainingStage(plan.first, sampled, validation),
+        "then": TrainingStage(plan.then, [examples for _, examples in training], validation, best=True),
+    }
+    module = TorchTransformer(model.shape)
+    module.load_weights(model)
+    curves = run_stages(module, stages, folder, say)
+    about = {"networks": len(walks), "asked": len(asked), "further": asdict(plan), "loss": curves}
+    return TrainedModel(module.gpt(profile=model.profile), about)

@@ -1,0 +1,280 @@
+"""Operator fusion: epilogues fused into layers, chains of functions as one lookup table, and nodes without a layer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.ops import BINARY_OPS, TABLE_OPS
+from compiler.ir.tensor import Tensor
+from compiler.layers.base import Layer
+from compiler.layers.lowering_context import (
+    _INNER,
+    EIGHT_BITS,
+    Group,
+    LoweringContext,
+    anchor_of,
+    image_of,
+    is_unary,
+)
+from compiler.layers.matmul import transposes_around
+from compiler.layers.move import concat, reshape
+from compiler.layers.registry import LOWERINGS
+from compiler.reference import Kernels, evaluate
+from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from compiler.lowering.lower import LoweredNetwork
+
+
+def _reshape(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
+    """Make the output a view of the input's bytes.
+
+    A copy is made if the bytes are not contiguous, if the output is an output of the model and aliases another tensor,
+    or if the program would otherwise be empty.
+    """
+    image_of(low.x)  # raises an error for a type that the hardware does not support
+    part, graph = out.part(low.x.name), out.graph
+    idle = not out.layers and out.root(low.x.name) in graph.inputs
+    if (part and part.gaps) or (low.y.name in graph.outputs and (part or idle)):
+        return [reshape(low)]
+    out.views[low.y.name] = low.x.name
+    return []
+
+
+def _slice(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
+    """A copy, unless the slice is read in place."""
+    part = out.parts.get(low.y.name)
+    return [] if part and part.of == low.x.name else [LOWERINGS["slice"].lower(low)]
+
+
+def _concat(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
+    """A copy of the operands that are not written in place."""
+    in_place = {name for name, part in out.parts.items() if part.of == low.y.name}
+    copies = concat(low, in_place)
+    return [copies] if copies else []
+
+
+#: Lowerings of operators that may alias tensors instead of copying them.
+IN_PLACE: dict[str, Callable[["LoweredNetwork", LoweringContext], list[Layer]]] = {
+    "reshape": _reshape,
+    "slice": _slice,
+    "concat": _concat,
+}
+
+#: Operators whose results pass through FUSE, so that others can be fused into their epilogue.
+ANCHORS = frozenset(op for op, lowering in LOWERINGS.items() if lowering.epilogue)
+
+
+def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """Fused groups of an anchor and the operators its epilogue can execute: a clip, a table, an addition and a clip.
+
+    A product of activations is also fused with the transposes around it.
+    """
+    taken: set[str] = set()
+    out = []
+    for node in reversed(list(graph)):
+        if node.op == "matmul":
+            names = tuple(name for name in transposes_around(graph, node) if name not in taken)
+            taken.update(names)
+            if len(names) > 1:
+                out.append(names)
+        if node.op not in ANCHORS:
+            continue
+        chain = [node]
+        for fits in (_is_clip, is_unary, _is_sum, _is_clip):
+            following = _only_consumer(graph, chain[-1])
+            if following is not None and following.name not in taken and fits(graph, following):
+                chain.append(following)
+            elif fits is _is_sum:
+                break
+        if len(chain) > 1:
+            names = tuple(n.name for n in chain)
+            taken.update(names)
+            out.append(names)
+    return tuple(reversed(out))
+
+
+def _only_consumer(graph: Graph, node: Node) -> Node | None:
+    out = graph.out(node)
+    consumers = graph.consumers(out.name)
+    return consumers[0] if len(consumers) == 1 and out.name not in graph.outputs else None
+
+
+def _is_clip(graph: Graph, node: Node) -> bool:
+    """Return True for a clip that does not change the quantization."""
+    if node.op != "clip":
+        return False
+    x, y = graph.ins(node)[0], graph.out(node)
+    return x.dtype == y.dtype and x.quantization == y.quantization
+
+
+def _is_sum(graph: Graph, node: Node) -> bool:
+    """True if a node adds two different activations of one shape and type."""
+    if node.op != "add":
+        return False
+    a, b = graph.ins(node)
+    return a.name != b.name and not (a.constant or b.constant) and a.shape == b.shape and a.dtype == b.dtype
+
+
+def refusal(graph: Graph, nodes: Group) -> str:
+    """Reason why nodes cannot be fused to one layer; empty if they can."""
+    if len(nodes) == 1:
+        return ""
+    anchor = anchor_of(nodes)
+    if anchor.op in _INNER:
+        return _refused_around(graph, anchor, nodes)
+    if anchor.op not in ANCHORS:
+        return f"no operators can be fused into {anchor.op}"
+    steps = [_is_clip, is_unary, _is_sum, _is_clip]
+    for before, node in pairwise(nodes):
+        if _only_consumer(graph, before) is not node:
+            return f"{node.name!r} is not the only reader of {before.name!r}"
+        while steps and not steps[0](graph, node):
+            if steps.pop(0) is _is_sum:
+                steps.clear()
+        if not steps:
+            return f"an epilogue cannot execute {node.op} {node.name!r} here"
+        steps.pop(0)
+    return ""
+
+
+def _refused_around(graph: Graph, product: Node, nodes: Group) -> str:
+    """`refusal` for a product of activations and the nodes around it."""
+    names, fusible = {node.name for node in nodes}, transposes_around(graph, product)
+    for node in nodes:
+        neighbours = [graph.producer(name) for name in node.inputs] + graph.consumers(graph.out(node).name)
+        adjacent = any(each is not None and each.name in names for each in neighbours)
+        if node.name not in fusible or not adjacent:
+            return f"{node.op} {node.name!r} cannot be fused with {product.op} {product.name!r}"
+    return ""
+
+
+def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
+    """All nodes in groups, in topological order; a node without a fusion is a group by itself.
+
+    Raises
+    ------
+    InputError
+        A fusion names an unknown node, a node is in two fusions, nodes cannot be one layer, or groups form a cycle.
+    """
+    belongs: dict[str, int] = {}
+    groups: dict[int, list[Node]] = {}
+    for number, names in enumerate(fusions):
+        for name in names:
+            if name not in graph.nodes or name in belongs:
+                what = "there is no such node" if name not in graph.nodes else "it is in two fusions"
+                raise InputError(f"schedule: fusion of {name!r}: {what}")
+            belongs[name] = number
+    for node in graph:
+        number = belongs.setdefault(node.name, len(fusions) + len(belongs))
+        groups.setdefault(number, []).append(node)
+    for nodes in groups.values():
+        if why := refusal(graph, tuple(nodes)):
+            raise InputError(f"schedule: fusion of {nodes[0].name!r}: {why}")
+    order = {number: i for i, number in enumerate(groups)}
+    view = nx.DiGraph()
+    view.add_nodes_from(groups)
+    for node in graph:
+        for name in node.inputs:
+            producer = graph.producer(name)
+            if producer is not None and belongs[producer.name] != belongs[node.name]:
+                view.add_edge(belongs[producer.name], belongs[node.name])
+    try:
+        sequence = list(nx.lexicographical_topological_sort(view, key=order.__getitem__))
+    except nx.NetworkXUnfeasible:
+        raise InputError("schedule: its fusions need each other's results") from None
+    return [tuple(groups[number]) for number in sequence]
+
+
+def chains_as_tables(graph: Graph, rounding: str) -> Graph:
+    """Replace chains of functions between a dequantize and a quantize node by one lookup table each.
+
+    The operators of a chain are elementwise functions of one operand, possibly with scalar constants; intermediate
+    results have no other reader, and both ends have 8 bits and one scale. A single operator between conversions is left
+    as it is. A graph without chains is returned unchanged.
+    """
+    made, gone = dict[str, Node](), set[str]()
+    for node in graph:
+        chain = _chain(graph, node)
+        if len(chain) > 3:
+            made[node.name] = _table(graph, chain, rounding)
+            gone.update(each.name for each in chain[1:-1])
+    inner = {
+        node.name: replace(node, bodies=tuple(chains_as_tables(body, rounding) for body in node.bodies))
+        for node in graph
+        if node.bodies
+    }
+    if not made and all(body is old for n in inner for body, old in _bodies(graph, inner, n)):
+        return graph
+    nodes = [made.get(each.name, inner.get(each.name, each)) for each in graph if each.name not in gone]
+    read = {name for node in nodes for name in node.inputs} | set(graph.outputs)
+    # Remove dequantize nodes without readers.
+    return rebuild(graph, [n for n in nodes if n.op != "dequantize" or read.intersection(n.outputs)])
+
+
+def _bodies(graph: Graph, inner: dict[str, Node], name: str) -> list[tuple[Graph, Graph]]:
+    """Pairs of the new and the old subgraphs of a node."""
+    return list(zip(inner[name].bodies, graph.nodes[name].bodies, strict=True))
+
+
+def _chain(graph: Graph, last: Node) -> list[Node]:
+    """Nodes of a chain from a dequantize node to the quantize node `last`; empty if there is no such chain."""
+    if last.op != "quantize" or not _bytes(graph.out(last)):
+        return []
+    chain = [last]
+    while chain[0].op != "dequantize":
+        source = _dynamic_operand(graph, chain[0])
+        producer = None if source is None else graph.producer(source.name)
+        if source is None or producer is None or source.dtype != "float32":
+            return []
+        single_use = len(graph.consumers(source.name)) == 1 and source.name not in graph.outputs
+        if producer.op != "dequantize" and not (single_use and producer.op in TABLE_OPS | BINARY_OPS):
+            return []
+        chain.insert(0, producer)
+    return chain if _bytes(graph.ins(chain[0])[0]) else []
+
+
+def _dynamic_operand(graph: Graph, node: Node) -> Tensor | None:
+    """The only operand that is not constant, if it has the output's shape and the others are scalars; else None."""
+    inputs = graph.ins(node)
+    dynamic = [tensor for tensor in inputs if not tensor.constant]
+    scalars = all(tensor.elements == 1 for tensor in inputs if tensor.constant)
+    if len(dynamic) != 1 or not scalars or dynamic[0].shape != graph.out(node).shape:
+        return None
+    return dynamic[0]
+
+
+def _bytes(tensor: Tensor) -> bool:
+    """True if a tensor has 8-bit integers with one scale."""
+    return tensor.dtype in EIGHT_BITS and tensor.quantization is not None and tensor.quantization.whole
+
+
+def _table(graph: Graph, chain: Sequence[Node], rounding: str) -> Node:
+    """A table node that replaces a chain; entry q & 255 of the table is the chain's result for q."""
+    (source,), out = graph.ins(chain[0]), graph.out(chain[-1])
+    limits = np.iinfo(source.dtype)
+    domain = np.arange(limits.min, limits.max + 1).astype(source.dtype)
+    small = Graph(graph.name)
+    small.add_input(replace(source, shape=domain.shape))
+    for node in chain:
+        for tensor in graph.ins(node):
+            if tensor.constant:
+                one = cast(NDArray, tensor.data).reshape(())
+                if tensor.name not in small.tensors:
+                    small.add_tensor(replace(tensor, shape=(), data=one))
+        small.add_tensor(replace(graph.out(node), shape=domain.shape))
+        small.add_node(node)
+    results = evaluate(small.finish([out.name]), {source.name: domain}, rounding=cast(Kernels, rounding))
+    table = np.zeros(256, np.int64)
+    table[domain.astype(np.int64) & 255] = results[out.name]
+    operators = ", ".join(dict.fromkeys(node.operator for node in chain[1:-1]))
+    entries = tuple(int(entry) for entry in table)
+    return Node(
+        chain[-2].name, "table", (source.name,), (out.name,), {"table": entries, "operator": operators}
+    )

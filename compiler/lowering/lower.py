@@ -1,0 +1,157 @@
+"""Lowering of a graph to layers, with type checks and recognition of conversions at the model boundary."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from compiler.layers.base import Layer
+from compiler.layers.layer_kind import Types
+from compiler.layers.lowering_context import (
+    Group,
+    LoweringContext,
+    SubTensor,
+    UnsupportedLoweringError,
+    is_unary,
+)
+from compiler.layers.registry import LOWERINGS
+from compiler.lowering.aliasing import find_parts
+from compiler.lowering.fusion_groups import IN_PLACE
+
+
+def check_types(graph: Graph, node: Node) -> None:
+    """Check that the lowering of a node supports the element types of its tensors.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        A tensor has an unsupported type, or the operator has no lowering.
+    """
+    lowering = LOWERINGS.get(node.op)
+    if lowering is None:
+        raise UnsupportedLoweringError(f"{node.op} is not supported on the accelerator")
+    operands, types = graph.ins(node), lowering.types
+    if is_unary(graph, node):  # constants of any type are part of its table
+        operands = [tensor for tensor in operands if not tensor.constant]
+    last = len(types.operands) - 1
+    for number, tensor in enumerate(operands):
+        _check(tensor, types.operands[min(number, last)])
+    for name in node.outputs:
+        _check(graph.tensors[name], types.result)
+
+
+def _check(tensor: Tensor, types: Types | None) -> None:
+    if types is not None and tensor.dtype not in types:
+        *others, last = types
+        text = f"{', '.join(others)} or {last}" if others else last
+        raise UnsupportedLoweringError(f"tensor {tensor.name!r} must be {text}, not {tensor.dtype}")
+
+
+_LAYOUT = ("transpose", "reshape")
+_FLOATS = ("float32", "float16")
+
+
+def interface(graph: Graph, host: Collection[str]) -> set[str]:
+    """Nodes among `host` that only convert, or change the layout of, float inputs and outputs of the graph."""
+    return _behind_inputs(graph, host) | _before_outputs(graph, host)
+
+
+def handed_over(graph: Graph, host: Collection[str]) -> set[str]:
+    """Conversions at the model boundary that the accelerator could execute but that are left to the host.
+
+    Nodes in `host` are on the host already. None are returned if the accelerator would have nothing else to execute.
+    """
+    device = {node.name: node.op for node in graph if node.name not in host}
+    found = interface(graph, [node.name for node in graph]) & device.keys()
+    return found if any(op not in _LAYOUT for name, op in device.items() if name not in found) else set()
+
+
+def _is_float(graph: Graph, name: str) -> bool:
+    return graph.tensors[name].dtype in _FLOATS
+
+
+def _behind_inputs(graph: Graph, host: Collection[str]) -> set[str]:
+    unconverted, found = {name for name in graph.inputs if _is_float(graph, name)}, set()
+    for node in graph:
+        widens = node.op == "dequantize" and _is_float(graph, node.inputs[0])
+        if (
+            node.name in host
+            and (widens or node.op in ("quantize", *_LAYOUT))
+            and node.inputs[0] in unconverted
+        ):
+            found.add(node.name)
+            unconverted |= {name for name in node.outputs if _is_float(graph, name)}
+    return found
+
+
+def _before_outputs(graph: Graph, host: Collection[str]) -> set[str]:
+    found: set[str] = set()
+
+    def goes_out(node: Node) -> bool:
+        """Return True if all outputs are float and are outputs of the model, possibly after layout changes."""
+        users = [user for name in node.outputs for user in graph.consumers(name)]
+        wanted = all(name in graph.outputs or graph.consumers(name) for name in node.outputs)
+        floats = all(_is_float(graph, name) for name in node.outputs)
+        return wanted and floats and all(user.name in found for user in users)
+
+    for node in reversed(list(graph)):
+        converts = node.op == "dequantize" or (node.op in _LAYOUT and _is_float(graph, node.inputs[0]))
+        if node.name in host and converts and goes_out(node):
+            found.add(node.name)
+    return found
+
+
+@dataclass
+class LoweredNetwork:
+    """A graph lowered to layers.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph that was lowered.
+    layers : list of Layer
+        Layers in topological order.
+    views : dict
+        Tensors that are views of others: name -> name of the tensor whose bytes they are.
+    parts : dict
+        Tensors that are contained in others, by name.
+    refused : dict
+        Nodes that the accelerator cannot execute, with the reason.
+    """
+
+    graph: Graph
+    layers: list[Layer] = field(default_factory=list)
+    views: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, SubTensor] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def root(self, name: str) -> str:
+        """The tensor of which a tensor is a view or a part."""
+        while name in self.views or name in self.parts:
+            name = self.views[name] if name in self.views else self.parts[name].of
+        return name
+
+    def part(self, name: str) -> SubTensor | None:
+        """The location of a tensor, or of its view, within another tensor; None if it is stored separately."""
+        while name in self.views:
+            name = self.views[name]
+        return self.parts.get(name)
+
+
+def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> LoweredNetwork:
+    """Lower all groups to layers; nodes that the accelerator cannot execute are in `refused`."""
+    out = LoweredNetwork(graph, parts=find_parts(graph, groups))
+    for nodes in groups:
+        lowering = LoweringContext(graph, nodes, rounding)
+        try:
+            op = lowering.anchor.op
+            if all(t.constant for node in nodes for t in graph.ins(node)):
+                raise UnsupportedLoweringError("all its operands are constant")
+            if op == "onnx":
+                raise UnsupportedLoweringError(lowering.anchor.attributes["why"])
+            for node in nodes:
+                check_types(graph, node)
+            out.layers += IN_PLACE[op](out, lowering) if op in IN_PLACE else [LOWERINGS[op].lower(lowering)]
+        except UnsupportedLoweringError as error:
+            out.refused |= {node.name: str(error) for node in nodes}
+    return out

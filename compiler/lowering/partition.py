@@ -1,0 +1,168 @@
+"""Partition of a network into stages on the accelerator and on the host."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.identity import identity
+from compiler.lowering.lower import handed_over, lower
+from hw.errors import InputError
+
+#: Reason for control flow on the host, by the presence of subgraph nodes on the accelerator.
+DECIDES = {
+    True: "the host executes control flow; the accelerator runs the layers of the subgraphs",
+    False: "the host executes control flow, and no layer of the subgraphs runs on the accelerator",
+}
+
+#: Reason for conversions at the model boundary.
+HANDED_OVER = "float inputs and outputs are converted on the host"
+
+
+@dataclass(frozen=True, eq=False)
+class GraphPart:
+    """A stage: nodes that are executed together on the accelerator or on the host.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph of the nodes, with their inputs and outputs.
+    device : bool
+        True for the accelerator, False for the host.
+    bodies : tuple of tuples of GraphPart
+        For a single node of control flow, the stages of each of its subgraphs.
+    """
+
+    graph: Graph
+    device: bool
+    bodies: "tuple[tuple[GraphPart, ...], ...]" = ()
+
+    @property
+    def on_device(self) -> bool:
+        """True if any of it runs on the accelerator."""
+        return self.device or any(part.on_device for body in self.bodies for part in body)
+
+
+def parts_in(parts: Iterable[GraphPart]) -> Iterator[GraphPart]:
+    """Iterate over all parts, including those of subgraphs."""
+    for part in parts:
+        yield part
+        for body in part.bodies:
+            yield from parts_in(body)
+
+
+Bodies = tuple[tuple[GraphPart, ...], ...]
+
+
+def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list[GraphPart], dict[str, str]]:
+    """Split a graph into a minimal number of stages that alternate between accelerator and host.
+
+    A node of control flow is a separate stage, whose subgraphs are split recursively. Readers of the tensor `cut`
+    on the accelerator are in a later stage than its producer.
+
+    Returns
+    -------
+    parts, reasons
+        The stages in execution order, and the reasons of nodes that run on the host.
+    """
+    inside = {node.name: [partition(body, rounding) for body in node.bodies] for node in graph if node.bodies}
+    reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding).refused
+    reasons |= dict.fromkeys(handed_over(graph, reasons), HANDED_OVER)
+    for name, found in inside.items():
+        device = any(part.on_device for parts, _ in found for part in parts)
+        reasons[name] = DECIDES[device]
+        for _, why in found:
+            reasons |= why
+    while True:
+        bodies = {name: tuple(tuple(p) for p, _ in found) for name, found in inside.items()}
+        parts = _parts(graph, reasons, bodies, cut)
+        idle = [part for part in parts if part.device and all(node.op == "reshape" for node in part.graph)]
+        if not idle:
+            return parts, reasons
+        reasons |= {
+            node.name: "its stage would consist of reshapes only" for part in idle for node in part.graph
+        }
+
+
+def _parts(
+    graph: Graph, reasons: Mapping[str, str], inside: Mapping[str, Bodies], cut: str | None
+) -> list[GraphPart]:
+    """Stages in execution order; nodes with a reason run on the host."""
+    stages: dict[int, list[Node]] = {}
+    stage_of: dict[str, int] = {}
+    for node in graph:
+        device = node.name not in reasons
+        number = 0 if device else -1  # stages of the accelerator have even numbers
+        for name in node.inputs:
+            producer = graph.producer(name)
+            if producer is not None:
+                before = stage_of[producer.name]
+                crosses = (producer.name not in reasons) != device
+                number = max(number, before + (2 if name == cut and device and not crosses else crosses))
+        stage_of[node.name] = number
+        stages.setdefault(number, []).append(node)
+    pieces = [(number, piece) for number in sorted(stages) for piece in _pieces(stages[number])]
+    return [
+        GraphPart(_subgraph(graph, piece), number % 2 == 0, inside.get(piece[0].name, ()))
+        for number, piece in pieces
+    ]
+
+
+def _pieces(nodes: list[Node]) -> list[list[Node]]:
+    """Split the nodes of one stage so that each node of control flow is separate."""
+    return [list(piece) for _, piece in groupby(nodes, key=lambda node: node.name if node.bodies else None)]
+
+
+def _subgraph(graph: Graph, nodes: list[Node]) -> Graph:
+    inside = {node.name for node in nodes}
+    made = {name for node in nodes for name in node.outputs}
+    inputs = dict.fromkeys(
+        name
+        for node in nodes
+        for name in node.inputs
+        if name not in made and not graph.tensors[name].constant
+    )
+    outputs = [
+        name
+        for node in nodes
+        for name in node.outputs
+        if name in graph.outputs or any(user.name not in inside for user in graph.consumers(name))
+    ]
+    # The model's outputs in its own order, then the others.
+    order = {name: number for number, name in enumerate(graph.outputs)}
+    outputs.sort(key=lambda name: order.get(name, len(order)))
+    return rebuild(graph, nodes, inputs=inputs, outputs=outputs)
+
+
+@identity("HostNode", "node", "op", "reason", "edge")
+@dataclass(frozen=True)
+class HostNode:
+    """A node that runs on the host.
+
+    Parameters
+    ----------
+    node, op : str
+        Name and operator of the node.
+    reason : str
+        Reason why the accelerator does not execute it.
+    edge : bool
+        True if it only converts, or changes the layout of, inputs or outputs of the model.
+    """
+
+    node: str
+    op: str
+    reason: str
+    edge: bool = False
+
+
+def check_strict(name: str, host: Iterable[HostNode]) -> None:
+    """Check that nodes on the host are only conversions at the boundary of the model called `name`.
+
+    Raises
+    ------
+    InputError
+        There are other nodes on the host; the message lists all of them.
+    """
+    found = [f"{each.node} ({each.op}): {each.reason}" for each in host if not each.edge]
+    if found:
+        raise InputError(f"{name}: not for the accelerator: {'; '.join(found)}")

@@ -1,1 +1,0 @@
-"""Schedules tried out on machines: compiled, proved, run, compared."""

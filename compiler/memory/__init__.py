@@ -1,1 +1,0 @@
-"""Where everything lies: scratchpad, accumulator, slots, tables and DRAM by lifetime."""

@@ -1,0 +1,293 @@
+"""Canonicalization passes: folding of pads, axes last, materialized broadcasts, splitting of wide zero points."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import _TIMES, Graph, Node, rebuild
+from compiler.ir.ops import BINARY_OPS, OPS
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.layers.elementwise import laid_over
+from compiler.layers.lowering_context import EIGHT_BITS, is_unary
+
+
+def fold_pads(graph: Graph) -> Graph:
+    """Fold pad nodes into the convolutions and maximum pools that read them, if the result is exactly the same.
+
+    Convolutions pad with zero, which is their input's zero point; maximum pools ignore padding.
+    """
+    folded = {graph.out(node).name: node for node in graph if node.op == "pad" and _foldable(graph, node)}
+    if not folded:
+        return graph
+    remaining = (node for node in graph if node.outputs[0] not in folded)
+    padded = {name: folded[node.inputs[0]] for name, node in graph.nodes.items() if node.inputs[0] in folded}
+    return rebuild(graph, [_padded(n, padded[n.name]) if n.name in padded else n for n in remaining])
+
+
+def _foldable(graph: Graph, pad: Node) -> bool:
+    (x,), y, pads = graph.ins(pad), graph.out(pad), pad.attributes["pads"]
+    if len(pads) != 4 or len(x.shape) != 4 or any((*pads[0], *pads[3])) or y.name in graph.outputs:
+        return False
+    readers = graph.consumers(y.name)
+    return (
+        bool(readers)
+        and (x.dtype, x.quantization) == (y.dtype, y.quantization)
+        and y.shape == tuple(size + sum(pair) for size, pair in zip(x.shape, pads, strict=True))
+        and all(_absorbs(reader, pad, x) and reader.inputs.count(y.name) == 1 for reader in readers)
+    )
+
+
+def _absorbs(reader: Node, pad: Node, x: Tensor) -> bool:
+    """Return True if a reader can absorb the padding; every window of a maximum must overlap the input."""
+    if reader.inputs[0] != pad.outputs[0]:
+        return False
+    value = pad.attributes["value"]
+    if reader.op in ("conv2d", "depthwise_conv2d"):
+        return value == 0
+    if reader.op != "max_pool2d":
+        return False
+    top, left, bottom, right = _sum(reader, pad)
+    height, width = reader.attributes["kernel"]
+    return max(top, bottom) < height and max(left, right) < width and _is_lower_bound(value, x)
+
+
+def _is_lower_bound(value: float, x: Tensor) -> bool:
+    """Return True if no element that a tensor can hold is less than a value."""
+    if x.dtype == "float32":
+        return value == -np.inf
+    q, lowest = x.quantization, np.iinfo(x.dtype).min
+    if q is None or not q.whole:
+        return value <= lowest
+    return value / q.scale[0] + q.zero_point[0] <= lowest
+
+
+def _sum(reader: Node, pad: Node) -> tuple[int, int, int, int]:
+    """Combined padding of a reader and a pad node: top, left, bottom, right."""
+    (_, (top, bottom), (left, right), _), own = pad.attributes["pads"], reader.attributes["pads"]
+    return own[0] + top, own[1] + left, own[2] + bottom, own[3] + right
+
+
+def _padded(reader: Node, pad: Node) -> Node:
+    attributes = reader.attributes | {"pads": _sum(reader, pad)}
+    return replace(reader, inputs=(pad.inputs[0], *reader.inputs[1:]), attributes=attributes)
+
+
+def turn_axes(graph: Graph) -> Graph:
+    """Transpose the operands of quantized softmax and cumsum nodes so that they work along the last dimension.
+
+    Nodes on real numbers, which run on the host, support any dimension and remain.
+    """
+    made: dict[str, Tensor] = {}
+    nodes: list[Node] = []
+    for node in graph:
+        x = graph.ins(node)[0] if node.inputs else None
+        if OPS[node.op].last_axis and x is not None and x.quantization and _axis(node, x) != len(x.shape) - 1:
+            nodes += _transposed(graph, node, x, made)
+        else:
+            nodes.append(node)
+    return rebuild(graph, nodes, changed=made) if made else graph
+
+
+def _axis(node: Node, x: Tensor) -> int:
+    return node.attributes["axis"] % len(x.shape)
+
+
+def _transposed(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) -> list[Node]:
+    """A transpose, the operator, and the same transpose: exchanging two dimensions is its own inverse."""
+    last, axis = len(x.shape) - 1, _axis(node, x)
+    perm = list(range(last + 1))
+    perm[axis], perm[last] = last, axis
+    shape = tuple(x.shape[i] for i in perm)
+    before = replace(x, name=_fresh(graph, made, f"{x.name}:turned"), shape=shape, data=None)
+    made[before.name] = before
+    y = graph.out(node)
+    after = replace(y, name=_fresh(graph, made, f"{y.name}:turned"), shape=shape)
+    made[after.name] = after
+    return [
+        Node(f"{node.name}:turn", "transpose", (x.name,), (before.name,), {"perm": tuple(perm)}),
+        replace(
+            node, inputs=(before.name,), outputs=(after.name,), attributes=node.attributes | {"axis": last}
+        ),
+        Node(f"{node.name}:turn back", "transpose", (after.name,), (y.name,), {"perm": tuple(perm)}),
+    ]
+
+
+def _fresh(graph: Graph, made: dict[str, Tensor], name: str) -> str:
+    """Return an unused tensor name."""
+    while name in graph.tensors or name in made:
+        name += "'"
+    return name
+
+
+#: Limit on the elements of a repeated operand.
+_MAX_ELEMENTS = 1 << 22
+
+
+def spread_operands(graph: Graph) -> Graph:
+    """Materialize broadcasts of quantized sums, differences and products that the hardware does not support.
+
+    The hardware supports one operand of the result's shape, with another of the same shape, a row that is the same for
+    all rows, or, for products, one number per row. Other operands are repeated along dimensions of size one.
+    """
+    unsupported = {node.name for node in graph if node.op in BINARY_OPS and _needs_broadcast(graph, node)}
+    if not unsupported:
+        return graph
+    made: dict[str, Tensor] = {}
+    nodes: list[Node] = []
+    for node in graph:
+        nodes += _repeated(graph, node, made) if node.name in unsupported else [node]
+    return rebuild(graph, nodes, changed=made)
+
+
+def _needs_broadcast(graph: Graph, node: Node) -> bool:
+    """Return True if a node is quantized to 8 bits and the hardware does not support its broadcast."""
+    ins, out = graph.ins(node), graph.out(node)
+    eight = all(
+        tensor.dtype in EIGHT_BITS and tensor.quantization is not None and tensor.quantization.whole
+        for tensor in (*ins, out)
+    )
+    if (
+        not eight
+        or out.elements > _MAX_ELEMENTS
+        or all(tensor.constant for tensor in ins)
+        or is_unary(graph, node)
+    ):
+        return False
+    return not _supported(node, ins[0], ins[1], out)
+
+
+def _supported(node: Node, a: Tensor, b: Tensor, y: Tensor) -> bool:
+    """Return True if the hardware supports the node with these operands."""
+    return any(
+        first.shape == y.shape
+        and not first.constant
+        and laid_over(node.op, second.shape, first.shape) is not None
+        for first, second in ((a, b), (b, a))
+    )
+
+
+def _repeated(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
+    """The node, preceded by nodes that repeat its operands; the larger dynamic operand is repeated first."""
+    operands, y = list(graph.ins(node)), graph.out(node)
+    for number in sorted((0, 1), key=lambda i: (operands[i].constant, -operands[i].elements)):
+        called = f"{node.name}:operand{number}"
+        for axis in range(-1, len(y.shape)):
+            if _supported(node, operands[0], operands[1], y):
+                break
+            x = operands[number]
+            if x.data is not None:
+                data = np.ascontiguousarray(np.broadcast_to(x.data, y.shape))
+                made[called] = operands[number] = replace(x, name=called, shape=y.shape, data=data)
+            elif axis < 0:
+                yield from _ranked(called, operands, number, len(y.shape), made)
+            elif x.shape[axis] != y.shape[axis]:
+                yield from _longer(called, operands, number, (axis, y.shape[axis]), made)
+    yield replace(node, inputs=tuple(tensor.name for tensor in operands))
+
+
+def _ranked(
+    called: str, operands: list[Tensor], number: int, rank: int, made: dict[str, Tensor]
+) -> Iterator[Node]:
+    """Reshape an operand to the rank of the result."""
+    x = operands[number]
+    if len(x.shape) < rank:
+        shape = (1,) * (rank - len(x.shape)) + x.shape
+        made[f"{called}:rank"] = operands[number] = replace(x, name=f"{called}:rank", shape=shape)
+        yield Node(f"{called}:rank", "reshape", (x.name,), (f"{called}:rank",), {"shape": shape})
+
+
+def _longer(
+    called: str, operands: list[Tensor], number: int, wanted: tuple[int, int], made: dict[str, Tensor]
+) -> Iterator[Node]:
+    """Repeat an operand along an axis; `wanted` is the axis and its new size."""
+    x, (axis, size) = operands[number], wanted
+    again = Tensor(f"{called}:again{axis}", (size,), "int32", data=np.zeros(size, np.int32))
+    y = replace(x, name=f"{called}:axis{axis}", shape=(*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    made |= {again.name: again, y.name: y}
+    operands[number] = y
+    yield Node(y.name, "gather", (x.name, again.name), (y.name,), {"axis": axis})
+
+
+_BYTES = ("int8", "uint8")
+
+
+def split_zeros(graph: Graph) -> Graph:
+    """Rewrite products whose weights have per-channel zero points that the hardware does not support.
+
+    The weights less their zero points may exceed 8 bits. They are split into a sum of two or three 8-bit weights with
+    one zero point, and x is concatenated with itself as often.
+    """
+    split = {node.name for node in graph if _wide_zero_points(graph, node)}
+    if not split:
+        return graph
+    made: dict[str, Tensor] = {}
+    nodes: list[Node] = []
+    for node in graph:
+        nodes += _split(graph, node, made) if node.name in split else [node]
+    return rebuild(graph, nodes, changed=made)
+
+
+def _wide_zero_points(graph: Graph, node: Node) -> bool:
+    if node.op not in ("conv2d", "dense", "depthwise_conv2d"):
+        return False
+    x, weights = graph.ins(node)[:2]
+    q = weights.quantization
+    if weights.data is None or q is None or q.whole or {x.dtype, weights.dtype} - {*_BYTES} or x.constant:
+        return False
+    centred = _centred(weights)
+    return len(set(q.zero_point)) > 1 and int(centred.max()) - int(centred.min()) > 255
+
+
+def _centred(weights: Tensor) -> NDArray[np.int64]:
+    """Weights less their zero points."""
+    q, shape = weights.quantization, [1] * len(weights.shape)
+    assert q is not None and q.axis is not None and weights.data is not None
+    shape[q.axis] = -1
+    return weights.data.astype(np.int64) - np.array(q.zero_point, np.int64).reshape(shape)
+
+
+def _parts(centred: NDArray[np.int64]) -> tuple[list[NDArray[np.int8]], int]:
+    """Split weights into 8-bit integers with one zero point: the sum of the parts, less that, gives the weights."""
+    zero = -1 if centred.min() >= -254 else 0
+    low, high = -128 - zero, 127 - zero
+    parts: list[NDArray[np.int8]] = []
+    while not parts or centred.any():
+        part = np.clip(centred, low, high)
+        centred = centred - part
+        parts.append((part + zero).astype(np.int8))
+    return parts, zero
+
+
+def _split(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
+    x, weights, *_ = graph.ins(node)
+    q, parts, zero = weights.quantization, *_parts(_centred(weights))
+    assert q is not None
+    count, attributes, op, groups = len(parts), node.attributes, node.op, 1
+    if op == "depthwise_conv2d":  # a group for each channel
+        op, groups = "conv2d", x.shape[-1]
+        parts = [part.transpose(2, 0, 1)[..., None] for part in parts]
+        attributes = attributes | {"groups": groups}
+    elif op == "conv2d":
+        groups = attributes["groups"]
+    data = np.ascontiguousarray(np.concatenate(parts, -1))
+    meaning = Quantization(q.scale, (zero,) * len(q.scale), 0)
+    weight_parts = Tensor(f"{node.name}:parts", data.shape, "int8", meaning, data)
+    grouped = (*x.shape[:-1], groups, x.shape[-1] // groups)
+    joined = replace(x, name=f"{node.name}:beside", shape=(*grouped[:-1], grouped[-1] * count))
+    whole = replace(x, name=f"{node.name}:whole", shape=(*x.shape[:-1], x.shape[-1] * count))
+    last = f"{node.name}{_TIMES}{count}"
+    made |= {each.name: each for each in (weight_parts, whole)}
+    if groups == 1:
+        yield Node(last, "concat", (x.name,) * count, (whole.name,), {"axis": len(x.shape) - 1})
+    else:
+        split = replace(x, name=f"{node.name}:apart", shape=grouped)
+        made |= {split.name: split, joined.name: joined}
+        yield Node(split.name, "reshape", (x.name,), (split.name,), {"shape": grouped})
+        axis = len(grouped) - 1
+        yield Node(joined.name, "concat", (split.name,) * count, (joined.name,), {"axis": axis})
+        yield Node(last, "reshape", (joined.name,), (whole.name,), {"shape": whole.shape})
+    yield replace(
+        node, op=op, inputs=(whole.name, weight_parts.name, *node.inputs[2:]), attributes=attributes
+    )

@@ -1,0 +1,113 @@
+"""Counter deltas by layer and stall cause, and the meaning of each cause."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cosim.driver import Driver
+from hw.errors import WorkError
+from hw.isa.counters import CAUSES, SP_BANKS_MAX
+
+#: Meaning of each cause, in the order of `hw.isa.counters.CAUSES`.
+MEANINGS = {
+    "useful": "a row of activations enters the array.",
+    "fill_drain": "the array fills or empties: rows are still on their way through it.",
+    "weight_shift": "the weights of the next tile are shifted into the array.",
+    "wait_weights": "the next tile's weights could not be read: the scratchpad served another unit.",
+    "wait_activations": "the activations could not be read from the scratchpad.",
+    "wait_accumulator": "the accumulator could not accept the sums.",
+    "wait_fuse": "the array waits for FUSE, which requantizes, adds, pools or looks up, or FUSE works alone.",
+    "wait_bus": "the array waits for LOAD or STORE, that is for data to or from DRAM, or these work alone.",
+    "wait_sequencer": "the array waits for the program to issue its next command.",
+    "idle": "nothing was left to do: no macro-instruction was running.",
+}
+
+#: Counters that reports sum up, in addition to cycles.
+COUNTED = (
+    "macs_issued",
+    "acc_reads",
+    "acc_writes",
+    "load_beats",
+    "store_beats",
+    "load_bytes",
+    "store_bytes",
+    *(f"sp_{kind}_bank{b}" for kind in ("reads", "writes") for b in range(SP_BANKS_MAX)),
+)
+_CAUSES = tuple(f"cause_{cause}" for cause in CAUSES)
+
+ByTag = dict[int, dict[str, int]]
+
+
+def read_counts(driver: Driver, tags: int) -> ByTag:
+    """Read the counters that reports need, for the first `tags` tags."""
+    names = (*_CAUSES, "cycles", *COUNTED)
+    return {tag: driver.counters.read_all(names, tag) for tag in range(tags)}
+
+
+def growth(before: ByTag, after: ByTag) -> ByTag:
+    """Return the increase of each counter between two samples."""
+    return {
+        tag: {name: value - before[tag][name] for name, value in row.items()} for tag, row in after.items()
+    }
+
+
+@dataclass(frozen=True)
+class CycleSplit:
+    """Cycle breakdown of a run.
+
+    Parameters
+    ----------
+    where : dict
+        Cycles by cause; they sum to the cycles of the run.
+    by_tag : dict
+        Cycles by cause for each tag; they sum to `where`.
+    """
+
+    where: dict[str, int]
+    by_tag: ByTag
+
+
+def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
+    """Attribute the cycles of a run to causes and tags.
+
+    Parameters
+    ----------
+    cycles : int
+        Elapsed cycles, from doorbells to interrupts.
+    counts : dict
+        Growth of the counters, by tag.
+    resting : int
+        Tag that idle cycles between runs are counted under.
+
+    Raises
+    ------
+    WorkError
+        The counters contradict each other or the clock.
+    """
+    by_tag = {tag: {cause: row[f"cause_{cause}"] for cause in CAUSES} for tag, row in counts.items()}
+    caused, counted = (
+        sum(sum(row.values()) for row in by_tag.values()),
+        sum(row["cycles"] for row in counts.values()),
+    )
+    if caused != counted:
+        raise WorkError(f"the causes sum to {caused} cycles, not to the {counted} that were counted")
+    rest = counted - cycles
+    for tag in sorted(by_tag, key=lambda t: (t != resting, t)):
+        taken = min(rest, by_tag[tag]["idle"])
+        by_tag[tag]["idle"] -= taken
+        rest -= taken
+    if rest:
+        raise WorkError(f"{counted} cycles were counted, {cycles} passed: {rest} too many were not idle")
+    where = {cause: sum(row[cause] for row in by_tag.values()) for cause in CAUSES}
+    return CycleSplit(where, by_tag)
+
+
+def bound(causes: Mapping[str, int]) -> str:
+    """Return the main bottleneck of a layer: the group of causes with the most cycles."""
+    groups = {
+        "compute": causes["useful"] + causes["fill_drain"],
+        "bus": causes["wait_bus"] + causes["wait_weights"] + causes["wait_activations"],
+        "weight_shift": causes["weight_shift"],
+        "fuse": causes["wait_fuse"] + causes["wait_accumulator"],
+        "dispatch": causes["wait_sequencer"],
+    }
+    return max(groups, key=lambda name: groups[name])

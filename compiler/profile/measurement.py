@@ -1,0 +1,126 @@
+"""Results of measuring a schedule, and the hardware profile that they apply to."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from compiler.cache import digest
+from compiler.ir.identity import identity
+from compiler.options import DEFAULT_DRAM, DramTiming
+from hw.config import MlaConfig
+from hw.errors import WorkError
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """Hardware configuration and DRAM timing.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the chip.
+    dram : DramTiming
+        Latency and bandwidth of the DRAM.
+    """
+
+    config: MlaConfig
+    dram: DramTiming = DEFAULT_DRAM
+
+    @cached_property
+    def key(self) -> str:
+        """Unique digest of the conditions (SHA-256)."""
+        return digest.name(self.config, self.dram.latency, self.rate)
+
+    @property
+    def rate(self) -> float:
+        """DRAM bandwidth in bytes per cycle, reads and writes together."""
+        return float(self.dram.bytes_per_cycle or self.config.n)
+
+
+@identity("LayerCycles", "names", "cycles", "where")
+@dataclass(frozen=True)
+class LayerCycles:
+    """Cycles of a layer, or of adjacent layers that share a tag.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Names of the layers.
+    cycles : int
+        Cycles attributed to these layers.
+    where : dict
+        Cycles of these layers by cause.
+    """
+
+    names: tuple[str, ...]
+    cycles: int
+    where: dict[str, int]
+
+
+@identity("Measurement", "cycles", "layers", "energy_uj", "dram_bytes", "exact", "floor")
+@dataclass(frozen=True)
+class Measurement:
+    """Measured cost of a schedule on the simulated chip.
+
+    Parameters
+    ----------
+    cycles : int
+        Cycles from doorbells to interrupts from a cold start, or per request in a stream.
+    layers : tuple of LayerCycles
+        Breakdown by layer, which adds up to `cycles`.
+    energy_uj : float
+        Energy in microjoules, from the table of `compiler.cost.energy`.
+    dram_bytes : int
+        DRAM bytes read and written.
+    exact : bool
+        True if all outputs equal the reference.
+    floor : int
+        Lower bound on the cycles of this work.
+    """
+
+    cycles: int
+    layers: tuple[LayerCycles, ...]
+    energy_uj: float
+    dram_bytes: int
+    exact: bool
+    floor: int
+
+    @property
+    def believable(self) -> bool:
+        """True if the outputs are correct and the cycles are not below the lower bound."""
+        return self.exact and self.cycles >= self.floor
+
+    def layer_entry(self, name: str) -> LayerCycles:
+        """Return the entry that contains a layer.
+
+        Raises
+        ------
+        WorkError
+            The layer was not measured.
+        """
+        for entry in self.layers:
+            if name in entry.names:
+                return entry
+        known = ", ".join(name for entry in self.layers for name in entry.names)
+        raise WorkError(f"layer {name!r} was not measured, only {known or 'none'}")
+
+
+@identity("Rejected", "stage", "reason")
+@dataclass(frozen=True)
+class Rejected:
+    """Result for a schedule that could not be measured.
+
+    Parameters
+    ----------
+    stage : str
+        Stage that rejected the schedule: "compile", "validate", "trap" or "time"; "same": a program text differs in
+        behaviour from the program it replaces; "search": it was measured before, or is forbidden.
+    reason : str
+        Human-readable reason of the rejection.
+    """
+
+    stage: str
+    reason: str
+
+
+#: Result of a trial.
+Result = Measurement | Rejected

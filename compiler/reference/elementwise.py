@@ -1,0 +1,118 @@
+"""Elementwise sums, products, clips, integer divisions and comparisons."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from compiler.kernel_library.elementwise import LEFT_SHIFT, raw_fields
+from compiler.reference.fixed_point import Int64, multiplied, multiplied_real, round_half_away
+from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits, requantized
+from compiler.util.scaling import Affine
+from cosim.semantics.fixed_point import half_up
+
+#: `LEFT_SHIFT` for int16 operands, whose sums must fit 32 bits as well.
+_LEFT_SHIFT_16 = 15
+#: Ratios of scales that XNNPACK's kernels support; LiteRT's own kernels are used otherwise.
+_SUM_RATIOS = (np.float32(2**-10), np.float32(2**8))
+_PRODUCT_RATIOS = (np.float32(2**-16), np.float32(2**8))
+
+
+def _sum_reference(call: NodeInvocation, sign: int) -> Int64:
+    """LiteRT's kernel: operands are scaled to twice the larger scale with extra bits, the sum to the output's."""
+    left = _LEFT_SHIFT_16 if call.output.dtype == "int16" else LEFT_SHIFT
+    twice = 2 * max(float(call.scale(0)), float(call.scale(1)))
+    a, b = (multiplied(call.centred(i), float(call.scale(i)) / twice, left=left) for i in (0, 1))
+    return multiplied(a + sign * b, twice / ((1 << left) * float(call.output_scale))) + call.output_zero
+
+
+def _sum_xnnpack(call: NodeInvocation, sign: int) -> Int64:
+    """XNNPACK's kernel: one shift, rounding ties up, of the sum of products with 21-bit multipliers."""
+    a, b = (Affine(float(call.scale(i)), call.zero(i)) for i in (0, 1))
+    fields = raw_fields(a, b, Affine(float(call.output_scale), call.output_zero))
+    total = call.centred(0) * fields["x_mult"] + sign * call.centred(1) * fields["r_mult"]
+    exponent = fields["r_shifts"] >> 16
+    return half_up(total, 31 - exponent) + call.output_zero
+
+
+def _within(call: NodeInvocation, limits: tuple[np.float32, np.float32], *ratios: np.float32) -> bool:
+    return call.delegated and all(limits[0] <= ratio < limits[1] for ratio in ratios)
+
+
+def _summed(call: NodeInvocation, sign: int) -> Array:
+    if not call.in_integers(2):
+        return call.numbers(0) + sign * call.numbers(1)
+    if _within(call, _SUM_RATIOS, *(call.scale(i) / call.output_scale for i in (0, 1))):
+        return _sum_xnnpack(call, sign)
+    return _sum_reference(call, sign)
+
+
+def mul(call: NodeInvocation) -> Array:
+    """Product; if quantized, the ratio of scales is computed in float32."""
+    if not call.in_integers(2):
+        return call.numbers(0) * call.numbers(1)
+    ratio, product = call.scale(0) * call.scale(1) / call.output_scale, call.centred(0) * call.centred(1)
+    if _within(call, _PRODUCT_RATIOS, ratio):
+        return multiplied_real(product, ratio) + call.output_zero
+    return multiplied(product, float(ratio)) + call.output_zero
+
+
+def clip(call: NodeInvocation) -> Array:
+    """Clip to real limits; if quantized, the limits are rounded to integers of the output."""
+    low, high = call["low"], call["high"]
+    if call.in_integers():
+        steps = (_limit(call, low), _limit(call, high))
+        return np.minimum(np.maximum(requantized(call, call.values[0], dtype=np.float32), steps[0]), steps[1])
+    x = call.numbers()
+    if x.dtype.kind == "f":
+        return np.minimum(np.maximum(x, low), high)
+    if not math.isinf(low):
+        x = np.maximum(x, math.ceil(low))
+    return x if math.isinf(high) else np.minimum(x, math.floor(high))
+
+
+def _limit(call: NodeInvocation, value: float) -> int:
+    """A real limit as an integer of the output."""
+    lowest, highest = limits(call.output.dtype)
+    if math.isinf(value):
+        return highest if value > 0 else lowest
+    steps = round_half_away(np.array(np.float32(value) / call.output_scale, np.float64))
+    return int(max(lowest, min(float(steps) + call.output_zero, highest)))
+
+
+def floor_div(call: NodeInvocation) -> Array:
+    """Quotient of the stored values, rounded down; quantizations are ignored, as in LiteRT's kernel."""
+    a, b = call.values
+    if not b.all():
+        raise call.error("divides by zero")
+    if a.dtype.kind == "f":
+        return np.floor(a.astype(np.float64) / b)
+    return (a.astype(np.int64) // b).astype(call.output.dtype)
+
+
+ELEMENTWISE: dict[str, Operator] = {
+    "add": lambda call: _summed(call, 1),
+    "sub": lambda call: _summed(call, -1),
+    "mul": mul,
+    "clip": clip,
+    "floor_div": floor_div,
+}
+
+
+def _comparing(function: Callable[..., Array]) -> Operator:
+    """An operator on the dequantized values of its operands."""
+
+    def compare(call: NodeInvocation) -> Array:
+        return np.asarray(function(*(call.numbers(i) for i in range(len(call.values)))))
+
+    return compare
+
+
+LOGIC: dict[str, Operator] = {
+    "equal": _comparing(np.equal),
+    "less": _comparing(np.less),
+    "less_equal": _comparing(np.less_equal),
+    "logical_and": _comparing(np.logical_and),
+    "logical_or": _comparing(np.logical_or),
+    "logical_not": _comparing(np.logical_not),
+}

@@ -1,0 +1,175 @@
+"""LiteRT's int16 kernels of functions, which interpolate small tables in integer arithmetic."""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from compiler.reference.fixed_point import Int64, round_half_away
+from compiler.reference.node_invocation import Array, NodeInvocation
+from compiler.util.scaling import quantize_multiplier
+from cosim.semantics.fixed_point import scale
+from hw.isa.enums import Rounding
+
+#: Fraction of the linear interpolation's midpoint error by which entries of the sigmoid's table are corrected.
+_MIDPOINT_CORRECTION = 0.5
+#: Number of intervals of the other tables, each for 128 values of x.
+_STEPS = 512
+#: Number of units per 1.0 of a scaled x.
+_UNITS = 3.0 * 4096
+_INT16_MIN, _INT16_MAX = -(1 << 15), (1 << 15) - 1
+#: Scale of the input of the softmax's exponential, which covers -10..0.
+_EXP_STEP = 10.0 / 65535
+#: Scale of the results of the softmax's tables.
+_UNIT_STEP = 2.0 / 65535
+
+
+def is_int16(call: NodeInvocation) -> bool:
+    """Return True if LiteRT's int16 kernels apply."""
+    return call.in_integers() and (call.tensors[0].dtype, call.output.dtype) == ("int16", "int16")
+
+
+def is_unit(call: NodeInvocation) -> bool:
+    """Return True if LiteRT's int16 sigmoid, tanh and softmax apply: results in units of 2**-15, no zero points."""
+    if not is_int16(call):
+        return False
+    return call.output_scale == 2.0**-15 and not (call.zero() or call.output_zero)
+
+
+def sigmoid(call: NodeInvocation) -> Int64:
+    """1 / (1 + exp(-x)) in units of 2**-15."""
+    x = _scaled(call)
+    found = _interpolated(np.abs(x), 9, _INT16_MAX << 10)
+    found = np.where(x >= 0, found + (1 << 9), (1 << 25) - found + (1 << 9) - 1)
+    return found >> 10
+
+
+def tanh(call: NodeInvocation) -> Int64:
+    """Hyperbolic tangent in units of 2**-15: 2 * sigmoid(2 * x) - 1."""
+    x = _scaled(call)
+    found = _interpolated(np.abs(x), 8, 0xFFFF << 8)
+    found = np.where(x >= 0, found - (1 << 23) + (1 << 7), -found + (1 << 23) + (1 << 7) - 1)
+    return found >> 8
+
+
+def _scaled(call: NodeInvocation) -> Int64:
+    """The operand in units of 1 / (3 * 4096)."""
+    x, real = call.values[0].astype(np.int64), float(call.scale())
+    mantissa, exponent = np.frexp(real)
+    left = 12 + int(exponent) - 1
+    if mantissa == 0.5 and left in (0, 1):
+        return x * (3 << left)
+    multiplier, shift = real * _UNITS, 0
+    while multiplier <= _INT16_MAX / 2 and shift <= 30:
+        multiplier, shift = multiplier * 2, shift + 1
+    return x * int(multiplier) + (1 << shift >> 1) >> shift
+
+
+def _interpolated(x: Int64, bits: int, saturated: int) -> Int64:
+    """Interpolated sigmoid at x >= 0, whose lowest `bits` bits are the fraction; `saturated` beyond the table."""
+    index = np.minimum(x >> bits, 254)
+    low = _SIGMOID[index]
+    between = (low << bits) + (x & (1 << bits) - 1) * (_SIGMOID[index + 1] - low)
+    return np.where(x >> bits >= 255, saturated, between)
+
+
+def softmax(call: NodeInvocation, away: Int64) -> Int64:
+    """Softmax in units of 2**-15.
+
+    Parameters
+    ----------
+    call : NodeInvocation
+        The softmax node with its operand.
+    away : int64 array (..., columns)
+        Difference of each value to the maximum of its row, 0 or negative.
+    """
+    # LiteRT multiplies the two in single precision.
+    ratio = float(np.float32(call.scale()) * np.float32(call["beta"])) / _EXP_STEP
+    scaled = scale(away, *quantize_multiplier(ratio), 0, Rounding.DOUBLE)
+    powers = _looked_up(_exponentials(), np.clip(scaled + _INT16_MAX, _INT16_MIN, _INT16_MAX))
+    sums = powers.sum(-1, keepdims=True)
+    headroom = 32 - np.frexp(sums.astype(np.float64))[1].astype(np.int64)  # leading zeros
+    fraction = ((sums << (headroom - 1)) + (1 << 13) >> 14) - (1 << 15) - (1 << 16)
+    inverse = _looked_up(_reciprocals(), np.clip(fraction, _INT16_MIN, _INT16_MAX))
+    shift = 31 - headroom
+    return np.clip(powers * inverse + (np.int64(1) << (shift - 1)) >> shift, 0, _INT16_MAX)
+
+
+def _looked_up(table: Int64, x: Int64) -> Int64:
+    """Interpolated values of a table of 513 entries at int16 numbers."""
+    index = (x >> 7) + 256
+    slope = table[index + 1] - table[index]
+    return table[index] + (slope * (x & 0x7F) + 64 >> 7)
+
+
+def _sigmoids() -> Int64:
+    """The sigmoid's table: entries at multiples of 1/24, in units of 2**-16, corrected by half the midpoint error."""
+    indices = np.arange(256)
+    here, middle, there = (65536 / (1 + np.exp(-(indices + offset) / 24)) for offset in (0, 0.5, 1))
+    entries = np.rint(here + _MIDPOINT_CORRECTION * (middle - (here + there) / 2)).astype(np.int64)
+    entries[-1] = 0xFFFF
+    return entries
+
+
+_SIGMOID = _sigmoids()
+
+
+@cache
+def _exponentials() -> Int64:
+    return _table(np.exp, (_EXP_STEP, _INT16_MAX), (_UNIT_STEP, 0), np.float64)
+
+
+@cache
+def _reciprocals() -> Int64:
+    return _table(lambda x: 1 / (1 + x), (1.0 / 65535, _INT16_MIN), (_UNIT_STEP, 0), np.float64)
+
+
+def by_table(call: NodeInvocation, function: Callable[[Array], Array]) -> Int64:
+    """A function of single-precision numbers, interpolated from a table of 513 entries."""
+    quantizations = ((float(call.scale()), call.zero()), (float(call.output_scale), call.output_zero))
+    return _looked_up(_table(function, *quantizations, np.float32), call.values[0].astype(np.int64))
+
+
+def of_positive(call: NodeInvocation, function: Callable[[Array], Array], *, greatest: bool) -> Int64:
+    """`by_table` for a function of positive numbers; others give the largest or smallest result."""
+    bound = _INT16_MAX if greatest else _INT16_MIN
+    limit = call.output_scale * np.float32(bound - call.output_zero)
+
+    def single(x: Array) -> Array:
+        return np.where(x > 0, function(np.where(x > 0, x, np.float32(1))), limit)
+
+    return by_table(call, single)
+
+
+def _table(
+    function: Callable[[Array], Array], given: tuple[float, int], made: tuple[float, int], kind: type
+) -> Int64:
+    """Table of a function, with entries corrected by half the midpoint error of linear interpolation.
+
+    Parameters
+    ----------
+    function : callable
+        Function of real numbers.
+    given, made : (float, int)
+        Scale and zero point of its operand and of its result.
+    kind : type
+        float32 or float64, the type in which LiteRT computes the table.
+    """
+    first, last = (kind(given[0]) * kind(each - given[1]) for each in (_INT16_MIN, _INT16_MAX))
+    lowest, highest = (kind(made[0]) * kind(each - made[1]) for each in (_INT16_MIN, _INT16_MAX))
+    inverse = kind(65536) / (highest - lowest)
+    width = (last - first) / kind(_STEPS)
+    indices = np.arange(_STEPS).astype(kind)
+
+    def units(x: Array) -> Array:
+        return function(x).astype(kind) * inverse
+
+    def nearest(x: Array) -> Array:
+        return round_half_away(x.astype(np.float64)).astype(kind)
+
+    here, there = units(first + indices * width), units(first + (indices + kind(1)) * width)
+    middle = nearest(units(first + indices * width + width / kind(2)))
+    interpolated = nearest((there + nearest(here)) / kind(2))
+    entries = nearest(here) - nearest((interpolated - middle) / kind(2))
+    entries = np.append(entries, nearest(units(np.array([last]))))
+    return np.clip(entries, _INT16_MIN, _INT16_MAX).astype(np.int64)

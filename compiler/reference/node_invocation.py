@@ -1,0 +1,227 @@
+"""A node with its operands as stored and as real numbers, and the operators that convert quantizations."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import GraphError, Node
+from compiler.ir.tensor import Quantization, Tensor, same_numbers
+from compiler.reference.fixed_point import Int64, multiplied, round_half_away
+
+#: Range of the ratio of scales that XNNPACK's requantization supports.
+_MIN_RATIO, _MAX_RATIO = np.float32(1 / 256), np.float32(128)
+
+
+def eighth_bits(centred: Int64, ratio: np.float32) -> Int64:
+    """XNNPACK's requantization: a multiplier in units of 1/256, ties up."""
+    return (centred * int(np.rint(np.float32(256) * ratio)) + 128) >> 8
+
+
+#: Kernels whose rounding quantized operators reproduce: LiteRT's reference kernels, its default interpreter with
+#: XNNPACK, or onnxruntime, where a quantized operator is the real one on dequantized inputs with a quantized result.
+Kernels = Literal["reference", "xnnpack", "onnxruntime"]
+KERNELS: tuple[str, ...] = get_args(Kernels)
+
+Array = NDArray[Any]
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NodeInvocation:
+    """A node with its operands.
+
+    An operator is a function of a NodeInvocation. It returns either integers, the values to be stored (saturated to a
+    quantized output's type afterwards), or floating-point numbers, the real results (quantized or rounded to float32
+    afterwards). Real arithmetic is done in double precision, so that a float32 result is rounded once.
+
+    Parameters
+    ----------
+    node : Node
+        Operator, name and attributes.
+    tensors, values : tuple
+        Input tensors and their contents, in the operator's order.
+    output : Tensor
+        Output tensor of the node.
+    kernels : Kernels
+        Kernels whose rounding is reproduced for quantized numbers.
+    """
+
+    node: Node
+    tensors: tuple[Tensor, ...]
+    values: tuple[Array, ...]
+    output: Tensor
+    kernels: Kernels
+
+    def __getitem__(self, attribute: str) -> Any:
+        return self.node.attributes[attribute]
+
+    def quantized(self, count: int = 1) -> bool:
+        """Return True if the first `count` inputs and the output are quantized."""
+        tensors = (*self.tensors[:count], self.output)
+        return all(tensor.quantization is not None for tensor in tensors)
+
+    def in_integers(self, count: int = 1) -> bool:
+        """Return True if the node is `quantized` and the kernels compute on its integers."""
+        return self.kernels != "onnxruntime" and self.quantized(count)
+
+    @property
+    def delegated(self) -> bool:
+        """True if XNNPACK computes the node, provided it has the operator: the node is quantized to 8 bits."""
+        eight = all(np.dtype(t.dtype).itemsize == 1 for t in (self.tensors[0], self.output))
+        return self.kernels == "xnnpack" and eight
+
+    def centred(self, index: int = 0) -> Int64:
+        """Integers of an input less their zero point."""
+        values, q = self.values[index].astype(np.int64), self.tensors[index].quantization
+        if q is None or not any(q.zero_point):
+            return values
+        return values - along(np.array(q.zero_point, np.int64), q, values.ndim)
+
+    def numbers(self, index: int = 0) -> Real | Int64:
+        """Value of an input: integers if it has no quantization, otherwise real numbers."""
+        values, q = self.values[index], self.tensors[index].quantization
+        if q is not None:
+            return q.dequantized(values).astype(np.float64)
+        if values.dtype.kind == "f":
+            return values.astype(np.float64)
+        return values.astype(np.int64)
+
+    def scale(self, index: int = 0) -> np.float32:
+        """Per-tensor scale of an input."""
+        return np.float32(self._whole(self.tensors[index]).scale[0])
+
+    def zero(self, index: int = 0) -> int:
+        """Per-tensor zero point of an input."""
+        return self._whole(self.tensors[index]).zero_point[0]
+
+    @property
+    def output_scale(self) -> np.float32:
+        """Per-tensor scale of the output."""
+        return np.float32(self._whole(self.output).scale[0])
+
+    @property
+    def output_zero(self) -> int:
+        """Per-tensor zero point of the output."""
+        return self._whole(self.output).zero_point[0]
+
+    def error(self, text: str) -> GraphError:
+        """An error that names the node."""
+        return GraphError(f"node {self.node.name!r} ({self.node.op}): {text}")
+
+    def _whole(self, tensor: Tensor) -> Quantization:
+        q = tensor.quantization
+        if q is None or not q.whole:
+            raise self.error(
+                f"tensor {tensor.name!r} must have one scale, not {'none' if q is None else 'many'}"
+            )
+        return q
+
+
+def requantized(call: NodeInvocation, stored: Array, index: int = 0, dtype: type = np.float64) -> Int64:
+    """Stored integers converted from an input's quantization to the output's, not yet saturated.
+
+    The ratio of the scales is computed in `dtype`, in which LiteRT's kernels differ.
+    """
+    integers = stored.astype(np.int64)
+    if same_numbers(call.tensors[index].quantization, call.output.quantization):
+        return integers
+    if call.kernels == "onnxruntime":
+        real = (integers - call.zero(index)).astype(np.float32) * call.scale(index)
+        return quantize_real(real, call.output, call.kernels)
+    ratio = float(dtype(call.scale(index)) / dtype(call.output_scale))
+    return multiplied(integers - call.zero(index), ratio) + call.output_zero
+
+
+def quantize(call: NodeInvocation) -> Array:
+    """The real operand; it is quantized when the result is stored."""
+    return call.numbers()
+
+
+def requantize(call: NodeInvocation) -> Array:
+    """The operand converted to the output's quantization."""
+    ratio = call.scale() / call.output_scale
+    if call.delegated and call.tensors[0].dtype == call.output.dtype and _MIN_RATIO <= ratio <= _MAX_RATIO:
+        return eighth_bits(call.centred(), ratio) + call.output_zero
+    return requantized(call, call.values[0])
+
+
+def table(call: NodeInvocation) -> Array:
+    """Look up 8-bit integers in a table."""
+    return np.array(call["table"], np.int64)[call.values[0].astype(np.int64) & 255]
+
+
+def _dynamic(call: NodeInvocation) -> tuple[np.float32, int]:
+    """Scale and zero point of a dynamic quantization to uint8, as onnxruntime computes them."""
+    x = call.values[0].astype(np.float32)
+    low, high = (np.float32(f(x, initial=np.float32(0))) for f in (np.min, np.max))
+    scale = np.float32(1) if low == high else (high - low) / np.float32(255)
+    return scale, int(np.rint(np.clip(np.float32(0) - low / scale, 0, 255)))
+
+
+def dynamic_quantize(call: NodeInvocation) -> Array:
+    """The operand quantized to uint8 with the scale of its own range, ties to even."""
+    scale, zero = _dynamic(call)
+    return np.clip(np.rint(call.values[0].astype(np.float32) / scale) + zero, 0, 255).astype(np.int64)
+
+
+Operator = Callable[[NodeInvocation], Array]
+
+
+QUANTIZE: dict[str, Operator] = {
+    "table": table,
+    "dynamic_quantize": dynamic_quantize,
+    "dynamic_scale": lambda call: np.array(_dynamic(call)[0]),
+    "dynamic_zero": lambda call: np.array(_dynamic(call)[1]),
+    "quantize": quantize,
+    "dequantize": lambda call: call.numbers(),
+    "requantize": requantize,
+}
+
+
+def along(values: Array, q: Quantization, dimensions: int) -> Array:
+    """Values per scale, reshaped to broadcast over a tensor with the given number of dimensions."""
+    shape = [1] * dimensions
+    if q.axis is not None:
+        shape[q.axis] = -1
+    return values.reshape(shape)
+
+
+def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
+    """Quantize real numbers to integers that are not yet saturated.
+
+    Ties round to even, with the reference kernels away from zero. The numbers are divided by the scale in float32;
+    XNNPACK multiplies by its float32 reciprocal.
+    """
+    q = output.quantization
+    assert q is not None
+    scale = along(np.array(q.scale, np.float32), q, values.ndim)
+    zero = along(np.array(q.zero_point, np.int64), q, values.ndim)
+    real = values.astype(np.float32)
+    with np.errstate(over="ignore"):
+        quotient = real * (np.float32(1) / scale) if kernels == "xnnpack" else real / scale
+    # Numpy's conversion to int64 is undefined out of range; the limits exceed every quantized type.
+    quotient = quotient.astype(np.float64)
+    quotient = np.minimum(np.maximum(np.where(np.isnan(quotient), 0.0, quotient), -(2.0**40)), 2.0**40)
+    steps = round_half_away(quotient) if kernels == "reference" else np.rint(quotient)
+    return steps.astype(np.int64) + zero
+
+
+@functools.cache
+def limits(dtype: str) -> tuple[int, int]:
+    """Smallest and largest integer of a type, cached because numpy.iinfo is slow."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def finished(call: NodeInvocation, result: Array) -> Array:
+    """An operator's result converted to the contents of the output tensor."""
+    output = call.output
+    if output.quantization is not None:
+        stored = result if result.dtype.kind in "iu" else quantize_real(result, output, call.kernels)
+        low, high = limits(output.dtype)
+        return np.asarray(np.minimum(np.maximum(stored, low), high).astype(output.dtype))
+    return np.asarray(result.astype(output.dtype))

@@ -1,0 +1,188 @@
+"""Single-node ONNX models: decoding, checks, cost limits and execution on the host."""
+
+import base64
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from compiler.reference.onnx_ops import Array, OnnxNodeSpec, own
+from compiler.reference.onnx_ops.registry import MOST_STEPS, steps
+from hw.errors import InputError, shown
+
+#: Activations of one direction that ONNX's reference uses regardless of the attribute.
+_DEFAULT_ACTIVATIONS = {
+    "LSTM": (b"Sigmoid", b"Tanh", b"Tanh"),
+    "GRU": (b"Sigmoid", b"Tanh"),
+    "RNN": (b"Tanh",),
+}
+
+
+class LeftOutError(InputError):
+    """ONNX's reference ignores an attribute or input of a node; the message names it."""
+
+
+class Given(NamedTuple):
+    """Shape of an input of a node, and its contents if it is constant."""
+
+    shape: tuple[int, ...]
+    data: NDArray | None
+
+
+def check_reference(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
+    """Check that ONNX's reference does not ignore an attribute or input of a node.
+
+    Raises
+    ------
+    LeftOutError
+        It does; the message names the attribute or input.
+    """
+    if proto.op_type in _DEFAULT_ACTIVATIONS:
+        _check_recurrent(proto, inputs)
+
+
+def check_work(spec: OnnxNodeSpec, inputs: Sequence[Given | None], outputs: Sequence[tuple[int, ...]]) -> int:
+    """Estimated number of elementary operations of a node.
+
+    Raises
+    ------
+    InputError
+        The node exceeds the limit for host operators.
+    """
+    count = steps(spec, [value and value.shape for value in inputs], outputs)
+    if count > MOST_STEPS:
+        raise InputError(f"it takes the host {count:,} steps, more than {MOST_STEPS:,}")
+    return count
+
+
+def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
+    """Check an LSTM, GRU or RNN: default activations, no clipping, and sequences of full length."""
+    given = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+    default = _DEFAULT_ACTIVATIONS[proto.op_type]
+    activations = tuple(given.get("activations", default))
+    if activations not in (default, 2 * default):
+        names = ", ".join(name.decode(errors="replace") for name in activations)
+        raise LeftOutError(f"activations {shown(names)} (only {b', '.join(default).decode()})")
+    if "clip" in given:
+        raise LeftOutError(f"clip of {given['clip']:.6g}")
+    if given.get("input_forget", 0):
+        raise LeftOutError("input_forget, the coupling of gates")
+    lengths = inputs[4] if len(inputs) > 4 else None
+    steps = inputs[0].shape[1 if given.get("layout", 0) else 0] if inputs[0] is not None else 0
+    if lengths is not None and (lengths.data is None or not np.all(lengths.data == steps)):
+        raise LeftOutError(f"sequence_lens other than the {steps} steps of all sequences")
+
+
+#: Exceptions of ONNX's reference for nodes that it does not implement or inputs that do not fit.
+REFUSALS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    MemoryError,
+    OSError,
+    InputError,
+)
+
+
+@dataclass(frozen=True)
+class NodeModel:
+    """A model of one node.
+
+    Attributes
+    ----------
+    spec : OnnxNodeSpec
+        Operator, version and attributes of the node.
+    inputs : tuple of str
+        Names of the inputs that are passed to `computed`.
+    held : dict
+        Constants stored in the model: those without elements, which cannot be tensors.
+    """
+
+    model: onnx.ModelProto
+    spec: OnnxNodeSpec
+    inputs: tuple[str, ...]
+    held: dict[str, Array]
+
+    @property
+    def proto(self) -> onnx.NodeProto:
+        """Protocol buffer of the node."""
+        return self.model.graph.node[0]
+
+    def computed(self, values: Sequence[Array], number: int) -> Array:
+        """Compute one output of the node.
+
+        Raises
+        ------
+        REFUSALS
+            The node cannot be computed with such inputs.
+        """
+        given = dict(zip(self.inputs, values, strict=True)) | self.held
+        function = own(self.spec)
+        if function is None:
+            (result,) = self._evaluator.run([f"output{number}"], given)
+            return np.asarray(result)
+        spec = replace(self.spec, outputs=number + 1)
+        return np.asarray(function(spec, [given.get(name) for name in self.proto.input])[number])
+
+    def known(self) -> None:
+        """Check that the node is implemented here or by ONNX's reference.
+
+        Raises
+        ------
+        REFUSALS
+            The node is implemented in neither.
+        """
+        if own(self.spec) is None:
+            assert self._evaluator
+
+    @functools.cached_property
+    def _evaluator(self) -> Any:
+        return ReferenceEvaluator(self.model)
+
+
+@functools.lru_cache(64)
+def node_model(text: str) -> NodeModel:
+    """Decode the model in the attribute of an ONNX node.
+
+    Raises
+    ------
+    ValueError, DecodeError
+        The text is not a model of exactly one node without subgraphs, which could contain endless loops.
+    """
+    model = onnx.ModelProto.FromString(base64.b64decode(text, validate=True))
+    graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    if len(model.graph.node) != 1 or model.functions:
+        raise ValueError("must be a model of one node")
+    (node,) = model.graph.node
+    if any(attribute.type in graphs for attribute in node.attribute):
+        raise ValueError("must hold no graphs")
+    held = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    versions = {each.domain: each.version for each in model.opset_import}
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    op = node.op_type if not domain else f"{domain}:{node.op_type}"
+    spec = OnnxNodeSpec(op, versions.get(domain, 1), attributes, len(node.output))
+    given = tuple(dict.fromkeys(name for name in node.input if name and name not in held))
+    return NodeModel(model, spec, given, held)
+
+
+def text_of(model: onnx.ModelProto) -> str:
+    """A model serialized and encoded in base 64."""
+    return base64.b64encode(model.SerializeToString(deterministic=True)).decode()
+
+
+def line_of(error: BaseException) -> str:
+    """First line of a library's error message, shortened to 200 characters."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip()
+    return line if len(line) <= 200 else f"{line[:197].rsplit(' ', 1)[0]} ..."

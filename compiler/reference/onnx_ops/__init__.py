@@ -1,0 +1,16 @@
+"""ONNX operators as onnxruntime computes them, for which ONNX's numpy reference differs or is slow."""
+
+from compiler.reference.onnx_ops import products, regions, resize, row_ops, scatter_gather, windows
+from compiler.reference.onnx_ops.registry import Array, OnnxNodeSpec, own
+
+__all__ = [
+    "Array",
+    "OnnxNodeSpec",
+    "own",
+    "products",
+    "regions",
+    "resize",
+    "row_ops",
+    "scatter_gather",
+    "windows",
+]

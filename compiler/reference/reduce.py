@@ -1,0 +1,155 @@
+"""Reductions over axes and over windows of images."""
+
+import math
+
+import numpy as np
+
+from compiler.reference.fixed_point import Int64, multiplied_away, multiplied_real, round_half_away
+from compiler.reference.node_invocation import Array, NodeInvocation, Operator, requantized
+from compiler.util.scaling import quantize_multiplier
+from cosim.semantics.fixed_point import scale
+from hw.isa.enums import Rounding
+
+
+def _added(call: NodeInvocation, *, mean: bool) -> Array:
+    stored = call.in_integers()
+    x = call.values[0].astype(np.int64) if stored else call.numbers()
+    count = math.prod(x.shape[axis] for axis in call["axes"])
+    sums = x.sum(call["axes"], keepdims=call["keep"])
+    if stored:
+        return _scaled(call, np.asarray(sums), count, mean)
+    if mean:
+        return sums / count if sums.dtype.kind == "f" else np.trunc(sums / count)
+    return sums
+
+
+def _scaled(call: NodeInvocation, sums: Int64, count: int, mean: bool) -> Int64:
+    """Sums of `count` stored integers, or their means, converted to the output's quantization."""
+    if call.delegated:
+        return _scaled_xnnpack(call, sums, count, mean)
+    centred = sums - count * call.zero()
+    if call.kernels == "xnnpack" and not mean:
+        steps = round_half_away(
+            (centred.astype(np.float32) * (call.scale() / call.output_scale)).astype(np.float64)
+        )
+        return steps.astype(np.int64) + call.output_zero
+    return _scaled_reference(call, centred, count if mean else 1) + call.output_zero
+
+
+def _scaled_xnnpack(call: NodeInvocation, sums: Int64, count: int, mean: bool) -> Int64:
+    """XNNPACK's conversion: everything in float32, zero points included, ties to even."""
+    ratio = call.scale() / call.output_scale * np.float32(1 / count if mean else 1)
+    zero = np.float32(call.output_zero) - np.float32(count * call.zero()) * ratio
+    return np.rint(sums.astype(np.float32) * ratio + zero).astype(np.int64)
+
+
+def _scaled_reference(call: NodeInvocation, sums: Int64, count: int) -> Int64:
+    """LiteRT's reference conversion: double rounding, with a multiplier divided by the count."""
+    multiplier, exponent = quantize_multiplier(float(call.scale()) / float(call.output_scale))
+    shift = min(count.bit_length() - 1, 32, 31 + exponent)
+    return scale(sums, (multiplier << shift) // count, exponent - shift, 0, Rounding.DOUBLE)
+
+
+def _extreme(call: NodeInvocation, *, greatest: bool) -> Array:
+    stored = call.quantized()
+    x = call.values[0].astype(np.int64) if stored else call.numbers()
+    result = np.asarray((np.max if greatest else np.min)(x, call["axes"], keepdims=call["keep"]))
+    return requantized(call, result) if stored else result
+
+
+def _cumulated(call: NodeInvocation) -> Array:
+    """Cumulative sums along an axis, requantized like the sums of a dense layer."""
+    stored, axis = call.quantized(), call["axis"]
+    x = np.moveaxis(call.centred() if stored else call.numbers(), axis, -1)
+    x = x[..., ::-1] if call["reverse"] else x
+    sums = x.cumsum(-1)
+    if call["exclusive"]:
+        sums = np.concatenate([np.zeros_like(sums[..., :1]), sums[..., :-1]], -1)
+    sums = np.moveaxis(sums[..., ::-1] if call["reverse"] else sums, -1, axis)
+    if not stored:
+        return sums
+    if call.kernels == "reference":
+        return multiplied_away(sums, float(call.scale()) / float(call.output_scale)) + call.output_zero
+    return multiplied_real(sums, call.scale() / call.output_scale) + call.output_zero
+
+
+REDUCE: dict[str, Operator] = {
+    "reduce_sum": lambda call: _added(call, mean=False),
+    "reduce_mean": lambda call: _added(call, mean=True),
+    "reduce_max": lambda call: _extreme(call, greatest=True),
+    "reduce_min": lambda call: _extreme(call, greatest=False),
+    "cumsum": _cumulated,
+}
+
+
+def padded(x: Array, pads: tuple[int, int, int, int], value: float = 0) -> Array:
+    """Images (batch, height, width, channels) with `value` around them."""
+    top, left, bottom, right = pads
+    if not any(pads):
+        return x
+    return np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=value)
+
+
+def window_outputs(call: NodeInvocation, kernel: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of the output: as many windows as the graph says, which must fit the padded image.
+
+    The last row or column of padding may go unread, and one that reaches beyond it is counted off.
+    """
+    height, width = call.output.shape[1:3]
+    top, left, bottom, right = call["pads"]
+    dilations = call.node.attributes.get("dilations", (1, 1))
+    for axis, count, before, after in ((0, height, top, bottom), (1, width, left, right)):
+        reach = (count - 1) * call["strides"][axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        given = call.tensors[0].shape[1 + axis] + before + after
+        if reach > given:
+            raise call.error(
+                f"{count} windows along axis {1 + axis} take {reach} pixels, but padded there are {given}"
+            )
+    return height, width
+
+
+def tap(call: NodeInvocation, x: Array, size: tuple[int, int], ky: int, kx: int) -> Array:
+    """The pixels of a padded image that one tap of the window meets, (batch, *size, channels)."""
+    dy, dx = call.node.attributes.get("dilations", (1, 1))
+    sy, sx = call["strides"]
+    y, left = ky * dy, kx * dx
+    return x[:, y : y + (size[0] - 1) * sy + 1 : sy, left : left + (size[1] - 1) * sx + 1 : sx]
+
+
+def max_pool2d(call: NodeInvocation) -> Array:
+    """Greatest of each window; padding is never greatest."""
+    kernel, stored = call["kernel"], call.quantized()
+    x = call.values[0].astype(np.int64) if stored else call.numbers()
+    lowest = np.iinfo(np.int64).min if x.dtype.kind == "i" else -math.inf
+    size = window_outputs(call, kernel)
+    x = padded(x, call["pads"], lowest)
+    greatest = tap(call, x, size, 0, 0)
+    for ky, kx in np.ndindex(*kernel):
+        greatest = np.maximum(greatest, tap(call, x, size, ky, kx))
+    return requantized(call, greatest) if stored else greatest
+
+
+def avg_pool2d(call: NodeInvocation) -> Array:
+    """Mean of each window; of integers rounded, halves away from zero."""
+    kernel, stored = call["kernel"], call.in_integers()
+    zero = call.zero() if stored and call["count_pads"] else 0
+    x = (call.values[0].astype(np.int64) - zero if stored else call.numbers()).astype(np.float64)
+    size = window_outputs(call, kernel)
+    ones = np.ones((1, *x.shape[1:3], 1))
+    if call["count_pads"]:
+        ones = np.ones((1, *padded(ones, call["pads"]).shape[1:3], 1))
+    else:
+        ones = padded(ones, call["pads"])
+    x = padded(x, call["pads"])
+    sums, counts = np.zeros((x.shape[0], *size, x.shape[3])), np.zeros((1, *size, 1))
+    for ky, kx in np.ndindex(*kernel):
+        sums += tap(call, x, size, ky, kx)
+        counts += tap(call, ones, size, ky, kx)
+    if (counts == 0).any():
+        raise call.error("a window lies wholly in the padding")
+    return (
+        requantized(call, round_half_away(sums / counts).astype(np.int64) + zero) if stored else sums / counts
+    )
+
+
+POOL: dict[str, Operator] = {"max_pool2d": max_pool2d, "avg_pool2d": avg_pool2d}

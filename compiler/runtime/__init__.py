@@ -1,0 +1,1 @@
+"""Compiled networks, their file format, and their execution on a device."""

@@ -1,0 +1,94 @@
+"""Opens the simulated chip or the golden model for a compiled network."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from compiler.options import DEFAULT_DRAM
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import dram_bytes
+from compiler.util import checks
+from cosim.device import Device
+from cosim.golden import GoldenDevice
+from hw.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from cosim.rtl.rtl_device import RtlDevice
+
+#: Device kinds that `open_device` supports.
+KINDS = ("rtl", "golden")
+
+_log = logging.getLogger(__name__)
+
+
+def open_device(
+    network: CompiledNetwork,
+    kind: str = "rtl",
+    samples: int = 1,
+    latency: int = DEFAULT_DRAM.latency,
+    bytes_per_cycle: float | None = DEFAULT_DRAM.bytes_per_cycle,
+    say: Callable[[str], None] = _log.info,
+) -> Device:
+    """Open a device with enough DRAM for a network; use it as a context manager, or call its `close`.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        Network to run; its target determines the configuration of the device.
+    kind : str
+        "rtl": the chip's Verilog, simulated cycle by cycle; "golden": the golden model, which is faster, gives the same
+        outputs and counts no cycles.
+    samples : int
+        Number of samples held in DRAM at the same time, as in `Session(device, network, samples)`.
+    latency : int
+        Cycles from the address of a DRAM read to its first beat; ignored by the golden model, which has no clock.
+    bytes_per_cycle : float or None
+        DRAM bandwidth of reads and writes combined; None: N bytes, one bus beat per cycle.
+    say : callable
+        Called with a line of text before work that may take minutes; default: the log.
+
+    Raises
+    ------
+    InputError
+        The kind is unknown, or a number is out of range.
+    WorkError
+        The simulator cannot be built or started.
+
+    Examples
+    --------
+    >>> with compiler.open_device(network, "golden") as device:
+    ...     outputs = compiler.Session(device, network).run({"image": image})
+    """
+    checks.of_type("network", network, CompiledNetwork, "a compiled network")
+    samples = checks.integer("samples", samples, 1)
+    if kind not in KINDS:
+        raise InputError(f"kind must be {' or '.join(KINDS)}, not {shown(kind)}")
+    if kind == "golden":
+        return GoldenDevice(network.config, dram_bytes(network, samples))
+    return open_rtl(network, samples, latency, bytes_per_cycle, say)
+
+
+def open_rtl(
+    network: CompiledNetwork,
+    samples: int,
+    latency: int,
+    bytes_per_cycle: float | None,
+    say: Callable[[str], None],
+    *,
+    probe: bool = False,
+) -> "RtlDevice":
+    """Open the simulated chip; with `probe` it can record the activity of its units. Parameters as in `open_device`."""
+    from compiler.util.progress import building
+    from cosim.rtl.build import Variant
+    from cosim.rtl.rtl_device import RtlDevice
+
+    say("opening the simulated chip")
+    size, variant = dram_bytes(network, samples), Variant(probe=probe)
+    return RtlDevice(
+        network.config,
+        size,
+        latency=latency,
+        bytes_per_cycle=bytes_per_cycle,
+        variant=variant,
+        monitor=building,
+    )

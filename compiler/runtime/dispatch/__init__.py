@@ -1,0 +1,1 @@
+"""Dynamic dispatch: the hardware selects among programs by guards (docs/dispatch.md)."""

@@ -1,0 +1,328 @@
+"""Skipping of the work that depends on an all-zero tensor, and compilation of stages as single programs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.buffer_allocation import joint_peak
+from compiler.codegen.dispatch_guard import Guard, GuardedProgram, equal
+from compiler.codegen.executable import CommandStream, StageExecutable
+from compiler.codegen.split_programs import ProgramPart
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Tensor
+from compiler.lowering.lower import LoweredNetwork
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.dispatch.batch_sizes import check_room
+from compiler.runtime.dispatch.variant_memory import align_up, rebased, share_memory
+from compiler.runtime.stages import Stage
+from compiler.schedule.schedule import Schedule
+from cosim.semantics.command_fields import unpack_fields
+from hw.config import MlaConfig
+from hw.errors import InputError, shown
+from hw.isa.assembler import assemble
+from hw.isa.commands import FUSE_DIMS
+from hw.isa.enums import Unit
+from hw.isa.micro_instruction import MicroOp, Statistic, encode
+from hw.isa.program import Program
+
+
+def tensor_named(graph: Graph, name: str) -> str:
+    """Return the name of a tensor, given its name or the name of the node that computes it.
+
+    Raises
+    ------
+    InputError
+        There is no tensor or node of this name.
+    """
+    if name in graph.nodes:
+        return graph.nodes[name].outputs[0]
+    if name not in graph.tensors:
+        raise InputError(f"skip: there is no tensor and no node {shown(name)}")
+    return name
+
+
+def single(schedule: Schedule, lowered: LoweredNetwork, skip: str | None) -> Schedule:
+    """Merge all layers of a schedule into one program; each layer gets its own counter tag.
+
+    The last tile of the layer that computes `skip` is not split, because the guard reads one command's statistics.
+    """
+    last = {layer.name for layer in lowered.layers if layer.y == skip}
+    layers = {
+        name: replace(
+            layer,
+            same_program_as_previous=True,
+            own_counter_tag=True,
+            split_last_tile=layer.split_last_tile and name not in last,
+        )
+        for name, layer in schedule.layers.items()
+    }
+    return replace(schedule, layers=layers)
+
+
+def check_single(name: str, code: StageExecutable) -> None:
+    """Check that a stage has not been split into several programs.
+
+    Raises
+    ------
+    InputError
+        The program is longer than the instruction store.
+    """
+    if len(code.parts) > 1:
+        words = sum(len(program.words) for program in code.programs)
+        raise InputError(
+            f"{name} must be one program: its {words:,} instructions are more than the "
+            f"{code.config.wis_words:,} of the instruction store"
+        )
+
+
+_WAIT_FOR_ALL = "fence load, matrix, fuse, store"
+
+
+def probe(config: MlaConfig, tensor: Tensor, value: int, location: tuple[int, int], tag: int) -> Program:
+    """Return a program that counts in %fuse_zeros the elements of a tensor in DRAM that have a given value.
+
+    It subtracts the value from each element and overwrites one scratchpad row with the differences.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the program.
+    tensor : Tensor
+        Tensor of type int8 or uint8.
+    value : int
+        Value to count, in the tensor's type.
+    location : (int, int)
+        Index of an operand with a DRAM address, and byte offset of the tensor from there.
+    tag : int
+        Counter tag of the program.
+
+    Raises
+    ------
+    InputError
+        The tensor is too large for the scratchpad.
+    """
+    n, size = config.n, tensor.bytes
+    points = -(-size // n)
+    rows = points * n
+    if rows + n > config.sp_bytes or points >= 1 << 16:
+        raise InputError(
+            f"skip: {tensor.name!r} of {size:,} bytes does not fit the scratchpad of {config.sp_bytes:,}"
+        )
+    kind, dims = "i8" if tensor.dtype == "int8" else "u8", FUSE_DIMS.index("x")
+    operand, offset = location
+    return assemble(
+        f"""
+        {_WAIT_FOR_ALL}
+        tag {tag}
+        set load.dram, op{operand}, {offset}
+        set load.len, {size}
+        issue load, signal(fuse:0)
+        set fuse.src, a_src=sp a_dtype={kind}
+        set fuse.stage, d_dst=sp d_dtype=i8 tail_dim={dims}
+        set fuse.zp_ab, {value & 0xFFFF}
+        set fuse.x_count, {points}
+        set fuse.a_v, {n}
+        set fuse.lanes_tail, {(size - 1) % n + 1}
+        set fuse.d_base, {rows}
+        issue fuse, wait(load:0)
+        fence fuse
+        halt
+    """,
+        f"probe {tensor.name}",
+    )
+
+
+def constants(
+    config: MlaConfig, name: str, start: int, sizes: Sequence[tuple[int, int]], tag: int
+) -> Program:
+    """Return a program that copies constants from the model's memory to DRAM.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the program.
+    name : str
+        Name of the program.
+    start : int
+        Offset of the consecutive constants in the model's memory in bytes.
+    sizes : sequence of (int, int)
+        For each constant, the operand with its destination address, and its size in bytes.
+    tag : int
+        Counter tag of the program.
+
+    Raises
+    ------
+    InputError
+        The constants do not all fit the scratchpad.
+    """
+    total = sum(size for _, size in sizes)
+    if total > config.sp_bytes:
+        raise InputError(f"skip: {total:,} bytes of results do not fit the scratchpad of {config.sp_bytes:,}")
+    lines = [
+        _WAIT_FOR_ALL,
+        f"tag {tag}",
+        f"set load.dram, op0, {start}",
+        f"set load.len, {total}",
+        "issue load, signal(store:0)",
+    ]
+    offset, wait = 0, ", wait(load:0)"
+    for operand, size in sizes:
+        lines += [f"set store.dram, op{operand}", f"set store.src, {offset}", f"set store.len, {size}"]
+        lines.append(f"issue store{wait}")
+        offset, wait = offset + size, ""
+    return assemble("\n".join([*lines, "halt"]), name)
+
+
+def writes_all_at_once(config: MlaConfig, stream: CommandStream, tensor: Tensor) -> bool:
+    """Return True if the last FUSE command of a stage writes every element of its output tensor once."""
+    layers = [number for number, layer in enumerate(stream.lowered.layers) if layer.y == tensor.name]
+    drains = [command for command in stream.issued if command.unit == Unit.FUSE]
+    if not drains or [c.layer for c in drains if c.layer in layers] != [drains[-1].layer]:
+        return False
+    c = unpack_fields(Unit.FUSE, list(drains[-1].values))
+    lanes = c.lanes or config.n
+    steps = {dim: getattr(c, f"{dim}_count") for dim in FUSE_DIMS}
+    whole = prod(steps.values()) * lanes
+    if c.tail_dim < len(FUSE_DIMS):
+        whole -= whole // lanes // steps[FUSE_DIMS[c.tail_dim]] * (lanes - (c.lanes_tail or config.n))
+    return not c.reduce and not c.lane_reduce and whole == tensor.elements
+
+
+def with_skip(
+    network: CompiledNetwork, name: str, streams: Sequence[CommandStream], start: int = 0
+) -> CompiledNetwork:
+    """Add a short program to the stage that depends only on a tensor, for the case that the tensor is all zero.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        Network whose stages are one program each; one stage has the tensor as its only input.
+    name : str
+        Name of the tensor, or of the node that computes it. Zero is the tensor's zero point.
+    streams : sequence of CommandStream
+        Command streams of the stages on the accelerator, in order.
+    start : int
+        Bytes at the start of the model's memory that belong to other code.
+
+    Raises
+    ------
+    InputError
+        There is no such stage, the tensor is not int8 or uint8, or it or the constants do not fit the scratchpad.
+    """
+    assert network.graph is not None
+    stages, name = list(network.stages), tensor_named(network.graph, name)
+    index = next(
+        (i for i, each in enumerate(stages) if each.code and [t.name for t in each.inputs] == [name]), None
+    )
+    if index is None:
+        raise InputError(f"skip: no stage on the accelerator depends on {name!r} alone")
+    stage = stages[index]
+    (tensor,) = stage.inputs
+    if tensor.dtype not in ("int8", "uint8"):
+        raise InputError(f"skip: {name!r} must be int8 or uint8, not {tensor.dtype}")
+    zero = tensor.quantization.zero_point[0] if tensor.quantization else 0
+    results = _results_of_zeros(network, stage, np.full(tensor.shape, zero, tensor.dtype))
+    first = stages[index - 1] if index else None
+    others = [*stages[:index], *stages[index + 1 :]]
+    read = [t.name for t in (*network.outputs, *(t for each in others for t in each.inputs))]
+    if first is not None and first.code and [t.name for t in first.outputs] == [name] and name not in read:
+        stream = streams[sum(bool(each.code) for before in stages[: index - 1] for each in before.walk())]
+        seen = zero == np.iinfo(tensor.dtype).min and writes_all_at_once(network.config, stream, tensor)
+        stages[index - 1 : index + 1] = [
+            _merged(network.config, first, stage, zero, results, start, seen=seen)
+        ]
+    else:
+        stages[index] = _with_probe(network.config, stage, zero, results, start)
+    check_room(network.config, stages)
+    return replace(network, stages=tuple(stages))
+
+
+def _results_of_zeros(network: CompiledNetwork, stage: Stage, zeros: NDArray) -> NDArray[np.uint8]:
+    """Return the bytes of all outputs that the stage computes from zeros."""
+    part = replace(network, inputs=stage.inputs, outputs=stage.outputs, stages=(stage,))
+    made = part(zeros)
+    arrays = [np.ascontiguousarray(made[tensor.name]) for tensor in stage.outputs]
+    return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
+
+
+def _with_probe(config: MlaConfig, stage: Stage, zero: int, results: NDArray[np.uint8], start: int) -> Stage:
+    """Insert a probe of the input before the stage."""
+    code = stage.code
+    assert code is not None
+    (tensor,) = stage.inputs
+    memory = share_memory([code], results, start)
+    same = {operand: (operand, 0) for operand in code.places.values()}
+    main = rebased(code.parts[0].program, memory.moved[0], same)
+    first = probe(config, tensor, zero, (code.places[tensor.name], 0), code.tags[0])
+    end = replace(code.parts[0], program=main)
+    made = replace(code, parts=(ProgramPart(first, ()), end), image=memory.image, memory=memory.size)
+    guard = equal(Statistic.FUSE_ZEROS, tensor.elements)
+    return replace(stage, code=_guarded(made, stage.outputs, guard, memory.more))
+
+
+def _merged(
+    config: MlaConfig,
+    first: Stage,
+    second: Stage,
+    zero: int,
+    results: NDArray[np.uint8],
+    start: int,
+    *,
+    seen: bool,
+) -> Stage:
+    """Merge two stages with the tensor between them in the model's memory, and probe it in between.
+
+    The probe is omitted if the last FUSE command has `seen` the whole tensor: then its maximum is the criterion.
+    """
+    a, b = first.code, second.code
+    assert a is not None and b is not None
+    (tensor,) = second.inputs
+    memory = share_memory([a, b], results, start)
+    middle = align_up(memory.size)
+    places = {each.name: number for number, each in enumerate((*first.inputs, *second.outputs), 1)}
+    programs = []
+    for code, moved in zip((a, b), memory.moved, strict=True):
+        moved_operands = {
+            index: (places[name], 0) for name, index in code.places.items() if name != tensor.name
+        }
+        moved_operands[code.places[tensor.name]] = (0, middle)
+        programs.append(rebased(code.parts[0].program, moved, moved_operands))
+    begin, end = programs
+    guard, looks = (
+        equal(Statistic.FUSE_ZEROS, tensor.elements),
+        [ProgramPart(_probe_of(config, tensor, zero, middle, b), ())],
+    )
+    if seen:
+        guard, looks, begin = equal(Statistic.FUSE_MAX, zero), [], _until_drained(begin)
+    layers = tuple(layer + len(a.tags) for layer in b.parts[0].layers)
+    parts = (replace(a.parts[0], program=begin), *looks, ProgramPart(end, layers))
+    size, peak = middle + align_up(tensor.bytes), joint_peak([a.peak, b.peak])
+    code = StageExecutable(config, parts, (*a.tags, *b.tags), memory.image, size, places, peak)
+    return Stage(
+        first.inputs,
+        second.outputs,
+        code=_guarded(code, second.outputs, guard, memory.more),
+        infos=(*first.infos, *second.infos),
+        spared=second.spared,
+    )
+
+
+def _probe_of(config: MlaConfig, tensor: Tensor, zero: int, middle: int, code: StageExecutable) -> Program:
+    return probe(config, tensor, zero, (0, middle), code.tags[0])
+
+
+def _until_drained(program: Program) -> Program:
+    """Make a program wait for FUSE at its end, so that a guard can read the statistics."""
+    fence = encode(MicroOp.FENCE, d=1 << Unit.FUSE)
+    return replace(program, words=(*program.words[:-1], fence, program.words[-1]))
+
+
+def _guarded(code: StageExecutable, outputs: Sequence[Tensor], guard: Guard, start: int) -> StageExecutable:
+    """Add a guarded alternative to the last program that only writes the constants at `start`."""
+    *before, last = code.parts
+    sizes = [(code.places[each.name], each.bytes) for each in outputs]
+    short = constants(code.config, f"{last.program.name} of zeros", start, sizes, code.tags[-1])
+    return replace(code, parts=(*before, replace(last, instead=(GuardedProgram(guard, short),))))

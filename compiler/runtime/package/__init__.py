@@ -1,0 +1,1 @@
+"""The `.mla` file format: writer, and reader with field checks."""

@@ -1,0 +1,350 @@
+"""Data structures of a compiled network: stages, layers, control flow and batch variants."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from numpy.typing import NDArray
+
+from compiler.cache.digest import name
+from compiler.codegen.executable import StageExecutable
+from compiler.cost.roofline import Floor
+from compiler.ir.graph import Graph
+from compiler.ir.identity import identity
+from compiler.ir.ops import Attributes
+from compiler.ir.tensor import Tensor, signature
+from compiler.layers.base import Layer
+from compiler.layers.lowering_context import anchor_index
+from compiler.lowering.partition import HostNode
+from compiler.quantize.report import QuantizationReport
+from compiler.schedule.schedule import Schedule
+from compiler.util import checks
+from hw.config import MlaConfig
+from hw.errors import InputError, shown
+
+
+@identity("LayerInfo", "nodes", "ops", "floor", "tag", "program")
+@dataclass(frozen=True)
+class LayerInfo:
+    """Layer as shown in reports.
+
+    Parameters
+    ----------
+    nodes, ops : tuples of str
+        Names of the model's nodes that the layer computes, and their operators.
+    floor : Floor
+        Minimum work of the layer.
+    tag : int
+        Counter tag of its cycles.
+    program : str
+        Name of the first program with commands of the layer.
+    """
+
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    floor: Floor
+    tag: int
+    program: str
+
+    @property
+    def name(self) -> str:
+        """Name of the layer in schedules and measurements: that of its anchor node."""
+        return self.nodes[anchor_index(self.ops)]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Nodes that run without interruption on the accelerator or on the host, or one control-flow node.
+
+    Parameters
+    ----------
+    inputs, outputs : tuples of Tensor
+        Tensors that the stage reads and writes.
+    code : StageExecutable or None
+        Programs of a stage on the accelerator.
+    graph : Graph or None
+        Nodes of a stage on the host.
+    infos : tuple of LayerInfo
+        Layers of a stage on the accelerator.
+    control : Control or None
+        Control-flow node with its subgraphs.
+    floor : Floor or None
+        Work of a stage on the accelerator in a subgraph: its bytes are those of its weights.
+    spared : Floor or None
+        Work saved when the stage's skip program runs.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    code: StageExecutable | None = None
+    graph: Graph | None = None
+    infos: tuple[LayerInfo, ...] = ()
+    control: "Control | None" = None
+    floor: Floor | None = None
+    spared: Floor | None = None
+
+    def walk(self) -> "Iterator[Stage]":
+        """Yield the stage and the stages of its subgraphs."""
+        yield self
+        for body in self.control.bodies if self.control else ():
+            for stage in body.stages:
+                yield from stage.walk()
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """Subgraph of a control-flow node: inputs, outputs (some may be constants) and stages."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """Control-flow node (compiler/ir/control.py); the host evaluates conditions and trip counts.
+
+    Parameters
+    ----------
+    name, op, attributes : str, str, dict
+        Name, operator and attributes of the node.
+    operands, outputs : tuples of Tensor
+        Tensors in the order of the node; constants have their contents.
+    bodies : tuple of Body
+        Subgraphs of the node.
+    """
+
+    name: str
+    op: str
+    attributes: Attributes
+    operands: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    bodies: tuple[Body, ...]
+
+
+def control_of(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
+    """Return the single control-flow node of a graph, with the stages of its subgraphs."""
+    (node,) = graph
+    bodies = (
+        Body(
+            tuple(body.tensors[n] for n in body.inputs), tuple(body.tensors[n] for n in body.outputs), inside
+        )
+        for body, inside in zip(node.bodies, stages, strict=True)
+    )
+    outputs = tuple(graph.tensors[n] for n in node.outputs)
+    return Control(node.name, node.op, node.attributes, tuple(graph.ins(node)), outputs, tuple(bodies))
+
+
+@identity("Smaller", "batch", "floor", "infos")
+@dataclass(frozen=True)
+class BatchVariant:
+    """Programs of a network for a smaller batch.
+
+    Parameters
+    ----------
+    batch : int
+        Maximum number of samples of these programs.
+    floor : Floor
+        Minimum work of these programs.
+    infos : tuple of LayerInfo
+        Layers of all stages.
+    """
+
+    batch: int
+    floor: Floor
+    infos: tuple[LayerInfo, ...]
+
+
+class Origin(StrEnum):
+    """Provenance of a network: compiled now, read from the cache, or read from a file."""
+
+    COMPILED = "compiled"
+    CACHE = "cache"
+    FILE = "file"
+
+
+@dataclass(frozen=True, eq=False)
+class StagedNetwork:
+    """Compiled model as data: stages, tensors, schedule and layers.
+
+    Parameters
+    ----------
+    name : str
+        Name of the model, for messages and reports.
+    config : MlaConfig
+        Hardware configuration that the network was compiled for.
+    inputs, outputs : tuples of Tensor
+        Inputs and outputs of the model.
+    stages : tuple of Stage
+        Stages on the accelerator and on the host, in execution order.
+    schedule : Schedule
+        Schedule of the layers.
+    host : tuple of HostNode
+        Nodes that run on the host, with the reasons.
+    rounding : str
+        Rounding mode of the outputs, as in `compile`.
+    floor : Floor
+        Minimum work, without that of control-flow subgraphs.
+    graph : Graph or None
+        Graph after all passes; None if the network was read from a compiled file.
+    layers : tuple of Layer
+        Layers of the compiler; empty if the network was read from the cache or a file.
+    quantization : QuantizationReport or None
+        Report of the quantization of a float model; None for other models.
+    batch : int
+        Batch size: samples stacked along the first axis of inputs and outputs.
+    smaller : tuple of BatchVariant
+        Variants for smaller batches, in ascending order. The last operand of the macro-instructions is the number of
+        valid samples, by which the hardware selects the smallest sufficient variant.
+    origin : Origin
+        Provenance of the network.
+    compile_seconds : float
+        Time to read and compile the model, or to read the network from the cache or a file.
+    """
+
+    name: str
+    config: MlaConfig
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+    schedule: Schedule
+    host: tuple[HostNode, ...]
+    rounding: str
+    floor: Floor
+    graph: Graph | None = None
+    layers: tuple[Layer, ...] = ()
+    quantization: QuantizationReport | None = None
+    batch: int = 1
+    smaller: tuple[BatchVariant, ...] = ()
+    origin: Origin = Origin.COMPILED
+    compile_seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        programs = sum(len(code.all_programs) for code in self.codes)
+        return (
+            f"<Network {shown(self.name)}: {len(self.infos)} layers in {programs} programs for a "
+            f"{self.config.n}x{self.config.n} array, {len(self.host)} nodes on the host; "
+            f"{signature(self.inputs, self.outputs)}>"
+        )
+
+    @property
+    def sample(self) -> tuple[Tensor, ...]:
+        """Inputs with the shapes of one sample."""
+        return tuple(
+            replace(each, shape=(each.shape[0] // self.batch, *each.shape[1:])) if each.shape else each
+            for each in self.inputs
+        )
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Batch sizes for which there are programs, in ascending order."""
+        return (*(each.batch for each in self.smaller), self.batch)
+
+    def for_samples(self, count: int) -> BatchVariant | None:
+        """Return the smallest variant for `count` samples; None if only the programs for whole batches suffice."""
+        return next((each for each in self.smaller if count <= each.batch), None)
+
+    def best_batch(self, waiting: int) -> int:
+        """Return the number of waiting samples to run in one batch, which minimizes the estimated work per sample."""
+        best, least = 0, 0.0
+        for batch, floor in [*((each.batch, each.floor) for each in self.smaller), (self.batch, self.floor)]:
+            count = min(waiting, batch)
+            cycles = floor.cycles(self.config) / count
+            if count > best and (not best or cycles <= least):
+                best, least = count, cycles
+        return best
+
+    def count(self, samples: int) -> tuple[int, ...]:
+        """Return the operands after the addresses: the number of valid samples if there are several batch sizes.
+
+        Raises
+        ------
+        InputError
+            The number is less than 1 or exceeds the batch size.
+        """
+        if not 1 <= samples <= self.batch:
+            raise InputError(f"{self.name} takes 1..{self.batch} samples at a time, not {samples}")
+        return (samples,) if self.smaller else ()
+
+    @property
+    def symbolic_count(self) -> tuple[None, ...]:
+        """Operands as returned by `count`, with unknown values, for a proof that holds for every count."""
+        return (None,) if self.smaller else ()
+
+    @property
+    def provenance(self) -> str:
+        """One line of text: whether the network was compiled, cached or read from a file, and the time that took."""
+        if self.origin is Origin.CACHE:
+            return f"using cached compilation of {self.name} ({self.compile_seconds:.2f} s)"
+        verb = {Origin.COMPILED: "compiled", Origin.FILE: "read"}[self.origin]
+        return f"{self.name} {verb} in {self.compile_seconds:.2f} s"
+
+    @property
+    def codes(self) -> list[StageExecutable]:
+        """Executables of the stages on the accelerator."""
+        return [stage.code for stage in self.walk() if stage.code]
+
+    @property
+    def digest(self) -> str:
+        """Digest of the programs and initial memory; equal for networks that behave equally."""
+        return name([(code.image, [program.words for program in code.programs]) for code in self.codes])
+
+    @property
+    def layers_of(self) -> dict[str, tuple[str, ...]]:
+        """Names of the layers with commands in each program, by program name, in order."""
+        names, first = [layer.name for layer in self.layers], 0
+        found: dict[str, tuple[str, ...]] = {}
+        for code in self.codes:
+            for part in code.parts:
+                found[part.program.name] = tuple(names[first + number] for number in part.layers)
+            first += len(code.tags)
+        return found
+
+    @property
+    def infos(self) -> list[LayerInfo]:
+        """Layers of all stages."""
+        return [info for stage in self.walk() for info in stage.infos]
+
+    def walk(self) -> Iterator[Stage]:
+        """Yield all stages; those of subgraphs follow their control-flow stage."""
+        for stage in self.stages:
+            yield from stage.walk()
+
+    def work(self, runs: Sequence[int]) -> Floor:
+        """Return the minimum work of a sample, given its number of runs of each stage in the order of `codes`."""
+        macs, size = self.floor.macs, self.floor.bytes
+        stages = [stage for stage in self.walk() if stage.code]
+        for stage, times in zip(stages, runs, strict=True):
+            if stage.floor and times:
+                macs, size = macs + stage.floor.macs * times, size + stage.floor.bytes
+        return Floor(macs, size)
+
+    def check(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        """Check inputs and return them in the model's order.
+
+        Raises
+        ------
+        InputError
+            An input is missing, unknown, or has another shape or type than the model's.
+        """
+        return _checked(self.inputs, inputs)
+
+    def check_sample(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        """Check the inputs of one sample and return them in the model's order; errors as in `check`."""
+        return _checked(self.sample, inputs)
+
+
+def _checked(tensors: Sequence[Tensor], inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    names, given = [tensor.name for tensor in tensors], checks.arrays("input", inputs)
+    if given.keys() - set(names) or len(given) < len(names):
+        raise InputError(f"inputs must be {', '.join(names)}, not {', '.join(given) or 'none'}")
+    out = {}
+    for tensor in tensors:
+        array = given[tensor.name]
+        if array.shape != tensor.shape or array.dtype != tensor.dtype:
+            raise InputError(
+                f"input {tensor.name!r} must be {tensor.dtype}{list(tensor.shape)}, not "
+                f"{array.dtype}{list(array.shape)}{tensor.meaning}"
+            )
+        out[tensor.name] = array
+    return out

@@ -1,0 +1,92 @@
+"""Validation of compiled networks: every stage on the accelerator, with the operands that a session passes."""
+
+from dataclasses import dataclass
+
+from compiler.codegen.executable import StageExecutable
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.stages import Stage
+from compiler.validate.errors import ProofReport, ValidationError
+from compiler.validate.explore import validate
+from compiler.validate.macro_call import MacroCall
+from cosim.semantics.command_checks import DramWindow
+
+#: Assumed address of the model's memory; any address would do.
+_BASE, _ALIGN = 1 << 16, 64
+_READ, _BOTH = 1, 3
+
+
+@dataclass(frozen=True)
+class StageCalls:
+    """Macro-instructions and DRAM windows of a stage.
+
+    Parameters
+    ----------
+    calls : list of MacroCall
+        Calls for all samples in order.
+    windows : list of DramWindow
+        Window of the read-only weights, then one for all other memory.
+    """
+
+    calls: list[MacroCall]
+    windows: list[DramWindow]
+
+
+def validate_network(
+    network: CompiledNetwork, *, samples: int = 1, require_written: bool = False
+) -> dict[int, ProofReport]:
+    """Prove stage by stage that a compiled network is safe and does not depend on timing.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        Network to validate, compiled or read from a file.
+    samples : int
+        Number of samples enqueued back to back.
+    require_written : bool
+        As in `validate`.
+
+    Returns
+    -------
+    dict
+        Report of each stage on the accelerator by stage index; stages of control-flow subgraphs are numbered after the
+        stage that contains them.
+
+    Raises
+    ------
+    ValidationError
+        A program is unsafe or cannot be proved safe.
+    """
+    reports = {}
+    for index, stage in enumerate(network.walk()):
+        if stage.code:
+            work = stage_calls(network, stage, stage.code, samples)
+            try:
+                reports[index] = validate(
+                    network.config, work.calls, work.windows, require_written=require_written
+                )
+            except ValidationError as error:
+                error.stage = index
+                raise
+    return reports
+
+
+def stage_calls(
+    network: CompiledNetwork, stage: Stage, code: StageExecutable, samples: int = 1
+) -> StageCalls:
+    """Return the macro-instructions that a session enqueues for a stage, and its DRAM windows."""
+    weights = _BASE + code.image.size
+    at = _aligned(_BASE + max(code.memory, 1))
+    calls: list[MacroCall] = []
+    for _ in range(samples):
+        operands: list[int | None] = [_BASE]
+        for tensor in (*stage.inputs, *stage.outputs):
+            operands.append(at)
+            at = _aligned(at + tensor.bytes)
+        operands += network.symbolic_count
+        calls += [MacroCall(part.program, tuple(operands), instead=part.instead) for part in code.parts]
+    windows = [(_BASE, weights - 1, _READ)] if weights > _BASE else []
+    return StageCalls(calls, [*windows, (weights, at - 1, _BOTH)])
+
+
+def _aligned(address: int) -> int:
+    return -(-address // _ALIGN) * _ALIGN

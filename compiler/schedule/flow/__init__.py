@@ -1,1 +1,0 @@
-"""Layers under schedules as tiles that pass the units: an estimate of their cycles."""

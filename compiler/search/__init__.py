@@ -1,1 +1,0 @@
-"""Which schedule is tried next."""

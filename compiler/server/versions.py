@@ -1,0 +1,268 @@
+"""Versions of a network in the DRAM of one machine, allocated first-fit, each proved safe before it is loaded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+from compiler.cache.content_store import ContentStore
+from compiler.cache.proofs import prove
+from compiler.codegen.split_programs import ProgramPart
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.stages import Stage
+from compiler.validate import MacroCall
+from cosim.driver import Driver
+from cosim.semantics.command_checks import DramWindow
+from hw.errors import InputError
+
+#: AXI page size in bytes: bursts do not cross it, so the offset in a page decides how transfers are split.
+PAGE = 4096
+
+
+class FirstFitAllocator:
+    """Allocates blocks of an address range at the lowest address that fits; freed in any order.
+
+    Parameters
+    ----------
+    start, size : int
+        First address and size of the range in bytes.
+    align : int
+        Minimum alignment of all blocks in bytes.
+    """
+
+    def __init__(self, start: int, size: int, align: int = 64):
+        self.align, self.start = align, -(-start // align) * align
+        self.stop = start + size
+        self._allocated: dict[int, int] = {}
+
+    def alloc(self, size: int, name: str, align: int = 1) -> int:
+        """Allocate `size` bytes aligned to `align` and return the address.
+
+        Raises
+        ------
+        InputError
+            No free block is large enough.
+        """
+        align = max(align, self.align)
+        address = -(-self.start // align) * align
+        for start, length in sorted(self._allocated.items()):
+            if start - address >= size:
+                break
+            address = max(address, -(-(start + length) // align) * align)
+        if address + size > self.stop:
+            raise InputError(
+                f"no room for {size} bytes of {name}: {self.left} of {self.stop - self.start} bytes are free"
+            )
+        self._allocated[address] = max(size, 1)
+        return address
+
+    def free(self, address: int) -> None:
+        """Free the block at an address."""
+        del self._allocated[address]
+
+    @property
+    def left(self) -> int:
+        """Total free bytes, contiguous or not."""
+        return self.stop - self.start - sum(self._allocated.values())
+
+
+_DIGITS = 8
+_READ, _READ_WRITE = 1, 3
+#: Windows of one stage: the requests' buffers, its weights, the rest of its memory.
+_STAGE_WINDOWS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A network in a machine's DRAM.
+
+    Parameters
+    ----------
+    number : int
+        Number of the version, from 0.
+    network : CompiledNetwork
+        Compiled network of the version.
+    bases : tuple of int
+        DRAM address of the memory of each accelerator stage.
+    window : tuple of int
+        First and last address of the version's memory.
+    """
+
+    number: int
+    network: CompiledNetwork
+    bases: tuple[int, ...]
+    window: tuple[int, int]
+
+    @cached_property
+    def parts(self) -> tuple[ProgramPart, ...]:
+        """Programs of all stages."""
+        return tuple(part for code in self.network.codes for part in code.parts)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Names of the programs' contents, for reports."""
+        programs = (program for part in self.parts for program in part.programs)
+        return tuple(sha256(program.image).hexdigest()[:_DIGITS] for program in programs)
+
+
+class Buffers:
+    """Input and output buffers, one set per request slot.
+
+    Parameters
+    ----------
+    arena : FirstFitAllocator
+        Allocator of the DRAM.
+    network : CompiledNetwork
+        Network with the inputs and outputs, which all versions share.
+    slots : int
+        Number of concurrent requests.
+    """
+
+    def __init__(self, arena: FirstFitAllocator, network: CompiledNetwork, slots: int):
+        self.shape = _shape(network)
+        sizes = [tensor.bytes for stage in coded(network) for tensor in (*stage.inputs, *stage.outputs)]
+        pitch = sum(-(-size // arena.align) * arena.align for size in sizes)
+        start = arena.alloc(slots * max(pitch, 1), "requests' inputs and outputs")
+        self.window = (start, start + slots * max(pitch, 1) - 1, _READ_WRITE)
+        self._operands: list[list[list[int]]] = []
+        for slot in range(slots):
+            address, stages = start + slot * pitch, []
+            for stage in coded(network):
+                addresses = []
+                for tensor in (*stage.inputs, *stage.outputs):
+                    addresses.append(address)
+                    address += -(-tensor.bytes // arena.align) * arena.align
+                stages.append(addresses)
+            self._operands.append(stages)
+
+    @property
+    def slots(self) -> int:
+        """Number of request slots."""
+        return len(self._operands)
+
+    def operands(self, version: Version, stage: int, slot: int) -> list[int]:
+        """Addresses of a stage: the first operands of its macro-instructions."""
+        return [version.bases[stage], *self._operands[slot][stage]]
+
+
+def coded(network: CompiledNetwork) -> list[Stage]:
+    """All accelerator stages, including those in subgraphs."""
+    return [stage for stage in network.walk() if stage.code]
+
+
+def _shape(network: CompiledNetwork) -> list[tuple[object, ...]]:
+    """Names, shapes and types of stage inputs and outputs, equal in all versions."""
+    return [
+        tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in (*stage.inputs, *stage.outputs))
+        for stage in coded(network)
+    ]
+
+
+def _every_pair(slots: int) -> list[int]:
+    """Sequence of slots in which every ordered pair is adjacent; ends with the first slot.
+
+    A request uses any free slot, so any slot may follow any other. This is the de Bruijn sequence of order 2.
+    """
+    order = [0]
+    for first in range(slots):
+        order += [first] if first else []
+        for second in range(first + 1, slots):
+            order += [first, second]
+    return [*order, 0]
+
+
+class Versions:
+    """Allocates versions in DRAM and proves them safe there.
+
+    Parameters
+    ----------
+    driver : Driver
+        Driver of the serving machine.
+    arena : FirstFitAllocator
+        Allocator of the DRAM.
+    buffers : Buffers
+        Input and output buffers of the requests.
+    proofs : ContentStore or None
+        Cache of safety proofs.
+    """
+
+    def __init__(
+        self, driver: Driver, arena: FirstFitAllocator, buffers: Buffers, proofs: ContentStore | None = None
+    ):
+        self.driver, self.arena, self.buffers, self.proofs = driver, arena, buffers, proofs
+        self._count = 0
+
+    def add(self, network: CompiledNetwork, beside: Version | None = None) -> Version:
+        """Load a version into DRAM, proved for transitions between it and `beside` in both directions.
+
+        Raises
+        ------
+        InputError
+            The version is of another model or machine, or does not fit into DRAM.
+        ValidationError
+            A program could not be proved safe: it might access other memory, interfere with its neighbours, hang or
+            trap.
+        """
+        config = self.driver.config
+        if network.config != config:
+            raise InputError(f"{network.name}: this version was compiled for another machine configuration")
+        if _shape(network) != self.buffers.shape:
+            raise InputError(f"{network.name}: this version has different stages, so it is of another model")
+        version = self._load(network)
+        try:
+            self._prove([version])
+            if beside is not None:
+                self._prove([version, beside])
+        except BaseException:
+            self.drop(version)
+            raise
+        self._count += 1
+        return version
+
+    def drop(self, version: Version) -> None:
+        """Free the memory of an unused version."""
+        self.arena.free(version.window[0])
+
+    def _load(self, network: CompiledNetwork) -> Version:
+        offsets, size = [], 0
+        for code in network.codes:
+            offsets.append(size)
+            size += -(-max(code.memory, 1) // self.arena.align) * self.arena.align
+        # Aligned to a page, it takes the same cycles as where it was measured.
+        start = self.arena.alloc(size, f"the memory of a version of {network.name}", PAGE)
+        for offset, code in zip(offsets, network.codes, strict=True):
+            self.driver.put(code.image, start + offset)
+        bases = tuple(start + offset for offset in offsets)
+        return Version(self._count, network, bases, (start, start + size - 1))
+
+    def _prove(self, among: Sequence[Version]) -> None:
+        """Prove every slot order for each stage of the first version, and the transitions to the others and back."""
+        version = among[0]
+        for stage in range(len(version.bases)):
+            order = [(version, slot) for slot in _every_pair(self.buffers.slots)]
+            order += [(each, slot) for each in reversed(among) for slot in (0, self.buffers.slots - 1)]
+            order.append((version, 0))
+            calls = [
+                MacroCall(
+                    part.program,
+                    (*self.buffers.operands(each, stage, slot), *each.network.symbolic_count),
+                    instead=part.instead,
+                )
+                for each, slot in order
+                for part in each.network.codes[stage].parts
+            ]
+            prove(self.driver.config, calls, self._windows(among, stage), self.proofs)
+
+    def _windows(self, among: Sequence[Version], stage: int) -> list[DramWindow]:
+        """DRAM windows of a stage: for one version its own memory with weights read-only, else that of all versions.
+
+        Addresses do not depend on the data or on what came before, so it is enough to prove of each version alone that
+        it leaves its weights as they are.
+        """
+        if len(among) > 1 or self.driver.config.windows < _STAGE_WINDOWS:
+            return [self.buffers.window, *((*each.window, _READ_WRITE) for each in among)]
+        version = among[0]
+        code, base = version.network.codes[stage], version.bases[stage]
+        weights = base + code.image.size
+        memory = [(base, weights - 1, _READ), (weights, base + code.memory - 1, _READ_WRITE)]
+        return [self.buffers.window, *(window for window in memory if window[0] <= window[1])]

@@ -1,1 +1,0 @@
-"""Other ways to carry out a network: where candidates come from."""

@@ -1,1 +1,0 @@
-"""Edits of micro-programs: commands split and moved, semaphores made anew."""

@@ -1,0 +1,1 @@
+"""The feedback loop: search, candidate generators, fusion, measurement, calibration."""

@@ -1,0 +1,1 @@
+"""Calibration of the learned cost model: small networks measured under several schedules."""

@@ -1,0 +1,199 @@
+"""Training of the learned cost model on measurements of small networks, and its errors on held-out ones."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from compiler import __version__
+from compiler.cost.learned.features import FeatureRow, rows_of
+from compiler.cost.learned.model import CycleModel, PredictionErrors, train
+from compiler.cost.learned.online_model import apportion
+from compiler.ir.identity import stored
+from compiler.lowering.lower import LoweredNetwork
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.calibration.collect import (
+    CalibrationCollector,
+    CalibrationJournal,
+    CalibrationSample,
+    Spaces,
+)
+from hw.errors import WorkError
+
+#: One in this number of networks is held out of training to measure the error.
+_HELD_OUT_INTERVAL = 6
+#: Minimum number of measured networks.
+_MIN_NETWORKS = 2 * _HELD_OUT_INTERVAL
+#: Maximum number of predictions that are timed.
+_MAX_TIMED = 200
+
+
+@dataclass(frozen=True)
+class MeasuredLayers:
+    """Features and measured cycles of the layers of a sample."""
+
+    sample: CalibrationSample
+    rows: list[FeatureRow]
+    cycles: list[float]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Result of a calibration.
+
+    Parameters
+    ----------
+    model : CycleModel
+        Cost model trained on all measurements.
+    samples, fresh : int
+        Number of measurements, and of those made in this run.
+    single, chain : PredictionErrors
+        Errors on held-out networks of one operator, and of several, for a model trained on the others.
+    everything : PredictionErrors
+        Errors on all held-out networks.
+    prediction_us : float
+        Median time of a prediction from features, in microseconds.
+    features_us : float
+        Median time to compute the features of a layer, in microseconds.
+    """
+
+    model: CycleModel
+    samples: int
+    fresh: int
+    single: PredictionErrors
+    chain: PredictionErrors
+    everything: PredictionErrors
+    prediction_us: float
+    features_us: float
+
+
+def calibrate(
+    conditions: HardwareProfile,
+    seconds: float,
+    journal: CalibrationJournal,
+    spaces: Spaces,
+    seed: int = 0,
+    devices: int | None = 1,
+    log: Callable[[str], None] = lambda _text: None,
+) -> Calibration:
+    """Measure networks for a given time, add the journal's earlier measurements, and train the model.
+
+    Parameters
+    ----------
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    seconds : float
+        Time limit of the measurements in seconds.
+    journal : CalibrationJournal
+        File with earlier measurements, to which new ones are appended.
+    spaces : callable
+        Returns the search spaces of a network's layers.
+    seed : int
+        Seed of the networks and of the training.
+    devices : int or None
+        Number of simulators that run concurrently; None: one per core.
+    log : callable
+        Called with each progress message.
+
+    Raises
+    ------
+    WorkError
+        Too few networks could be measured, a simulator died, or a disk is full.
+    """
+    fresh = CalibrationCollector(conditions, journal, seed, spaces, log).run(seconds, devices)
+    if len({sample.index for sample in journal.samples}) < _MIN_NETWORKS:
+        raise WorkError(
+            f"fewer than {_MIN_NETWORKS} networks could be measured in {seconds:g} s: give it more time"
+        )
+    log(f"training on {len(journal.samples)} measurements")
+    return learn(conditions, journal.samples, fresh, seed)
+
+
+def learn(
+    conditions: HardwareProfile, samples: Sequence[CalibrationSample], fresh: int, seed: int = 0
+) -> Calibration:
+    """Train a model on samples and measure its errors on held-out networks."""
+    measured = features_of(samples, conditions)
+    held_out = [each for each in measured if each.sample.index % _HELD_OUT_INTERVAL == 0]
+    evaluated = _train([each for each in measured if each.sample.index % _HELD_OUT_INTERVAL], seed)
+    pairs = [
+        (len(each.sample.point.ops), sum(evaluated.predict_many(each.rows)[0]), each.sample.cycles)
+        for each in held_out
+    ]
+
+    def errors(min_ops: int, max_ops: int) -> PredictionErrors:
+        chosen = [(p, m) for ops, p, m in pairs if min_ops <= ops <= max_ops]
+        return PredictionErrors.of([p for p, _ in chosen], [m for _, m in chosen])
+
+    single, chain, everything = errors(1, 1), errors(2, 99), errors(1, 99)
+    about = {
+        "compiler": __version__,
+        "config": stored(conditions.config),
+        "dram_latency": conditions.dram.latency,
+        "dram_bytes_per_cycle": conditions.rate,
+        "conditions": conditions.key,
+        "samples": len(samples),
+        "seed": seed,
+        "single": single.as_json(),
+        "chain": chain.as_json(),
+    }
+    model = CycleModel(_train(measured, seed).members, about)
+    rows = [row for each in held_out for row in each.rows][:_MAX_TIMED]
+    return Calibration(
+        model,
+        len(samples),
+        fresh,
+        single,
+        chain,
+        everything,
+        _microseconds(lambda row: model.predict(row), rows),
+        _features_time(held_out[:_MAX_TIMED], conditions),
+    )
+
+
+def features_of(samples: Sequence[CalibrationSample], conditions: HardwareProfile) -> list[MeasuredLayers]:
+    """Return features and cycles of the layers of each sample, in the samples' order."""
+    stage: LoweredNetwork | None = None
+    point, out = None, []
+    for sample in samples:
+        if stage is None or sample.point != point:
+            point, stage = sample.point, stage_of(sample, conditions)
+        rows = rows_of(stage, sample.schedules, conditions)
+        cycles = apportion(stage.layers, sample.layers, {name: row.base for name, row in rows.items()})
+        out.append(MeasuredLayers(sample, list(rows.values()), [cycles[name] for name in rows]))
+    return out
+
+
+def stage_of(sample: CalibrationSample, conditions: HardwareProfile) -> LoweredNetwork:
+    """Return the lowered layers of a sample's network."""
+    prepared = ModelCompiler(
+        sample.point.graph(), conditions.config, CompileOptions(rounding="reference", dram=conditions.dram)
+    )
+    (stage,) = prepared.lowered(prepared.fusions)
+    return stage
+
+
+def _train(measured: Sequence[MeasuredLayers], seed: int) -> CycleModel:
+    rows = [row for each in measured for row in each.rows]
+    return train(rows, [cycles for each in measured for cycles in each.cycles], seed)
+
+
+def _microseconds(work: Callable[[FeatureRow], object], rows: Sequence[FeatureRow]) -> float:
+    taken = []
+    for row in rows:
+        begin = time.perf_counter()
+        work(row)
+        taken.append(time.perf_counter() - begin)
+    return 1e6 * median(taken)
+
+
+def _features_time(measured: Sequence[MeasuredLayers], conditions: HardwareProfile) -> float:
+    taken = []
+    for each in measured:
+        stage = stage_of(each.sample, conditions)
+        begin = time.perf_counter()
+        rows = rows_of(stage, each.sample.schedules, conditions)
+        taken.append((time.perf_counter() - begin) / len(rows))
+    return 1e6 * median(taken)

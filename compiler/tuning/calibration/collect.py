@@ -1,0 +1,383 @@
+"""Measurement of calibration networks, with a journal of JSON lines from which an interrupted run continues."""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+from compiler.cost.roofline import bus_rate
+from compiler.ir.identity import identity, restored, stored
+from compiler.lowering.lower import LoweredNetwork
+from compiler.options import CompileOptions, DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import dram_bytes
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains, singles
+from compiler.tuning.measure.equivalence import GoldenModelReference
+from compiler.tuning.measure.throughput import measure_network
+from compiler.util.progress import building, progress
+from cosim.device_pool import DevicePool
+from hw.config import MlaConfig
+from hw.errors import InputError, WorkError
+
+if TYPE_CHECKING:
+    from cosim.rtl.rtl_device import RtlDevice
+
+FORMAT, VERSION = "mla-hpm-points", 2
+
+
+@identity("Sample", "index", "number", "point", "schedules", "layers")
+@dataclass(frozen=True)
+class CalibrationSample:
+    """Measurement of a network under one schedule.
+
+    Parameters
+    ----------
+    index, number : int
+        Index of the network, and of the schedule for this network; 0 for the static compiler's.
+    point : CalibrationNetwork
+        Network that was measured.
+    schedules : dict of str to LayerSchedule
+        Schedule of each layer, by layer name.
+    layers : dict of str to int
+        Cycles of each layer, by layer name.
+    """
+
+    index: int
+    number: int
+    point: CalibrationNetwork
+    schedules: dict[str, LayerSchedule]
+    layers: dict[str, int]
+
+    @property
+    def cycles(self) -> int:
+        """Total cycles of all layers."""
+        return sum(self.layers.values())
+
+
+class CalibrationJournal:
+    """File with the measurements of a calibration.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the file; created if it does not exist.
+    key : str
+        Key of the hardware profile.
+    seed : int
+        Seed of the networks.
+
+    Attributes
+    ----------
+    samples : list of CalibrationSample
+        All measurements so far.
+    done : set of int
+        Indices of completely measured networks.
+
+    Raises
+    ------
+    InputError
+        The file is damaged or belongs to another calibration.
+    WorkError
+        The file cannot be written.
+    """
+
+    def __init__(self, path: Path, key: str, seed: int):
+        self.path = path
+        self.samples: list[CalibrationSample] = []
+        self.done: set[int] = set()
+        header = {"format": FORMAT, "version": VERSION, "conditions": key, "seed": seed}
+        try:
+            text = path.read_text("utf-8") if path.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); remove it to start over") from None
+        lines = text.splitlines(keepends=True)
+        if lines and parsed_line(lines[0]) != header:
+            raise InputError(
+                f"{path}: has measurements of other conditions, seed or version; remove it to start over"
+            )
+        complete = [line for line in lines[1:] if line.endswith("\n")]  # the last line may be incomplete
+        for line in complete:
+            self._read(line)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines([json.dumps(header) + "\n", *complete])
+        except OSError as error:
+            raise WorkError(f"{path}: cannot be written: {error.strerror}") from None
+
+    def add(self, sample: CalibrationSample) -> None:
+        """Append a sample."""
+        self.samples.append(sample)
+        self._write(stored(sample))
+
+    def finish(self, index: int) -> None:
+        """Mark a network as completely measured."""
+        self.done.add(index)
+        self._write({"done": index})
+
+    def _write(self, data: dict[str, Any]) -> None:
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(data) + "\n")
+        except OSError as error:
+            raise WorkError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+    def _read(self, line: str) -> None:
+        data = parsed_line(line)
+        try:
+            if "done" in data:
+                self.done.add(int(data["done"]))
+                return
+            schedules = {name: restored(LayerSchedule, fields) for name, fields in data["schedules"].items()}
+            layers = {str(name): int(cycles) for name, cycles in data["layers"].items()}
+            point = CalibrationNetwork.from_json(data["point"])
+            self.samples.append(
+                CalibrationSample(int(data["index"]), int(data["number"]), point, schedules, layers)
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{self.path}: damaged line ({error}); remove the file to start over") from None
+
+
+def parsed_line(line: str) -> dict[str, Any]:
+    """Parse a line as a JSON object; return an empty one if it is invalid."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+#: Fraction of networks that are chains.
+CHAIN_FRACTION = 0.3
+#: Number of schedules per network besides the static compiler's: with random tilings, and with random tilings that are
+#: mutated; for chains also with two neighbours fused differently, as the fusion engine's options are.
+_DRAWN, _MUTATED, _FUSION_VARIANTS = 3, 2, 3
+#: Maximum number of changes of a mutated layer schedule.
+_MAX_CHANGES = 2
+#: Fraction of the layers of a chain whose schedules are drawn.
+_DRAWN_FRACTION = 0.6
+#: Fraction of the drawn schedules of a chain in which two neighbours are fused differently.
+_FUSION_FRACTION = 0.5
+#: Maximum cycles of a measurement.
+_MAX_CYCLES = 150_000
+_DRAM_BYTES = 1 << 24
+#: Minimum interval of progress messages in seconds.
+_LOG_INTERVAL_S = 10.0
+
+
+class CalibrationSpace(Protocol):
+    """Search space of a layer."""
+
+    def draw(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+        """Return a random tiling."""
+        ...
+
+    def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+        """Return a schedule with one random change."""
+        ...
+
+
+#: Function that returns the search spaces of all layers of a network, by layer name.
+Spaces = Callable[[MlaConfig, list[LoweredNetwork], DramTiming], Mapping[str, CalibrationSpace]]
+
+
+class CalibrationCollector:
+    """Measures random networks for a limited time.
+
+    Parameters
+    ----------
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    journal : CalibrationJournal
+        File that measurements are appended to.
+    seed : int
+        Seed of the networks.
+    spaces : callable
+        Returns the search spaces of a network's layers.
+    log : callable
+        Called with each progress message.
+    """
+
+    def __init__(
+        self,
+        conditions: HardwareProfile,
+        journal: CalibrationJournal,
+        seed: int,
+        spaces: Spaces,
+        log: Callable[[str], None],
+    ):
+        self.conditions, self.journal, self.seed = conditions, journal, seed
+        self.spaces, self.log = spaces, log
+        self._lock, self._last_message = Lock(), 0.0
+        self._measured = {(sample.index, sample.number) for sample in journal.samples}
+
+    def run(self, seconds: float, devices: int | None = 1) -> int:
+        """Measure for a number of seconds; return the number of new samples.
+
+        Raises
+        ------
+        WorkError
+            A simulator died, or the journal cannot be written.
+        """
+        before = len(self.journal.samples)
+        self.log("opening the simulated chip")
+        with DevicePool(self._open, devices) as pool, progress("measuring", seconds=seconds):
+            end = monotonic() + seconds
+            index = 0
+            while monotonic() < end:
+                chunk = []
+                while len(chunk) < 2 * len(pool.devices):
+                    if index not in self.journal.done:
+                        chunk.append(index)
+                    index += 1
+                pool.map(lambda device, each: self._network(device, each, end), chunk)
+        return len(self.journal.samples) - before
+
+    def _network(self, device: "RtlDevice", index: int, end: float) -> None:
+        """Measure the remaining schedules of a network until the time limit."""
+        rng = random.Random(f"{self.seed} {index}")
+        point = draw_network(self.conditions.config.n, rng)
+        with self._lock:
+            left = max(end - monotonic(), 0.0)
+            if monotonic() - self._last_message > _LOG_INTERVAL_S:
+                self._last_message = monotonic()
+                self.log(
+                    f"{len(self.journal.samples)} measurements, {left:.0f} s left; network {index}: {point.family}"
+                )
+        try:
+            variants = _NetworkVariants(point, self.conditions, rng, self.spaces)
+        except InputError:  # not supported on this machine
+            return
+        for number, network in variants.networks():
+            if monotonic() > end:
+                return
+            if (index, number) not in self._measured:
+                self._measure(device, variants, index, number, network)
+        with self._lock:
+            self.journal.finish(index)
+
+    def _measure(
+        self,
+        device: "RtlDevice",
+        variants: "_NetworkVariants",
+        index: int,
+        number: int,
+        network: CompiledNetwork,
+    ) -> None:
+        config, rate = self.conditions.config, self.conditions.rate
+        found = measure_network(
+            device, network, variants.reference.golden_io(0), bus_rate(config, rate), _MAX_CYCLES
+        )
+        if not isinstance(found, Measurement):
+            return
+        if not found.exact:
+            self.log(f"network {index}, schedule {number} ({variants.point.family}): wrong outputs; left out")
+            return
+        layers = {entry.names[0]: entry.cycles for entry in found.layers if len(entry.names) == 1}
+        if len(layers) == len(found.layers):
+            with self._lock:
+                self.journal.add(
+                    CalibrationSample(index, number, variants.point, dict(network.schedule.layers), layers)
+                )
+
+    def _open(self) -> "RtlDevice":
+        from cosim.rtl.rtl_device import RtlDevice
+
+        dram = self.conditions.dram
+        return RtlDevice(
+            self.conditions.config,
+            _DRAM_BYTES,
+            latency=dram.latency,
+            bytes_per_cycle=self.conditions.rate,
+            monitor=building,
+        )
+
+
+def draw_network(n: int, rng: random.Random) -> CalibrationNetwork:
+    """Draw a network; most have a single operator."""
+    return next(chains(n, rng) if rng.random() < CHAIN_FRACTION else singles(n, rng))
+
+
+class _NetworkVariants:
+    """Network compiled under several schedules.
+
+    Raises
+    ------
+    InputError
+        The machine cannot run the whole network.
+    """
+
+    def __init__(
+        self, point: CalibrationNetwork, conditions: HardwareProfile, rng: random.Random, spaces: Spaces
+    ):
+        self.point, self.rng = point, rng
+        options = CompileOptions(rounding="reference", dram=conditions.dram)
+        self.prepared = ModelCompiler(point.graph(), conditions.config, options)
+        self.first = self.prepared.network()
+        stages = self.prepared.lowered(self.first.schedule.fusions)
+        if (
+            len(stages) != 1
+            or len(self.first.codes) != 1
+            or self.first.host
+            or dram_bytes(self.first) > _DRAM_BYTES
+        ):
+            raise InputError(f"{point.family}: the accelerator cannot run the network as one stage")
+        self.spaces = spaces(conditions.config, stages, conditions.dram)
+        self.reference = GoldenModelReference(self.first)
+
+    def networks(self) -> Iterator[tuple[int, CompiledNetwork]]:
+        """Yield the distinct networks that can be compiled, each with the number of its schedule."""
+        seen: set[str] = set()
+        for number in range(1 + _DRAWN + _MUTATED + (_FUSION_VARIANTS if len(self.spaces) > 1 else 0)):
+            schedule = self._schedule(number)
+            text = schedule.to_json()
+            if text in seen:
+                continue
+            seen.add(text)
+            try:
+                network = self.prepared.network(schedule) if number else self.first
+            except InputError:  # it does not fit
+                continue
+            if dram_bytes(network) <= _DRAM_BYTES:
+                yield number, network
+
+    def _schedule(self, number: int) -> Schedule:
+        first = self.first.schedule
+        if number > _DRAWN + _MUTATED:
+            return replace(first, layers=first.layers | _change_fusion(self.rng, first.layers))
+        return self._draw(number) if number else first
+
+    def _draw(self, number: int) -> Schedule:
+        first, rng = self.first.schedule, self.rng
+        layers = dict(first.layers)
+        for name, space in self.spaces.items():
+            if len(self.spaces) == 1 or rng.random() < _DRAWN_FRACTION:
+                layers[name] = space.draw(rng, layers[name])
+            for _ in range(rng.randint(1, _MAX_CHANGES) if number > _DRAWN else 0):
+                layers[name] = space.change(rng, layers[name])
+        if len(layers) > 1 and rng.random() < _FUSION_FRACTION:
+            layers |= _change_fusion(rng, layers)
+        return replace(first, layers=layers)
+
+
+def _change_fusion(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[str, LayerSchedule]:
+    """Toggle one kind of fusion of two random neighbours: one program, interleaving, or intermediate tensor on chip."""
+    names = list(layers)
+    number = rng.randrange(1, len(names))
+    first, second = ((name, layers[name]) for name in names[number - 1 : number + 1])
+    field = rng.choice(("same_program_as_previous", "interleave", "on_chip"))
+    if field == "same_program_as_previous":
+        return {
+            second[0]: replace(second[1], same_program_as_previous=not second[1].same_program_as_previous)
+        }
+    if field == "on_chip":
+        return {first[0]: replace(first[1], on_chip=not first[1].on_chip)}
+    interleave = not second[1].interleave
+    return {name: replace(schedule, interleave=interleave) for name, schedule in (first, second)}

@@ -1,0 +1,1 @@
+"""Edits of micro-programs: commands split or moved."""

@@ -1,0 +1,1 @@
+"""Fusion opportunities and the fusion engine."""

@@ -1,0 +1,355 @@
+"""Channel-block streaming: intermediate tensors in the scratchpad that are written and read in blocks of channels.
+
+If a convolution computes its result in blocks of N channels, the next layer can start with the first block. If its sums
+are split by input channels, it can start before the last input block is available. Neither layer then waits for the
+other's pipeline to drain. A pool after such a convolution uses FUSE while MATRIX computes the next block.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+
+from compiler.ir.graph import Graph
+from compiler.layers.conv.input_layout import Im2colLayout, can_fold
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.tilings import ConvTiler
+from compiler.layers.depthwise import DepthwiseLayer, stream_passes, stream_pitch
+from compiler.layers.pool import PoolLayer
+from compiler.layers.tiling_context import CROWDED, PREFETCH, TilingContext, input_rows
+from compiler.lowering.fusion_groups import ANCHORS
+from compiler.lowering.lower import LoweredNetwork
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.search.layer_space import LayerSpace, Tiling
+from compiler.util.tiles import ceil_div, cuts
+
+#: Maximum number of channel blocks of a tile; maximum number of tilings considered per layer.
+_MAX_BLOCKS, _MAX_TILINGS = 2, 3
+
+
+def channel_block_tilings(space: LayerSpace) -> list[Tiling]:
+    """Return tilings of a convolution by channel blocks, with sums split or whole, fewest row tiles first."""
+    layer = space.layer
+    if (
+        not isinstance(layer, ConvLayer)
+        or layer.groups > 1
+        or not (space.context.x_on_chip or space.context.y_on_chip)
+    ):
+        return []
+    found = [t for t in space.tilings if t.schedule.order == "channels" and t.schedule.columns <= _MAX_BLOCKS]
+    found.sort(key=lambda tiling: (ceil_div(layer.shapes[layer.y].h, tiling.schedule.rows), tiling.estimate))
+    deep = ceil_div(layer.weights.shape[3], space.context.config.n)
+    return [
+        replace(tiling, schedule=replace(tiling.schedule, depth=depth))
+        for tiling in found[:_MAX_TILINGS]
+        for depth in _depths(deep, tiling.schedule, cut=space.context.x_on_chip)
+    ]
+
+
+def _depths(deep: int, schedule: LayerSchedule, *, cut: bool) -> Iterator[int]:
+    """Yield choices for the number of input channel blocks that one command sums."""
+    whole = not cut or schedule.fold_kernel_width or schedule.im2col or deep == 1
+    yield from (deep,) if whole else dict.fromkeys((ceil_div(deep, 2), deep - 1, ceil_div(deep, 4), deep))
+
+
+#: Overhead cycles of a FUSE command, in addition to its rows.
+_COMMAND_CYCLES = 60
+#: Cycles from the last sum of one layer until the other layer processes it, and back.
+_SWITCH_CYCLES = 300
+#: Cycles from the last sum of a tile until its accumulator slot is free again, without the epilogue itself.
+_RELEASE_CYCLES = 150
+#: Choices for the channel blocks per group, and for the groups that are buffered.
+_GROUPS, _BUFFERED_GROUPS = (1, 2), (1, 2)
+#: Choices for the number of accumulator buffers of a layer.
+_SUMS = (2, 3, 4)
+#: Maximum number of vertical strips of a depthwise convolution.
+_MAX_STRIPS = 4
+#: Number of buffered bands of the input image.
+_BANDS = 2
+
+
+@dataclass(frozen=True)
+class _PairTiling:
+    """Tiling of both layers of a pair.
+
+    Parameters
+    ----------
+    group : int
+        Number of channel blocks computed per group.
+    planes : int
+        Number of buffered channel blocks of the intermediate tensor.
+    rows, sums : int
+        Rows of a tile and accumulator buffers of the convolution.
+    depthwise_rows, width, depthwise_sums : int
+        Rows and width of a tile, and accumulator buffers of the depthwise convolution.
+    """
+
+    group: int
+    planes: int
+    rows: int
+    sums: int
+    depthwise_rows: int
+    width: int
+    depthwise_sums: int
+
+
+def pair_refusal(lowered: LoweredNetwork, number: int) -> str:
+    """Return the reason why a layer and the next one cannot be a streaming pair; empty if they can."""
+    first, *after = lowered.layers[number : number + 2]
+    if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
+        return "the first layer is not a convolution with one group and batch size 1"
+    if not after or not isinstance(after[0], DepthwiseLayer) or after[0].x != first.y:
+        return "the next layer is not a depthwise convolution that reads its result"
+    readers = sum(first.y in layer.inputs for layer in lowered.layers)
+    if readers > 1 or first.y in lowered.graph.outputs:
+        return "other layers or the host read the intermediate tensor too"
+    return ""
+
+
+@dataclass(frozen=True)
+class FusedPair:
+    """Schedules of a pair of layers, with their estimated cycles.
+
+    Parameters
+    ----------
+    estimate : float
+        Estimated cycles of both layers.
+    first, second : LayerSchedule
+        Schedules of the two layers.
+    start : float
+        Cycles of the estimate until the first weights arrive; fewer pass if LOAD runs ahead of the previous layer.
+    """
+
+    estimate: float
+    first: LayerSchedule
+    second: LayerSchedule
+    start: float = 0.0
+
+
+@dataclass(frozen=True)
+class PooledPair:
+    """Convolution and pool, where the pool is the only reader of the convolution's result.
+
+    Parameters
+    ----------
+    first, second : LayerSpace
+        Search spaces of the convolution and of the pool.
+    """
+
+    first: LayerSpace
+    second: LayerSpace
+
+    def candidates(self) -> list[FusedPair]:
+        """Return the convolution's tilings by channel blocks, each with an interleaved schedule of the pool."""
+        pools = [tiling for tiling in self.second.tilings if tiling.schedule.columns == 1][:1]
+        return [
+            FusedPair(
+                tiling.estimate,
+                replace(tiling.schedule, interleave=True),
+                replace(pool.schedule, columns=tiling.schedule.columns, interleave=True),
+            )
+            for tiling in channel_block_tilings(self.first)
+            for pool in pools
+        ]
+
+
+def pooled_pairs(lowered: LoweredNetwork, spaces: Sequence[LayerSpace]) -> dict[int, PooledPair]:
+    """Return the pairs of convolution and pool by the index of their first layer."""
+    out = {}
+    for number, (first, second) in enumerate(pairwise(spaces)):
+        conv, pool = first.layer, second.layer
+        if not isinstance(conv, ConvLayer) or not isinstance(pool, PoolLayer) or pool.x != conv.y:
+            continue
+        readers = [layer for layer in lowered.layers if conv.y in layer.inputs]
+        if len(readers) == 1 and first.context.y_on_chip:
+            out[number] = PooledPair(first, second)
+    return out
+
+
+class PlanePair:
+    """Convolution and depthwise convolution that may stream channel blocks.
+
+    Parameters
+    ----------
+    first : ConvLayer
+        Convolution that writes channel blocks.
+    second : DepthwiseLayer
+        Depthwise convolution that reads them.
+    context : TilingContext
+        Resources available to the first layer.
+    y_on_chip : bool
+        True if the result of the second layer stays in the scratchpad.
+    """
+
+    def __init__(self, first: ConvLayer, second: DepthwiseLayer, context: TilingContext, y_on_chip: bool):
+        self.first, self.second, self.context, self.y_on_chip = first, second, context, y_on_chip
+        self.n = context.config.n
+        self.t, self.y = first.shapes[first.y], second.shapes[second.y]
+        self.blocks = ceil_div(self.t.c, self.n)
+
+    def candidates(self) -> list[FusedPair]:
+        """Return the schedules that fit by estimate, best first."""
+        found = [self._fused(layout, tiling) for layout in self._layouts() for tiling in self._tilings()]
+        return sorted((fused for fused in found if fused), key=lambda each: each.estimate)
+
+    def _layouts(self) -> list[Im2colLayout]:
+        return [
+            layout
+            for layout in Im2colLayout
+            if layout == Im2colLayout.PIXELS or can_fold(self.first, self.context.x_on_chip, layout)
+        ]
+
+    def _tilings(self) -> Iterator[_PairTiling]:
+        """Yield the tilings that fit the accumulator."""
+        widths = sorted({ceil_div(self.y.w, strips) for strips in range(1, _MAX_STRIPS + 1)})
+        for group, buffered in product(_GROUPS, _BUFFERED_GROUPS):
+            if group > self.blocks:
+                continue
+            for rows, sums, width, depthwise_sums in product(cuts(self.t.h), _SUMS, widths, _SUMS):
+                left = self.context.acc_rows - sums * rows * self.t.w * group
+                depthwise_rows = self._even(left // (depthwise_sums * width * group))
+                if depthwise_rows:
+                    yield _PairTiling(
+                        group,
+                        group * min(buffered, ceil_div(self.blocks, group)),
+                        rows,
+                        sums,
+                        depthwise_rows,
+                        width,
+                        depthwise_sums,
+                    )
+
+    def _even(self, most: int) -> int:
+        """Return the number of rows, at most `most`, for which tiles have about equal heights; 0 if `most` is."""
+        return ceil_div(self.y.h, ceil_div(self.y.h, most)) if most > 0 else 0
+
+    def _fused(self, layout: Im2colLayout, tiling: _PairTiling) -> FusedPair | None:
+        layer, n, group = self.first, self.n, tiling.group
+        conv = ConvTiler(self.context, layer, layout, 1)
+        band_bytes, band_beats = conv.image(tiling.rows, 1.0)
+        weights = layer.weights[0].size * n * group
+        depthwise_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
+        out = 0 if self.y_on_chip else 2 * tiling.depthwise_rows * tiling.width * group * n
+        w_buffers = min(2, ceil_div(self.blocks, group))
+        left = self.context.free - tiling.planes * self.t.h * self.t.w * n - _BANDS * band_bytes
+        if left < w_buffers * weights + depthwise_weights + out:
+            return None
+        tiles, groups = ceil_div(self.t.h, tiling.rows), ceil_div(self.blocks, group)
+        tile = tiling.rows * self.t.w
+        array = tiles * group * conv.passes * max(tile, n)
+        drain = tiles * (tile * group + _COMMAND_CYCLES)
+        slot_cycles = tiles * (array / tiles + tile * group + _RELEASE_CYCLES) / tiling.sums
+        bands = tiles * (array / tiles + band_beats * self.context.beat + self.context.latency) / _BANDS
+        makes = max(array, drain, slot_cycles, tiles * band_beats * self.context.beat * CROWDED)
+        makes = makes if self.context.x_on_chip else max(makes, bands)
+        first = LayerSchedule(
+            rows=tiling.rows,
+            rows_per_load=tiling.rows,
+            columns=group,
+            depth=1 << 16,
+            param_blocks=group,
+            order="channels",
+            x_buffers=_BANDS,
+            w_buffers=w_buffers,
+            acc_buffers=tiling.sums,
+            fold_kernel_width=layout == Im2colLayout.ROWS,
+            im2col=layout == Im2colLayout.STRIPS,
+            prefetch=PREFETCH,
+            stream_channel_blocks=tiling.planes,
+        )
+        second = LayerSchedule(
+            rows=tiling.depthwise_rows,
+            width=tiling.width,
+            columns=group,
+            param_blocks=group,
+            acc_buffers=tiling.depthwise_sums,
+            prefetch=PREFETCH,
+            on_chip=self.y_on_chip,
+        )
+        # With buffers for more planes, one layer runs while the other waits.
+        switches = groups if tiling.planes == group else 1
+        # The weights of the first group must arrive before anything starts; those of others load meanwhile.
+        weighted = (weights + depthwise_weights) / n * self.context.beat
+        start = weighted + self.context.latency
+        both = makes + self._reads(tiling)
+        cycles = start + both + (groups - 1) * max(both, weighted) + tile * group + switches * _SWITCH_CYCLES
+        return FusedPair(cycles, first, second, start)
+
+    def _reads(self, tiling: _PairTiling) -> float:
+        """Return the cycles of the depthwise convolution for a group of channel blocks."""
+        layer, config = self.second, self.context.config
+        pitch = stream_pitch(layer, self.t.w, self.y.w, tiling.width)
+        passes = stream_passes(config, layer, pitch)
+        strips, tiles = ceil_div(self.y.w, tiling.width), ceil_div(self.y.h, tiling.depthwise_rows)
+        keep = tiling.group == 1 and passes == 1
+        again = 0 if keep else (layer.weights.shape[0] - 1) * (tiles - 1)
+        rows = input_rows(self.y.h, layer.strides[0], layer.weights.shape[0], self.t.h) + again
+        array = rows * pitch * strips * passes * tiling.group
+        drain = strips * (self.y.h * tiling.width * tiling.group + tiles * _COMMAND_CYCLES)
+        store = 0 if self.y_on_chip else self.y.h * self.y.w * tiling.group * self.context.beat
+        slot_cycles = (
+            array + strips * (self.y.h * tiling.width * tiling.group + tiles * _RELEASE_CYCLES)
+        ) / tiling.depthwise_sums
+        return max(array, drain, store, slot_cycles)
+
+
+def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> dict[int, PlanePair]:
+    """Return the streaming pairs by the index of their first layer."""
+    out = {}
+    for number, (first, second) in enumerate(pairwise(lowered.layers)):
+        if not pair_refusal(lowered, number):
+            assert isinstance(first, ConvLayer) and isinstance(second, DepthwiseLayer)
+            out[number] = PlanePair(first, second, contexts[number], contexts[number + 1].y_on_chip)
+    return out
+
+
+def apply(schedule: Schedule, pair: PlanePair, fused: FusedPair) -> Schedule:
+    """Return a schedule with the schedules of a pair replaced."""
+    layers = {pair.first.name: fused.first, pair.second.name: fused.second}
+    kept = {
+        name: replace(layer, same_program_as_previous=schedule.layers[name].same_program_as_previous)
+        for name, layer in layers.items()
+    }
+    return replace(schedule, layers=schedule.layers | kept)
+
+
+Fusions = tuple[tuple[str, ...], ...]
+
+
+def movable_additions(graph: Graph, fusions: Fusions) -> list[str]:
+    """Return the additions that the producer of their other operand could execute in its epilogue."""
+    return [name for names in fusions for name in names[1:] if _other(graph, fusions, name)]
+
+
+def move_addition(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
+    """Move an addition, with its successors in the group, to the epilogue of its other operand's producer.
+
+    The fusions are returned unchanged if there is no such producer. The producer with the addition runs last; if it is
+    the longer one, its computation hides the epilogue and a pool that follows.
+    """
+    other = _other(graph, fusions, addition)
+    if other is None:
+        return fusions
+    groups = {names[0]: names for names in fusions}
+    mine = next(names for names in fusions if addition in names)
+    at = mine.index(addition)
+    groups |= {mine[0]: mine[:at], other[0]: other + mine[at:]}
+    return tuple(group for group in groups.values() if len(group) > 1)
+
+
+def _other(graph: Graph, fusions: Fusions, addition: str) -> tuple[str, ...] | None:
+    """Return the other group that could execute an addition in its epilogue, or None."""
+    node = graph.nodes.get(addition)
+    if node is None or node.op != "add":
+        return None
+    mine = next((names for names in fusions if addition in names), ())
+    heads = (_head(graph, operand, fusions) for operand in node.inputs)
+    return next((head for head in heads if head and mine and head[0] != mine[0]), None)
+
+
+def _head(graph: Graph, operand: str, fusions: Fusions) -> tuple[str, ...] | None:
+    """Return the group that ends in an operand with no other reader, if its first node can have an epilogue."""
+    maker = graph.producer(operand)
+    if maker is None or len(graph.consumers(operand)) > 1 or operand in graph.outputs:
+        return None
+    group = next((names for names in fusions if names[-1] == maker.name), (maker.name,))
+    return group if graph.nodes[group[0]].op in ANCHORS else None

@@ -1,0 +1,333 @@
+"""Fusion engine: finds opportunities to fuse or separate layers and ranks the options by predicted gain."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import islice
+
+from compiler.cost.learned.model import CycleModel
+from compiler.layers.base import Layer
+from compiler.layers.lowering_context import image_of
+from compiler.lowering.lower import LoweredNetwork
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.scheduler.initial import initial_schedule, tiling_contexts
+from compiler.tuning.fusion.channel_streaming import PlanePair, apply, pair_refusal, streaming_pairs
+from compiler.tuning.fusion.epilogue_chains import merge, refusal, retile, split
+from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
+from hw.errors import InputError
+from hw.isa.enums import DTYPE_BYTES
+
+#: Maximum number of channel-streaming schedules considered for each pair.
+_MAX_PAIR_CANDIDATES = 8
+#: Minimum gain as a fraction of a network's cycles; smaller ones are below the accuracy of predictions.
+_MIN_GAIN = 0.005
+
+
+def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedule:
+    changed: dict[str, LayerSchedule] = {name: replace(schedule.layers[name], **values) for name in names}
+    return replace(schedule, layers=schedule.layers | changed)
+
+
+def _compare(
+    now: dict[str, NetworkPrediction], then: dict[str, NetworkPrediction]
+) -> tuple[NetworkPrediction, float]:
+    """Return the predicted cycles of a network with the error of the changed layers, and the gain in cycles."""
+    cycles = sum(each.cycles for each in then.values())
+    changed = [each for name, each in then.items() if now.get(name) != each]
+    error = sum(each.error**2 for each in changed) ** 0.5
+    return NetworkPrediction(cycles, error), sum(each.cycles for each in now.values()) - cycles
+
+
+class FusionKind(StrEnum):
+    """Kinds of fusion of two layers."""
+
+    CHAIN = "chain"  # one pass through FUSE
+    ON_CHIP = "on_chip"  # the intermediate tensor stays in the scratchpad
+    PLANES = "planes"  # the intermediate tensor is streamed in blocks of channels, depth first
+    TURNS = "turns"  # tiles of both layers are interleaved, as soon as their inputs are ready
+    PROGRAM = "program"  # one program, without a dispatch between the layers
+
+
+@dataclass(frozen=True)
+class FusionOpportunity:
+    """Possible or impossible fusion of a layer and one that reads its result.
+
+    Parameters
+    ----------
+    kind : FusionKind
+        Kind of the fusion.
+    layers : tuple of str
+        Names of both layers; of an existing chain, the name of its single layer.
+    applied : bool
+        True if the present schedule fuses the layers this way.
+    reason : str
+        Reason why the fusion is impossible; empty if it is possible.
+    bytes : int
+        Size of the intermediate tensor.
+    stage : int
+        Index of the accelerator stage.
+    """
+
+    kind: FusionKind
+    layers: tuple[str, ...]
+    applied: bool
+    reason: str
+    bytes: int
+    stage: int
+
+    @property
+    def possible(self) -> bool:
+        """True if the fusion is possible."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class FusionOption:
+    """Alternative schedule for the layers of a fusion opportunity.
+
+    Parameters
+    ----------
+    opportunity : FusionOpportunity
+        Opportunity that the option changes.
+    description : str
+        Short description of the change.
+    schedule : Schedule
+        Schedule of the whole network with the change.
+    prediction : NetworkPrediction
+        Predicted cycles of the network under that schedule.
+    gain : float
+        Predicted decrease in cycles; negative if they increase.
+    """
+
+    opportunity: FusionOpportunity
+    description: str
+    schedule: Schedule
+    prediction: NetworkPrediction
+    gain: float
+
+    @property
+    def optimistic_gain(self) -> float:
+        """Predicted gain plus the expected error of the prediction."""
+        return self.gain + self.prediction.error
+
+
+class FusionEngine:
+    """Finds and ranks fusion options of a network.
+
+    Parameters
+    ----------
+    prepared : ModelCompiler
+        Compiler of the model.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    model : CycleModel
+        Learned cost model that predicts cycles.
+    """
+
+    def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, model: CycleModel):
+        self.prepared, self.conditions = prepared, conditions
+        self.cost_model = NetworkCostModel(prepared, conditions, model)
+
+    def opportunities(self, schedule: Schedule) -> list[FusionOpportunity]:
+        """Return all opportunities, including impossible ones; errors as in `fusion_opportunities`."""
+        return fusion_opportunities(self.prepared, self.conditions, schedule)
+
+    def options(self, schedule: Schedule, sites: Sequence[FusionOpportunity]) -> list[FusionOption]:
+        """Return the options of some opportunities, greatest predicted gain first, without unpredictable ones."""
+        schedule = replace(schedule, programs={})
+        now = self.cost_model.predict_layers(schedule)
+        out: dict[Schedule | str, FusionOption] = {}
+        for site in sites:
+            for description, made in self._alternatives(schedule, site) if site.possible else ():
+                try:
+                    then = self.cost_model.predict_layers(made)
+                except InputError:
+                    continue
+                option = FusionOption(site, description, made, *_compare(now, then))
+                out.setdefault(made.to_json(), option)
+        return sorted(out.values(), key=lambda option: -option.gain)
+
+    def choose(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule:
+        """Return the schedule of the option with the greatest predicted gain, or the present one if it is too small."""
+        best = max(options, key=lambda option: option.gain, default=None)
+        worth = best is not None and best.gain > _MIN_GAIN * self.cost_model.predict(schedule).cycles
+        return best.schedule if best is not None and worth else schedule
+
+    def unfused(self) -> Schedule:
+        """Return the schedule without fusion: each operator is a layer with inputs and outputs in DRAM.
+
+        Raises
+        ------
+        InputError
+            An operator cannot be executed separately.
+        """
+        layers: dict[str, LayerSchedule] = {}
+        for stage in self.prepared.lowered(()):
+            layers |= initial_schedule(self.prepared.config, stage, (), self.conditions.dram).layers
+        separate = {name: replace(each, on_chip=False, interleave=False) for name, each in layers.items()}
+        return Schedule((), separate)
+
+    def combine(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule | None:
+        """Combine options that have a gain and no layer in common; None if there are fewer than two."""
+        layers, taken, count = dict(schedule.layers), set[str](), 0
+        for option in options:
+            changed = {
+                name: mine
+                for name, mine in option.schedule.layers.items()
+                if mine != schedule.layers.get(name)
+            }
+            fits = option.schedule.fusions == schedule.fusions and not taken & changed.keys()
+            if option.gain > 0 and fits:
+                layers |= changed
+                taken |= changed.keys() | set(option.opportunity.layers)
+                count += 1
+        return Schedule(schedule.fusions, layers) if count > 1 else None
+
+    def _alternatives(self, schedule: Schedule, site: FusionOpportunity) -> Iterator[tuple[str, Schedule]]:
+        """Yield a description and the schedule of each alternative to the present state of an opportunity."""
+        stage = self.prepared.lowered(schedule.fusions)[site.stage]
+        layers = [layer for name in site.layers for layer in stage.layers if layer.name == name]
+        if site.kind is FusionKind.CHAIN:
+            yield from self._chains(schedule, site, layers)
+        elif site.kind is FusionKind.ON_CHIP:
+            description = "through DRAM" if site.applied else "stays on chip"
+            yield description, _changed(schedule, site.layers[:1], on_chip=not site.applied)
+        elif site.kind is FusionKind.TURNS:
+            yield (
+                "sequential" if site.applied else "interleaved",
+                _changed(schedule, site.layers, interleave=not site.applied),
+            )
+        elif site.kind is FusionKind.PROGRAM:
+            description = "separate programs" if site.applied else "one program"
+            yield description, _changed(schedule, site.layers[1:], same_program_as_previous=not site.applied)
+        else:
+            number = [layer.name for layer in stage.layers].index(site.layers[0])
+            yield from self._planes(schedule, site, number)
+
+    def _chains(
+        self, schedule: Schedule, site: FusionOpportunity, layers: Sequence[Layer]
+    ) -> Iterator[tuple[str, Schedule]]:
+        changes = [("one pass", merge(schedule, *layers))] if not site.applied else []
+        if site.applied:
+            changes = [(f"split before {node}", fusions) for node, fusions in split(schedule, layers[0])]
+        for description, fusions in changes:
+            try:
+                yield description, retile(self.prepared, self.conditions, schedule, fusions)
+            except InputError:  # a remaining layer cannot be executed
+                continue
+
+    def _planes(
+        self, schedule: Schedule, site: FusionOpportunity, number: int
+    ) -> Iterator[tuple[str, Schedule]]:
+        stage = self.prepared.lowered(schedule.fusions)[site.stage]
+        if site.applied:
+            first = initial_schedule(self.prepared.config, stage, schedule.fusions, self.conditions.dram)
+            separate = {name: first.layers[name] for name in site.layers}
+            yield "whole tensor", replace(schedule, layers=schedule.layers | separate)
+            return
+        pair: PlanePair = streaming_pairs(
+            stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram)
+        )[number]
+        for fused in islice(pair.candidates(), _MAX_PAIR_CANDIDATES):
+            description = (
+                f"{fused.first.stream_channel_blocks} planes, {fused.first.rows} and {fused.second.rows} rows"
+            )
+            yield description, apply(schedule, pair, fused)
+
+
+def fusion_opportunities(
+    prepared: ModelCompiler, conditions: HardwareProfile, schedule: Schedule
+) -> list[FusionOpportunity]:
+    """Return all fusion opportunities of a network under a schedule, in layer order.
+
+    Raises
+    ------
+    InputError
+        The fusions of the schedule are not possible.
+    """
+    out: list[FusionOpportunity] = []
+    for number, stage in enumerate(prepared.lowered(schedule.fusions)):
+        walk = _Walk(prepared, conditions, schedule, stage, number)
+        for layer in stage.layers:
+            out += walk.inside(layer)
+        for first, second in walk.edges():
+            out += walk.between(first, second)
+    return out
+
+
+class _Walk:
+    """Enumerates the opportunities of one stage."""
+
+    def __init__(
+        self,
+        prepared: ModelCompiler,
+        conditions: HardwareProfile,
+        schedule: Schedule,
+        stage: LoweredNetwork,
+        number: int,
+    ):
+        self.prepared, self.conditions, self.schedule = prepared, conditions, schedule
+        self.stage, self.number = stage, number
+        self.at = {layer.name: at for at, layer in enumerate(stage.layers)}
+        self.contexts = tiling_contexts(prepared.config, stage, conditions.dram)
+        self.pairs = streaming_pairs(stage, self.contexts)
+        graph = stage.graph
+        self.outside = {stage.root(name) for name in (*graph.inputs, *graph.outputs)}
+
+    def inside(self, layer: Layer) -> Iterator[FusionOpportunity]:
+        """Yield the opportunity to split a layer that is a chain of several nodes."""
+        if len(layer.nodes) > 1:
+            yield FusionOpportunity(FusionKind.CHAIN, (layer.name,), True, "", 0, self.number)
+
+    def edges(self) -> Iterator[tuple[Layer, Layer]]:
+        """Yield pairs of a layer and one that reads its result, each pair once."""
+        makers = {self.stage.root(layer.y): layer for layer in self.stage.layers}
+        for layer in self.stage.layers:
+            before = [makers.get(self.stage.root(name)) for name in layer.inputs]
+            for maker in dict.fromkeys(each for each in before if each is not None and each is not layer):
+                yield maker, layer
+
+    def between(self, first: Layer, second: Layer) -> Iterator[FusionOpportunity]:
+        """Yield the opportunities of one pair of layers, one per kind."""
+        size, names = self._bytes(first), (first.name, second.name)
+        mine, its = (self.schedule.layers[name] for name in names)
+        adjacent = self.at[second.name] == self.at[first.name] + 1
+        apart = "" if adjacent else "the layers are not adjacent"
+        why = refusal(self.prepared, self.schedule, self.stage.graph, first, second)
+        yield FusionOpportunity(FusionKind.CHAIN, names, False, why, size, self.number)
+        why = self._no_room(first, size)
+        yield FusionOpportunity(
+            FusionKind.ON_CHIP, names, mine.on_chip and not self._crosses(first), why, size, self.number
+        )
+        why = apart or pair_refusal(self.stage, self.at[first.name]) or self._no_tiling(first)
+        yield FusionOpportunity(
+            FusionKind.PLANES, names, bool(mine.stream_channel_blocks), why, size, self.number
+        )
+        yield FusionOpportunity(
+            FusionKind.TURNS, names, mine.interleave and its.interleave, apart, size, self.number
+        )
+        yield FusionOpportunity(
+            FusionKind.PROGRAM, names, its.same_program_as_previous, apart, size, self.number
+        )
+
+    def _bytes(self, layer: Layer) -> int:
+        image = image_of(self.stage.graph.tensors[self.stage.root(layer.y)])
+        return image.h * image.w * image.c * DTYPE_BYTES[image.dtype]
+
+    def _crosses(self, layer: Layer) -> bool:
+        return self.stage.root(layer.y) in self.outside
+
+    def _no_room(self, layer: Layer, size: int) -> str:
+        if self._crosses(layer):
+            return "the intermediate tensor is an output or is read by the host"
+        capacity = self.prepared.config.sp_bytes
+        return "" if size < capacity else f"{size:,} bytes exceed the scratchpad's {capacity:,}"
+
+    def _no_tiling(self, first: Layer) -> str:
+        """Return the reason why a pair of suitable layers cannot stream channel blocks; empty if it can."""
+        pair = self.pairs.get(self.at[first.name])
+        return (
+            "" if pair and pair.candidates() else "no tiling of both fits the scratchpad and the accumulator"
+        )

@@ -1,0 +1,1 @@
+"""Generators: everything that proposes ways to execute layers."""

@@ -1,0 +1,66 @@
+"""Generators of schedules: tilings, loop orders and layouts of a layer, and fusion of layers."""
+
+from collections.abc import Iterator
+
+from compiler.cost.learned.model import find_model
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.fusion.engine import FusionEngine
+from compiler.tuning.fusion.network_model import NetworkCostModel
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
+from compiler.tuning.search.layer_space import spaces_of
+
+#: Number of tilings of a layer that are predicted (the best by the static compiler's estimate), and that are proposed.
+_MAX_PREDICTED, _MAX_PROPOSED = 64, 4
+
+
+class TilingGenerator(Generator):
+    """Proposes other tilings of one layer at a time, by predicted cycles of the whole network."""
+
+    name = "tiling"
+
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
+        """Yield the most promising tilings of each layer, greatest predicted gain first."""
+        cost_model = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
+        base = Schedule(task.schedule.fusions, task.schedule.layers)
+        now = cost_model.predict(base).cycles
+        found: list[tuple[float, Candidate]] = []
+        stages = task.prepared.lowered(base.fusions)
+        for name, space in spaces_of(task.prepared.config, stages, task.conditions.dram).items():
+            if name in task.layers:
+                mine = base.layers[name]
+                tilings = [space.with_context(each.schedule, mine) for each in space.tilings[:_MAX_PREDICTED]]
+                candidates = [
+                    task.with_layers({name: each}, self.name, f"tiling of {name}")
+                    for each in tilings
+                    if each != mine
+                ]
+                costs = sorted(
+                    ((cost_model.predict(each.schedule), each) for each in candidates),
+                    key=lambda each: each[0].cycles,
+                )
+                found += [
+                    (cost.cycles, Candidate(each.schedule, self.name, each.description, cost.cycles))
+                    for cost, each in costs[:_MAX_PROPOSED]
+                    if cost.cycles < now
+                ]
+        found.sort(key=lambda each: each[0])
+        yield from (candidate for _, candidate in found)
+
+
+class FusionGenerator(Generator):
+    """Proposes fusion options whose predicted gain plus expected prediction error is positive."""
+
+    name = "fusion"
+
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
+        """Yield all promising options combined, then each one separately."""
+        engine = FusionEngine(task.prepared, task.conditions, find_model(task.conditions))
+        sites = [site for site in engine.opportunities(task.schedule) if set(site.layers) <= set(task.layers)]
+        options = [option for option in engine.options(task.schedule, sites) if option.optimistic_gain > 0]
+        whole = engine.combine(task.schedule, options)
+        if whole is not None:
+            predicted = engine.cost_model.predict(whole).cycles
+            yield Candidate(whole, self.name, "all promising options", predicted)
+        for option in options:
+            why = f"{option.opportunity.kind} {' + '.join(option.opportunity.layers)}: {option.description}"
+            yield Candidate(option.schedule, self.name, why, option.prediction.cycles)

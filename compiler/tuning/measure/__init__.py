@@ -1,0 +1,1 @@
+"""Measurement of candidates on simulated machines."""

@@ -1,0 +1,256 @@
+"""Reference inputs and outputs, and a check that program texts compute every intermediate tensor correctly."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.executable import CommandStream
+from compiler.codegen.split_programs import ProgramPart
+from compiler.commands.commands import BufferMemory, BufferRef
+from compiler.ir.graph import random_input
+from compiler.layers.base import Layer
+from compiler.lowering.lower import LoweredNetwork
+from compiler.passes.index_bounds import index_bounds
+from compiler.pipeline import ModelCompiler
+from compiler.quantize.ranges import random_samples
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import PlacedStage, Session, dram_bytes
+from compiler.trace import CompilationTrace
+from compiler.validate.errors import ValidationError
+from cosim.golden import GoldenDevice
+from cosim.status import TrapError
+from hw.isa.commands import LOAD_WORD
+from hw.isa.enums import DTYPE_BYTES, Space, Unit
+
+Arrays = dict[str, NDArray]
+#: Maximum number of cached references. Search methods that are compared use the same ones.
+_MAX_CACHED = 64
+
+
+@dataclass(frozen=True)
+class GoldenIO:
+    """Inputs of a model with the expected outputs."""
+
+    inputs: Arrays
+    outputs: Arrays
+
+    def matches(self, outputs: Arrays) -> bool:
+        """Return True if outputs equal the expected ones bit by bit."""
+        return all(np.array_equal(outputs[name], array) for name, array in self.outputs.items())
+
+
+class GoldenModelReference:
+    """Numbered random inputs of a model, with outputs that the golden model computes.
+
+    The golden model runs the static compiler's programs, so no candidate affects the expected outputs.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        Network compiled under the static compiler's schedule.
+    seed : int
+        Seed of the random inputs.
+    """
+
+    def __init__(self, network: CompiledNetwork, seed: int = 0):
+        self.network, self.seed = network, seed
+        self._known: OrderedDict[int, GoldenIO] = OrderedDict()
+        self._lock = Lock()
+
+    def golden_io(self, number: int) -> GoldenIO:
+        """Return inputs and outputs number `number`, which depend on that number and the seed only."""
+        with self._lock:
+            if number not in self._known:
+                self._known[number] = self._make(number)
+                while len(self._known) > _MAX_CACHED:
+                    self._known.popitem(last=False)
+            return self._known[number]
+
+    def _make(self, number: int) -> GoldenIO:
+        assert self.network.graph is not None
+        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
+        inputs = random_samples(self.network.graph, seed, 1)[0]
+        return GoldenIO(inputs, self.network(**inputs))
+
+
+#: Average length of a run of elements with the same extreme value in an input.
+_RUN_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class CheckedTensor:
+    """Tensor that later programs read, with the addresses of its bytes after the program that completes it."""
+
+    name: str
+    memory: BufferMemory
+    addresses: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """Tensors to check after each program of a stage, and address and size in bytes of its parameter blocks."""
+
+    tensors: list[list[CheckedTensor]]
+    parameters: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class TensorSnapshot:
+    """Bytes of a tensor after the macro-instruction of a program."""
+
+    program: str
+    tensor: str
+    data: NDArray[np.uint8]
+
+
+class EquivalenceChecker:
+    """Compares networks that contain program texts with the compiler's own programs for the same schedule.
+
+    Parameters
+    ----------
+    prepared : ModelCompiler
+        Compiler of the model.
+    seed : int
+        Seed of the random inputs.
+    """
+
+    def __init__(self, prepared: ModelCompiler, seed: int = 0):
+        self._prepared, self._seed = prepared, seed
+
+    def first_difference(self, network: CompiledNetwork, number: int) -> str | None:
+        """Describe the first tensor whose bytes differ after some program; None if all are equal.
+
+        Parameters
+        ----------
+        network : CompiledNetwork
+            Network whose schedule contains program texts.
+        number : int
+            Number of the inputs; different numbers give different inputs.
+        """
+        record = CompilationTrace()
+        plain = self._prepared.network(replace(network.schedule, programs={}), record)
+        watches = [
+            CheckPlan(list(_checked_tensors(stream, code.parts)), list(_parameters(stream)))
+            for stream, code in zip(record.streams, plain.codes, strict=True)
+        ]
+        for extreme in (False, True):
+            inputs, seed = self._inputs(number, extreme), number if extreme else None
+            wanted = _snapshots(plain, watches, inputs, seed)
+            try:
+                found = _snapshots(network, watches, inputs, seed)
+            except (TrapError, ValidationError) as error:
+                return str(error)
+            for mine, its in zip(found, wanted, strict=False):
+                other = np.flatnonzero(mine.data != its.data)
+                if other.size:
+                    return (
+                        f"program {mine.program!r} writes wrong values to tensor {mine.tensor!r}: {other.size} of "
+                        f"{mine.data.size} bytes differ, the first at offset {other[0]}: {mine.data[other[0]]} "
+                        f"instead of {its.data[other[0]]}"
+                    )
+            if len(found) != len(
+                wanted
+            ):  # loop conditions are program outputs, so a difference was reported already if they differ
+                return f"{len(found)} tensors are computed instead of {len(wanted)}"
+        return None
+
+    def _inputs(self, number: int, extreme: bool) -> Arrays:
+        """Return random inputs, or runs of extreme values, which maximize the magnitude of sums."""
+        graph = self._prepared.graph
+        rng, bounds = np.random.default_rng([self._seed, number, extreme]), index_bounds(graph)
+        out = {}
+        for name in graph.inputs:
+            array = random_input(rng, graph.tensors[name], bounds)
+            if extreme and array.size:
+                ends = np.array([array.min(), array.max()], array.dtype)
+                runs = np.cumsum(rng.random(array.size) < 1 / _RUN_LENGTH)
+                array = ends[rng.integers(0, 2, array.size)[runs]].reshape(array.shape)
+            out[name] = array
+        return out
+
+
+def _checked_tensors(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[list[CheckedTensor]]:
+    """Yield for each program the tensors that it completes and that others read; outputs are checked separately."""
+    lowered = stream.lowered
+    outside = {stream.homes[name].ring for name in lowered.graph.outputs}
+    last = [
+        max((at for at, part in enumerate(parts) if number in part.layers), default=-1)
+        for number in range(len(lowered.layers))
+    ]
+    read: dict[str, int] = {}
+    for number, layer in enumerate(lowered.layers):
+        for name in _reads(lowered, layer):
+            read[name] = max(read.get(name, -1), last[number])
+    for at in range(len(parts)):
+        yield [
+            CheckedTensor(layer.y, stream.homes[layer.y].ring.memory, _bytes_of(stream, layer))
+            for number, layer in enumerate(lowered.layers)
+            if last[number] == at < read.get(lowered.root(layer.y), -1)
+            and not stream.homes[layer.y].plane
+            and stream.homes[layer.y].ring not in outside
+        ]
+
+
+def _parameters(stream: CommandStream) -> Iterator[tuple[int, int]]:
+    """Yield address and size in bytes of each block of biases and multipliers in the model's memory."""
+    rings = {}
+    for command in stream.commands:
+        word, source = command.fields.get("word", 0), command.fields.get("dram")
+        if command.unit != Unit.LOAD or not isinstance(word, int) or not isinstance(source, BufferRef):
+            continue
+        if LOAD_WORD.unpack(word)["space"] == Space.PARAM and source.ring.data is not None:
+            rings[source.ring] = (stream.starts[source.ring], source.ring.total)
+    yield from rings.values()
+
+
+def _reads(lowered: LoweredNetwork, layer: Layer) -> set[str]:
+    """Return the root tensors that contain the inputs of a layer."""
+    return {lowered.root(name) for name in layer.shapes if name != layer.y}
+
+
+def _bytes_of(stream: CommandStream, layer: Layer) -> NDArray[np.int64]:
+    """Return the addresses of the bytes of a layer's result, relative to the scratchpad or the model's DRAM base."""
+    home = stream.homes[layer.y]
+    size = home.c * DTYPE_BYTES[layer.shapes[layer.y].dtype]
+    rows, columns = np.arange(home.h) * home.row, np.arange(home.w) * home.pixel
+    pixels = (rows[:, None] + columns).reshape(-1, 1) + np.arange(size)
+    return stream.starts[home.ring] + home.offset + pixels.reshape(-1)
+
+
+def _snapshots(
+    network: CompiledNetwork, watches: list[CheckPlan], inputs: Arrays, seed: int | None
+) -> list[TensorSnapshot]:
+    """Run a network and snapshot its checked tensors after each program, and the outputs after each stage.
+
+    With a seed, all parameters are replaced with random bytes.
+    """
+    out: list[TensorSnapshot] = []
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        session = Session(device, network)
+        plans = {id(stage): plan for stage, plan in zip(session.loaded, watches, strict=True)}
+        if seed is not None:
+            rng = np.random.default_rng(seed)
+            for stage in session.loaded:
+                for start, size in plans[id(stage)].parameters:
+                    begin = stage.base + start
+                    device.dram[begin : begin + size] = rng.integers(0, 256, size, np.uint8)
+
+        def snapshot(stage: PlacedStage, number: int) -> None:
+            program = stage.code.parts[number].program.name
+            for item in plans[id(stage)].tensors[number]:
+                base = 0 if item.memory == BufferMemory.SP else stage.base
+                memory = device.machine.memories.sp if item.memory == BufferMemory.SP else device.dram
+                out.append(TensorSnapshot(program, item.name, memory[base + item.addresses]))
+            for tensor in stage.stage.outputs if number == len(stage.code.parts) - 1 else ():
+                start = stage.address(tensor.name, 0)
+                out.append(
+                    TensorSnapshot(program, tensor.name, device.dram[start : start + tensor.bytes].copy())
+                )
+
+        session.on_program = snapshot
+        session.run(inputs)
+    return out

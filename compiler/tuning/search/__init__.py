@@ -1,0 +1,1 @@
+"""Search methods, and the search driver."""

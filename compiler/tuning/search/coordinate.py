@@ -1,0 +1,138 @@
+"""Coordinate search: every second unit changes in each trial; cycles by counter tag show which changes helped."""
+
+import re
+
+from compiler.codegen.buffer_allocation import MemoryFullError
+from compiler.profile.measurement import Measurement
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.search.method import SearchMethod, Trial
+from compiler.tuning.search.search_units import (
+    Choice,
+    SearchUnit,
+    neighbour_loss,
+    network_mutations,
+    units_of,
+    with_choices,
+)
+from hw.errors import InputError
+
+#: Interval, in trials, at which the best choices of all units are tried combined.
+_COMBINED_INTERVAL = 4
+#: Maximum number of times that choices which do not fit are dropped from one trial.
+_MAX_FIT_ATTEMPTS = 12
+#: Maximum number of known schedules generated before a known one is returned.
+_MAX_ATTEMPTS = 20
+
+
+class CoordinateSearch(SearchMethod):
+    """Changes many layers per trial and accepts each change by the cycles counted under the tags of its layers.
+
+    Neighbours do not change in the same trial, since the loads of a layer may overlap the computation before it.
+    """
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        goal: Objective,
+        baseline: Measurement,
+        seed: int,
+        constraints: Constraints = UNCONSTRAINED,
+    ):
+        super().__init__(measurer, goal, baseline, seed, constraints)
+        self._begin(self.best)
+        self._count = 0
+        self._tried: dict[str, dict[int, Choice]] = {}
+        self._mutations = network_mutations(self.prepared.graph, self.first, baseline)
+
+    def propose(self) -> Schedule:
+        """Return network mutations first, then new choices for every second unit or the best choices combined."""
+        while self._mutations:
+            schedule = self._mutations.pop()(self.best.schedule)
+            if self.register(schedule):
+                return schedule
+        for _ in range(_MAX_ATTEMPTS):
+            self._count += 1
+            schedule, tried = self._combined() if self._count % _COMBINED_INTERVAL == 0 else self._changed()
+            if self.register(schedule):
+                self._tried[schedule.to_json()] = tried
+                return schedule
+        return self.first
+
+    def learn(self, trial: Trial) -> None:
+        """Credit each change with the cycles of its own unit and the losses of its neighbours."""
+        tried = self._tried.pop(trial.schedule.to_json(), {})
+        if trial.cost is None or not isinstance(trial.result, Measurement):
+            return
+        cycles = [unit.cycles_in(trial.result) for unit in self.units]
+        if not tried:
+            self._restore(trial if self._improves(trial) else self.best)
+            return
+        increases = [now - unit.cycles for now, unit in zip(cycles, self.units, strict=True)]
+        for number, choice in tried.items():
+            if increases[number] + neighbour_loss(increases, number) < 0:
+                self.units[number].best = choice
+                self.units[number].cycles = cycles[number]
+
+    def _improves(self, trial: Trial) -> bool:
+        return trial.cost is not None and self.best.cost is not None and trial.cost <= self.best.cost
+
+    def _restore(self, trial: Trial) -> None:
+        """Reset every unit to its choice in a trial, since separately helpful changes may not help combined."""
+        assert isinstance(trial.result, Measurement)
+        if trial.schedule.fusions != self.fusions:
+            self._begin(trial)
+            return
+        for unit in self.units:
+            unit.best = {name: trial.schedule.layers[name] for name in unit.names}
+            unit.cycles = unit.cycles_in(trial.result)
+
+    def _begin(self, trial: Trial) -> None:
+        """Create the units for the layers that result from the fusions of a trial."""
+        assert isinstance(trial.result, Measurement)
+        self.fusions = trial.schedule.fusions
+        stages, dram, frozen = (
+            self.prepared.lowered(self.fusions),
+            self.conditions.dram,
+            self.constraints.frozen_fields,
+        )
+        self.units = units_of(
+            self.prepared.config, stages, dram, trial.schedule, trial.result, self.rng, frozen
+        )
+
+    def _combined(self) -> tuple[Schedule, dict[int, Choice]]:
+        schedule, _ = self._fitting({})
+        return schedule, {}
+
+    def _changed(self) -> tuple[Schedule, dict[int, Choice]]:
+        odd = self.rng.randrange(2)
+        tried = {number: next(unit.candidates) for number, unit in enumerate(self.units) if number % 2 == odd}
+        return self._fitting(tried)
+
+    def _fitting(self, tried: dict[int, Choice]) -> tuple[Schedule, dict[int, Choice]]:
+        """Return a schedule of the choices, and the choices without those that do not fit with the others."""
+        for _ in range(_MAX_FIT_ATTEMPTS):
+            choices = [tried.get(number, unit.best) for number, unit in enumerate(self.units)]
+            schedule = with_choices(self.best.schedule, choices)
+            try:
+                self.prepared.network(schedule)
+            except InputError as error:
+                dropped = self._units_to_drop(error, tried)
+                tried = {number: choice for number, choice in tried.items() if number not in dropped}
+                continue
+            return schedule, tried
+        return self.best.schedule, {}
+
+    def _units_to_drop(self, error: InputError, tried: dict[int, Choice]) -> set[int]:
+        """Return the units whose choices to drop: those that the error names, or else a random one."""
+        names = set(error.layers) if isinstance(error, MemoryFullError) else set()
+        names |= set(re.findall(r"layer '([^']*)'", str(error)))
+        named = {number for number, unit in enumerate(self.units) if names & set(unit.names)}
+        for number in named - tried.keys():  # its best choice fit only with other choices of the other units
+            self._reset(self.units[number])
+        return named & tried.keys() or set(self.rng.sample(sorted(tried), 1) if tried else ())
+
+    def _reset(self, unit: SearchUnit) -> None:
+        """Reset a unit to the static compiler's choice."""
+        unit.best = {name: self.first.layers[name] for name in unit.names}

@@ -1,0 +1,140 @@
+"""Search by generators, which propose candidates for the slowest layers and observe the results."""
+
+from collections.abc import Iterator, Sequence
+
+from compiler.cost.learned.model import PredictionErrors
+from compiler.profile.measurement import Measurement, Rejected
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
+from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.search.method import SearchMethod, Trial
+from hw.errors import InputError
+
+#: Maximum number of successive candidates of a generator without improvement, before the next generator's turn.
+_MAX_FAILURES = 12
+#: Maximum number of random changes tried per proposal, once all generators are exhausted.
+_MAX_CHANGES = 100
+
+
+class GeneratorSearch(SearchMethod):
+    """Queries the generators in turn about the whole network, then about its layers, the slowest first, and repeats.
+
+    Each task is about the best schedule so far; after an improvement the same generator is queried again at once.
+    When no generator proposes anything new, the best schedule is changed at random.
+
+    Parameters
+    ----------
+    generators : sequence of Generator or None
+        Generators to query, in this order; None: all registered ones.
+    """
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        goal: Objective,
+        baseline: Measurement,
+        seed: int,
+        constraints: Constraints = UNCONSTRAINED,
+        generators: Sequence[Generator] | None = None,
+    ):
+        super().__init__(measurer, goal, baseline, seed, constraints)
+        self.generators = [each() for each in GENERATORS.values()] if generators is None else list(generators)
+        #: Number of the present turn; candidates in this turn without improvement; successive turns without candidates.
+        self._turn, self._failures, self._empty_turns = 0, 0, 0
+        self._seed = seed
+        self._open: Iterator[Candidate] | None = None
+        self._pending: dict[str, tuple[Generator, Candidate]] = {}
+        self._known = {self.prepared.network(self.first).digest}
+        self._pairs: list[tuple[float, float]] = []
+
+    @property
+    def predictor(self) -> PredictionErrors:
+        """Errors of the candidates' predicted cycles, for candidates that have a prediction."""
+        return PredictionErrors.of([a for a, _ in self._pairs], [b for _, b in self._pairs])
+
+    def propose(self) -> Schedule:
+        """Return the next candidate of the generator whose turn it is."""
+        while (task := self._task()) is not None:
+            generator = self.generators[self._turn % len(self.generators)]
+            if self._open is None:
+                self._open = generator.propose(task)
+            candidate = next(self._open, None) if self._failures < _MAX_FAILURES else None
+            if candidate is None:
+                self._empty_turns = 0 if self._failures else self._empty_turns + 1
+                self._turn, self._failures, self._open = self._turn + 1, 0, None
+            elif self._accept(generator, candidate):
+                self._failures += 1
+                self._pending[candidate.schedule.to_json()] = generator, candidate
+                return candidate.schedule
+        return self._changed()
+
+    def learn(self, trial: Trial) -> None:
+        """Pass the result to the generator; after an improvement it is queried about the new schedule."""
+        pending = self._pending.pop(trial.schedule.to_json(), None)
+        if pending is None:
+            return
+        generator, candidate = pending
+        generator.observe(candidate, trial.result)
+        if candidate.predicted is not None and isinstance(trial.result, Measurement):
+            self._pairs.append((candidate.predicted, float(trial.result.cycles)))
+        better = trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost
+        if better:
+            self._failures, self._open = 0, None
+
+    def _accept(self, generator: Generator, candidate: Candidate) -> bool:
+        """Return True if a candidate compiles to programs that were not measured yet; others cost no trial."""
+        refused = self._refused(candidate.schedule)
+        if refused is not None:
+            generator.observe(candidate, refused)
+        return refused is None
+
+    def _refused(self, schedule: Schedule) -> Rejected | None:
+        """Return the reason not to measure a schedule; None if it will be measured."""
+        if not self.register(schedule):
+            violation = self.constraints.violation(schedule, self.first)
+            return Rejected(
+                "search", "it was proposed before" if violation is None else f"{violation} is forbidden"
+            )
+        try:
+            programs = self.prepared.network(schedule).digest
+        except InputError as error:
+            return Rejected("compile", str(error))
+        if programs in self._known:
+            return Rejected("search", "the same programs were measured before")
+        self._known.add(programs)
+        return None
+
+    def _task(self) -> GeneratorTask | None:
+        """Return the task of the present turn; None if no generator had a candidate for any task."""
+        measured = self.best.result
+        assert isinstance(measured, Measurement)
+        entries = sorted(measured.layers, key=lambda entry: -entry.cycles)
+        everything = [each for entry in measured.layers for each in entry.names]
+        about = [tuple(everything), *(entry.names for entry in entries)]
+        if self._empty_turns >= len(about) * len(self.generators) or not self.generators:
+            return None
+        number, schedule = self._turn // len(self.generators), self.best.schedule
+        return GeneratorTask(
+            self.prepared,
+            self.conditions,
+            schedule,
+            about[number % len(about)],
+            measured,
+            self.goal,
+            self._seed,
+            self.constraints,
+        )
+
+    def _changed(self) -> Schedule:
+        """Return the best schedule with a random change."""
+        for _ in range(_MAX_CHANGES):
+            layer = self.rng.choice(list(self.spaces))
+            layers = self.best.schedule.layers
+            if layer in layers:
+                changed = self.spaces[layer].change(self.rng, layers[layer])
+                schedule = Schedule(self.best.schedule.fusions, layers | {layer: changed})
+                if self.register(schedule):
+                    return schedule
+        return self.first

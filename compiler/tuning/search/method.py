@@ -1,0 +1,119 @@
+"""Base class of search methods."""
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+from compiler.cost.learned.model import PredictionErrors
+from compiler.profile.measurement import Measurement, Result
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.search.layer_space import LayerSpace, spaces_of
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Schedule with its measurement result and its cost by the goal; cost None: the schedule was rejected."""
+
+    schedule: Schedule
+    result: Result
+    cost: float | None
+
+
+class SearchMethod(ABC):
+    """Search strategy: proposes schedules of one network and learns from their measurements.
+
+    A subclass defines `propose` and `learn`; `compiler.tune(method=...)` and `mla tune --method module:Class` use it.
+
+    Parameters
+    ----------
+    measurer : Measurer
+        Measurer of the network; a method may inspect the network before the first measurement.
+    goal : Objective
+        Metric to minimize.
+    baseline : Measurement
+        Measurement of the first schedule.
+    seed : int
+        Seed of the method's random choices.
+    constraints : Constraints
+        Transformations that no proposal may use.
+
+    Attributes
+    ----------
+    first : Schedule
+        The static compiler's schedule, where the search starts.
+    best : Trial
+        The best trial so far.
+    spaces : dict of str to LayerSpace
+        Schedules of each layer: `change(rng, layer)` alters one field, `draw(rng, layer)` picks a tiling.
+    rng : random.Random
+        Random generator of the given seed.
+
+    Examples
+    --------
+    >>> class Halve(compiler.SearchMethod):
+    ...     "Halves the rows of one layer at a time."
+    ...     def propose(self):
+    ...         schedule = self.best.schedule
+    ...         name = self.rng.choice(list(schedule.layers))
+    ...         layer = schedule.layers[name]
+    ...         layer = dataclasses.replace(layer, rows=max(1, layer.rows // 2))
+    ...         return dataclasses.replace(schedule, layers=schedule.layers | {name: layer})
+    ...     def learn(self, trial):
+    ...         pass
+    >>> result = compiler.tune("network.tflite", "n4", method=Halve, trials=10)
+    """
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        goal: Objective,
+        baseline: Measurement,
+        seed: int,
+        constraints: Constraints = UNCONSTRAINED,
+    ):
+        self.constraints = constraints
+        self.rng, self.goal = random.Random(seed), goal
+        self.conditions, self.prepared = measurer.conditions, measurer.prepared
+        self.first = first = measurer.first.schedule
+        stages = self.prepared.lowered(first.fusions)
+        self.spaces: dict[str, LayerSpace] = spaces_of(
+            self.prepared.config, stages, self.conditions.dram, constraints.frozen_fields
+        )
+        self.best = Trial(first, baseline, goal.cost(baseline))
+        self._registered = {first.to_json()}
+
+    @abstractmethod
+    def propose(self) -> Schedule:
+        """Return the next schedule to try."""
+
+    @abstractmethod
+    def learn(self, trial: Trial) -> None:
+        """Update the method with the result of a trial; called for every trial, in the order of proposals."""
+
+    @property
+    def predictor(self) -> PredictionErrors | None:
+        """Errors of the method's predictions of trials; None if it makes no predictions."""
+        return None
+
+    def record(self, schedule: Schedule, result: Result) -> Trial:
+        """Record the result of a schedule: call `learn` and update `best`."""
+        cost = self.goal.cost(result) if isinstance(result, Measurement) and result.believable else None
+        trial = Trial(schedule, result, cost)
+        self.learn(trial)
+        if trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost:
+            self.best = trial
+        return trial
+
+    def register(self, schedule: Schedule) -> bool:
+        """Register a schedule as proposed; return False if it was registered before or violates a constraint."""
+        text = schedule.to_json()
+        accepted = text not in self._registered and self.constraints.violation(schedule, self.first) is None
+        self._registered.add(text)
+        return accepted
+
+
+def with_layer(schedule: Schedule, name: str, layer: LayerSchedule) -> Schedule:
+    """Return a schedule with the schedule of one layer replaced."""
+    return replace(schedule, layers=schedule.layers | {name: layer})

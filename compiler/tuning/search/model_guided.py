@@ -1,0 +1,252 @@
+"""Search guided by the learned cost model: several layers change per trial, and each change is credited separately."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from compiler.cost.learned.model import PredictionErrors, find_model
+from compiler.cost.learned.online_model import OnlineCostModel, attribution_groups
+from compiler.profile.measurement import Measurement
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.search.method import SearchMethod, Trial
+from hw.errors import InputError
+
+#: Maximum number of layers that change in a trial; minimum distance between them, in groups of layers.
+_MAX_WIDTH, _MIN_SPACING = 6, 3
+#: Optimism about uncertain candidates: their predicted cycles are lowered by this multiple of the expected error.
+_EXPLORATION = 1.0
+#: Number of mutated schedules of a layer that are candidates besides its tilings; maximum number of changes of each.
+_MUTATED, _MAX_CHANGES = 24, 2
+#: Interval, in trials, at which random tilings are mutated instead of the present schedule, whose mutations always
+#: have about the same predicted gain.
+_RANDOM_START_INTERVAL = 2
+#: Maximum number of random changes tried per proposal.
+_MAX_ATTEMPTS = 100
+#: Number of trials after which improvements are measured combined, if they promise at least this relative gain.
+_COMBINED_INTERVAL, _MIN_COMBINED_GAIN = 3, 0.001
+#: Minimum gain of a change to be accepted, as a fraction of the network's cycles.
+_MIN_GAIN = 1e-5
+
+
+@dataclass(frozen=True)
+class _Proposal:
+    """State of the search when a trial was proposed.
+
+    Parameters
+    ----------
+    changed : dict of str to int
+        Group of each layer that differs from the present schedule.
+    layers : dict of str to LayerSchedule
+        Present schedules of all layers at that time.
+    groups : list of float
+        Cycles of the groups under those schedules.
+    predicted : float
+        Predicted cycles of the proposed schedule.
+    """
+
+    changed: dict[str, int]
+    layers: dict[str, LayerSchedule]
+    groups: list[float]
+    predicted: float
+
+
+class ModelGuidedSearch(SearchMethod):
+    """Proposes the changes with the best predicted cycles, less an exploration term; learns from cycles by layer.
+
+    Layers that the counters do not distinguish form a group. Groups that change in the same trial are not adjacent, so
+    the cycles of each group and its neighbours show whether its change helped. Helpful changes are kept, whatever the
+    result of the whole trial.
+    """
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        goal: Objective,
+        baseline: Measurement,
+        seed: int,
+        constraints: Constraints = UNCONSTRAINED,
+    ):
+        super().__init__(measurer, goal, baseline, seed, constraints)
+        stages = self.prepared.lowered(self.first.fusions)
+        self.online_model = OnlineCostModel(self.conditions, stages, find_model(self.conditions), seed)
+        self.layers = dict(self.first.layers)
+        shared = [names for stage in stages for names in attribution_groups(stage.layers)]
+        #: Index of the group of each layer.
+        self.group = {
+            name: group
+            for group, entry in zip(_group_indices(baseline, shared), baseline.layers, strict=True)
+            for name in entry.names
+        }
+        self._groups = self._cycles(baseline)
+        self._tried: set[tuple[str, LayerSchedule]] = set(self.layers.items())
+        self._proposals: dict[str, _Proposal] = {}
+        self._width, self._since_combined, self._proposal_count = _MAX_WIDTH, 0, 0
+        #: Cycles of each layer under its present schedule: those of its group, apportioned by prediction.
+        self.cycles = self._apportion()
+        for name, schedule in self.layers.items():
+            self.online_model.learn(name, schedule, self.layers, self.cycles[name])
+
+    @property
+    def predictor(self) -> PredictionErrors:
+        """Errors of the predicted cycles of whole trials."""
+        return self.online_model.errors
+
+    def propose(self) -> Schedule:
+        """Return the present schedule with the most promising changes, or unchanged if that is promising enough."""
+        self._proposal_count += 1
+        whole = self._with({})
+        promises = sum(self._groups) < (self.best.cost or 0.0) * (1 - _MIN_COMBINED_GAIN)
+        due = promises and self._since_combined >= _COMBINED_INTERVAL
+        if self.goal is not Objective.ENERGY and due and self.register(whole):
+            return self._proposed(whole, {})
+        chosen = self._fitting(self._promising())
+        schedule = self._with(chosen)
+        if chosen and self.register(schedule):
+            return self._proposed(schedule, chosen)
+        for _ in range(_MAX_ATTEMPTS):
+            name = self.rng.choice(list(self.spaces))
+            changed = self._changed(name, self.layers[name])
+            schedule = self._with({name: changed})
+            if self.register(schedule):
+                return self._proposed(schedule, {name: changed})
+        return self.first
+
+    def learn(self, trial: Trial) -> None:
+        """Keep the changes that helped."""
+        proposal = self._proposals.pop(trial.schedule.to_json(), None)
+        if proposal is None:
+            self._adopt(trial)
+            return
+        self._tried |= {(name, trial.schedule.layers[name]) for name in proposal.changed}
+        if trial.cost is None or not isinstance(trial.result, Measurement):
+            self._width = max(self._width // 2, 1)
+            return
+        self._width = min(self._width + 1, _MAX_WIDTH)
+        self._since_combined = self._since_combined + 1 if proposal.changed else 0
+        found = self._cycles(trial.result)
+        for name, group in proposal.changed.items():
+            self._credit(name, group, trial, proposal, found)
+        self.online_model.trial(proposal.predicted, float(trial.result.cycles))
+        if self.goal is Objective.ENERGY or not proposal.changed:
+            self._adopt(trial)
+
+    def _adopt(self, trial: Trial) -> None:
+        """Continue from the schedule of a trial if it is the best so far."""
+        better = trial.cost is not None and trial.cost < (self.best.cost or trial.cost)
+        if better and isinstance(trial.result, Measurement):
+            self.layers, self._groups = dict(trial.schedule.layers), self._cycles(trial.result)
+            self.cycles = self._apportion()
+
+    def _credit(self, name: str, group: int, trial: Trial, proposal: _Proposal, found: list[float]) -> None:
+        """Learn the gain of one change and keep it if it helped and its layer has not changed meanwhile."""
+        around = range(max(group - 1, 0), min(group + 2, len(found)))
+        gain = sum(proposal.groups[at] - found[at] for at in around)
+        schedule = trial.schedule.layers[name]
+        before = self.cycles[name]
+        self.online_model.learn(name, schedule, proposal.layers, before - gain)
+        same = self.layers[name] == proposal.layers[name]
+        if self.goal is not Objective.ENERGY and same and gain > _MIN_GAIN * sum(found):
+            self.layers[name] = schedule
+            self.cycles[name] = max(before - gain, 1.0)
+            for at in around:
+                self._groups[at] += found[at] - proposal.groups[at]
+
+    def _promising(self) -> Iterator[tuple[str, LayerSchedule]]:
+        """Return the best promising change of each layer, greatest predicted gain first."""
+        gains = []
+        for name in self.spaces:
+            candidates = self._candidates(name)
+            if not candidates:
+                continue
+            prediction = self.online_model.guess(name, candidates, self.layers)
+            optimistic = prediction.cycles * (1 - _EXPLORATION * prediction.spread)
+            best = int(optimistic.argmin())
+            gains.append((self.cycles[name] - float(optimistic[best]), name, candidates[best]))
+        gains.sort(key=lambda each: -each[0])
+        promising = [each for each in gains if each[0] > 0] or gains[:1]
+        return ((name, candidate) for _, name, candidate in promising)
+
+    def _candidates(self, name: str) -> list[LayerSchedule]:
+        """Return untried schedules of a layer: tilings, and mutations of its present schedule or of random tilings."""
+        space, now = self.spaces[name], self.layers[name]
+        found = [space.with_context(tiling.schedule, now) for tiling in space.tilings]
+        for _ in range(_MUTATED):
+            start = now if self._proposal_count % _RANDOM_START_INTERVAL else space.draw(self.rng, now)
+            found.append(self._changed(name, start))
+        return [each for each in dict.fromkeys(found) if (name, each) not in self._tried]
+
+    def _changed(self, name: str, schedule: LayerSchedule) -> LayerSchedule:
+        for _ in range(1 + self.rng.randrange(_MAX_CHANGES)):
+            schedule = self.spaces[name].change(self.rng, schedule)
+        return schedule
+
+    def _fitting(self, changes: Iterator[tuple[str, LayerSchedule]]) -> dict[str, LayerSchedule]:
+        """Select changes of non-adjacent groups that compile in combination."""
+        chosen: dict[str, LayerSchedule] = {}
+        for name, schedule in changes:
+            group = self.group[name]
+            if len(chosen) < self._width and all(
+                abs(group - self.group[each]) >= _MIN_SPACING for each in chosen
+            ):
+                if self._compiles(chosen | {name: schedule}):
+                    chosen[name] = schedule
+                else:
+                    self._tried.add((name, schedule))
+        return chosen
+
+    def _compiles(self, changes: dict[str, LayerSchedule]) -> bool:
+        try:
+            self.prepared.network(self._with(changes))
+        except InputError:
+            return False
+        return True
+
+    def _with(self, changes: dict[str, LayerSchedule]) -> Schedule:
+        return Schedule(self.first.fusions, self.layers | changes)
+
+    def _proposed(self, schedule: Schedule, changes: dict[str, LayerSchedule]) -> Schedule:
+        predicted = sum(self._groups)
+        for name, changed in changes.items():
+            predicted += (
+                float(self.online_model.guess(name, [changed], self.layers).cycles[0]) - self.cycles[name]
+            )
+        changed_groups = {name: self.group[name] for name in changes}
+        self._proposals[schedule.to_json()] = _Proposal(
+            changed_groups, dict(self.layers), list(self._groups), max(predicted, 1.0)
+        )
+        return schedule
+
+    def _cycles(self, measured: Measurement) -> list[float]:
+        """Return the cycles of each group; a layer without a counter tag belongs to the group before it."""
+        out = [0.0] * (max(self.group.values()) + 1)
+        for entry in measured.layers:
+            out[self.group[entry.names[0]]] += entry.cycles
+        return out
+
+    def _apportion(self) -> dict[str, float]:
+        """Distribute the cycles of each group over its layers in proportion to predictions."""
+        predictions = {
+            name: float(self.online_model.guess(name, [schedule], self.layers).cycles[0])
+            for name, schedule in self.layers.items()
+            if name in self.group
+        }
+        of_group: dict[int, float] = {}
+        for name, cycles in predictions.items():
+            of_group[self.group[name]] = of_group.get(self.group[name], 0.0) + cycles
+        return {
+            name: self._groups[self.group[name]] * cycles / of_group[self.group[name]]
+            for name, cycles in predictions.items()
+        }
+
+
+def _group_indices(measured: Measurement, shared: Sequence[tuple[str, ...]]) -> list[int]:
+    """Return the group index of each entry of a measurement; entries in the same attribution group share an index."""
+    mates = {name: names for names in shared for name in names}
+    out, group, before = [], -1, set()
+    for entry in measured.layers:
+        if not before & set(entry.names):
+            group, before = group + 1, set()
+        before |= {mate for name in entry.names for mate in mates.get(name, (name,))}
+        out.append(group)
+    return out

@@ -1,0 +1,175 @@
+"""Search over edits of micro-programs, after a search over schedules."""
+
+import random
+from collections.abc import Mapping
+
+from compiler.profile.measurement import Measurement
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.edits.edit import Edit, EditError, apply_edits, draw_edits
+from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.search.coordinate import CoordinateSearch
+from compiler.tuning.search.method import SearchMethod, Trial
+from compiler.tuning.search.search_units import neighbour_loss
+from hw.errors import InputError
+
+#: Successive trials without a relative improvement of more than `_MIN_IMPROVEMENT` that end the schedule search.
+_DEFAULT_PATIENCE, _MIN_IMPROVEMENT = 24, 0.001
+#: Interval, in trials, at which the best edits of all programs are tried combined.
+_COMBINED_INTERVAL = 4
+#: Maximum number of attempts to find new edits per proposal.
+_MAX_ATTEMPTS = 20
+
+#: Maximum number of edits added in one trial; number of best edit sequences per program that are extended.
+_MAX_NEW_EDITS, _BEAM_WIDTH = 2, 3
+
+Edits = tuple[Edit, ...]
+
+
+class ProgramEditor:
+    """Tracks the best edits of each program and extends them.
+
+    Parameters
+    ----------
+    workshop : EditablePrograms
+        Programs to edit.
+    measured : Measurement
+        Measurement of the programs without edits.
+    """
+
+    def __init__(self, workshop: EditablePrograms, measured: Measurement):
+        self.workshop, self.config = workshop, workshop.config
+        pieces = workshop.pieces
+        #: Edit sequences of each program with its cycles under them, best first.
+        self._known: dict[str, list[tuple[int, Edits]]] = {
+            piece.name: [(piece.cycles(measured), ())] for piece in pieces
+        }
+        self._best_combined: dict[str, Edits] = {}
+
+    def draw(self, rng: random.Random) -> dict[str, Edits]:
+        """Return new edits of every second program."""
+        pieces = self.workshop.pieces
+        odd = rng.randrange(min(len(pieces), 2))
+        found = {piece.name: self._extend(piece, rng) for piece in pieces[odd::2]}
+        return {name: edits for name, edits in found.items() if edits}
+
+    def schedule(self, tried: Mapping[str, Edits]) -> Schedule | None:
+        """Return the schedule with some edits and the best edits of other programs; None if they do not fit."""
+        try:
+            return self.workshop.with_edits(self.with_best(tried))
+        except (EditError, InputError):
+            return None
+
+    def with_best(self, tried: Mapping[str, Edits]) -> dict[str, Edits]:
+        """Return some edits and the best ones of the other programs."""
+        return {name: known[0][1] for name, known in self._known.items()} | dict(tried)
+
+    def learn(self, tried: Mapping[str, Edits], measured: Measurement, *, better: bool) -> None:
+        """Update with the result of a trial; `better`: at least as good as the best trial before."""
+        pieces = self.workshop.pieces
+        now = [piece.cycles(measured) for piece in pieces]
+        if not tried:
+            self._update_combined(now, better=better)
+            return
+        increases = [
+            cycles - self._known[piece.name][0][0] for piece, cycles in zip(pieces, now, strict=True)
+        ]
+        for number, piece in enumerate(pieces):
+            if piece.name in tried:
+                cost = now[number] + round(neighbour_loss(increases, number))
+                known = [*self._known[piece.name], (cost, tried[piece.name])]
+                self._known[piece.name] = sorted(known, key=lambda each: each[0])[:_BEAM_WIDTH]
+
+    def _update_combined(self, now: list[int], *, better: bool) -> None:
+        """Keep the combination if it helped, else return to the last one that did."""
+        for piece, cycles in zip(self.workshop.pieces, now, strict=True):
+            known = self._known[piece.name]
+            edits = known[0][1] if better else self._best_combined.get(piece.name, ())
+            if better:
+                self._best_combined[piece.name] = edits
+                known[0] = (cycles, edits)
+            else:
+                self._known[piece.name] = [(cycles, edits)]
+
+    def _extend(self, piece: EditableProgram, rng: random.Random) -> Edits:
+        """Return one of the best edit sequences of a program with new edits appended."""
+        _, edits = rng.choice(self._known[piece.name])
+        commands = apply_edits(self.config, piece.unrolled.commands, edits)
+        for _ in range(rng.randint(1, _MAX_NEW_EDITS)):
+            if (found := draw_edits(self.config, commands, rng)) is not None:
+                edits, commands = (*edits, found[0]), found[1]
+        return edits
+
+
+class ProgramEditSearch(SearchMethod):
+    """Coordinate search over schedules, then over edits of the best schedule's programs.
+
+    Every second program changes in each trial and is credited with the cycles of its own layers.
+
+    Parameters
+    ----------
+    patience : int or None
+        Successive trials without improvement that end the schedule search; None: 24; 0: skip the schedule search.
+
+    Attributes
+    ----------
+    edits : dict of str to dict
+        Edits of each program, by the JSON text of the edited schedule.
+    """
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        goal: Objective,
+        baseline: Measurement,
+        seed: int,
+        constraints: Constraints = UNCONSTRAINED,
+        patience: int | None = None,
+    ):
+        super().__init__(measurer, goal, baseline, seed, constraints)
+        self._schedules = CoordinateSearch(measurer, goal, baseline, seed, constraints)
+        self._editor: ProgramEditor | None = None
+        self._tried: dict[str, dict[str, Edits]] = {}
+        self._failures = self._count = 0
+        self._patience = _DEFAULT_PATIENCE if patience is None else patience
+        self.edits: dict[str, dict[str, Edits]] = {}
+
+    def propose(self) -> Schedule:
+        """Return a schedule while schedules improve, then edited programs."""
+        if self._editor is None and self._failures >= self._patience:
+            self._editor = self._begin()
+        found = None if self._editor is None else self._edited(self._editor)
+        return self._schedules.propose() if found is None else found
+
+    def _edited(self, editor: ProgramEditor) -> Schedule | None:
+        """Return the best schedule with new edits; None if no new ones are found."""
+        for _ in range(_MAX_ATTEMPTS):
+            self._count += 1
+            tried = {} if self._count % _COMBINED_INTERVAL == 0 else editor.draw(self.rng)
+            schedule = editor.schedule(tried)
+            if schedule is not None and self.register(schedule):
+                text = schedule.to_json()
+                self._tried[text], self.edits[text] = tried, editor.with_best(tried)
+                return schedule
+        return None
+
+    def learn(self, trial: Trial) -> None:
+        """Pass the result to the schedule search or to the editor, whichever proposed it."""
+        best = self.best.cost or 0.0
+        improved = trial.cost is not None and trial.cost < best * (1 - _MIN_IMPROVEMENT)
+        self._failures = 0 if improved else self._failures + 1
+        tried = self._tried.pop(trial.schedule.to_json(), None)
+        if tried is None or self._editor is None:
+            self._schedules.record(trial.schedule, trial.result)
+        elif trial.cost is not None and isinstance(trial.result, Measurement):
+            self._editor.learn(tried, trial.result, better=trial.cost <= best)
+
+    def _begin(self) -> ProgramEditor | None:
+        """Create an editor of the best schedule's programs; None if edits are forbidden or impossible."""
+        self._failures = 0
+        measured = self.best.result
+        if "micro-program" in self.constraints.forbidden or not isinstance(measured, Measurement):
+            return None
+        workshop = EditablePrograms(self.prepared.network(self.best.schedule))
+        return ProgramEditor(workshop, measured) if workshop.pieces else None

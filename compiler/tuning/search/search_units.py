@@ -1,0 +1,190 @@
+"""Units of the network that a search changes: a layer, a pair of layers, or the whole network."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+
+from compiler.ir.graph import Graph
+from compiler.lowering.lower import LoweredNetwork
+from compiler.options import DramTiming
+from compiler.profile.measurement import Measurement
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.scheduler.initial import tiling_contexts
+from compiler.tuning.fusion.channel_streaming import (
+    PlanePair,
+    PooledPair,
+    channel_block_tilings,
+    movable_additions,
+    move_addition,
+    pooled_pairs,
+    streaming_pairs,
+)
+from compiler.tuning.search.layer_space import LayerSpace
+from hw.config import MlaConfig
+
+#: Number of fused schedules of a pair that are tried first; number of tilings per layout and order of a layer.
+_FUSED_CANDIDATES, _TILINGS_PER_VARIANT = 16, 4
+
+#: Schedules of the layers of a unit, by layer name.
+Choice = dict[str, LayerSchedule]
+
+
+@dataclass
+class SearchUnit:
+    """One or two layers, their best schedules so far, and the candidates to try.
+
+    Parameters
+    ----------
+    spaces : tuple of LayerSpace
+        Search spaces of the layers.
+    pair : PlanePair, PooledPair or None
+        Fusion of the two layers; None if they cannot be fused or the unit is one layer.
+    best : Choice
+        Best schedules so far.
+    cycles : int
+        Cycles of the layers under `best`, within the network.
+    """
+
+    spaces: tuple[LayerSpace, ...]
+    pair: PlanePair | PooledPair | None
+    best: Choice
+    cycles: int
+    candidates: Iterator[Choice] = field(init=False, repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the layers in the unit."""
+        return tuple(space.layer.name for space in self.spaces)
+
+    def start(self, rng: random.Random) -> None:
+        """Create the candidate iterator: schedules by estimated cycles first, then endless changes of `best`."""
+        self.candidates = self._all(rng)
+
+    def cycles_in(self, result: Measurement) -> int:
+        """Return the cycles of the unit's layers in a measurement."""
+        return sum({entry.names: entry.cycles for entry in map(result.layer_entry, self.names)}.values())
+
+    def _all(self, rng: random.Random) -> Iterator[Choice]:
+        if self.pair:
+            named = list(zip(self.names, self.spaces, strict=True))
+            for fused in islice(self.pair.candidates(), _FUSED_CANDIDATES):
+                made = zip(self.names, (fused.first, fused.second), self.best.values(), strict=True)
+                choice = {
+                    name: replace(
+                        layer,
+                        same_program_as_previous=now.same_program_as_previous,
+                        own_counter_tag=now.own_counter_tag,
+                    )
+                    for name, layer, now in made
+                }
+                if all(space.allows(choice[name], self.best[name]) for name, space in named):
+                    yield choice
+        for space in self.spaces:
+            name = space.layer.name
+            for tiling in (*(each.schedule for each in channel_block_tilings(space)), *_various(space)):
+                yield self.best | {name: space.with_context(tiling, self.best[name])}
+        while True:
+            space = rng.choice(self.spaces)
+            name = space.layer.name
+            yield self.best | {name: space.change(rng, self.best[name])}
+
+
+def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
+    """Yield the best tilings by estimate of each layout and order, alternating between them.
+
+    If the image comes from DRAM, tile sizes (powers of two) are distinguished too: a small first tile arrives sooner.
+    """
+    variants: dict[tuple, list[LayerSchedule]] = {}
+    for tiling in space.tilings:
+        each = tiling.schedule
+        size = 0 if space.context.x_on_chip else each.rows.bit_length()
+        variants.setdefault(
+            (each.fold_kernel_width, each.im2col, each.pixels_per_pass, each.order, size), []
+        ).append(each)
+    for rank in range(_TILINGS_PER_VARIANT):
+        yield from (tilings[rank] for tilings in variants.values() if rank < len(tilings))
+
+
+def units_of(
+    config: MlaConfig,
+    stages: list[LoweredNetwork],
+    dram: DramTiming,
+    first: Schedule,
+    baseline: Measurement,
+    rng: random.Random,
+    frozen: frozenset[str] = frozenset(),
+) -> list[SearchUnit]:
+    """Return the units of a network in execution order; `frozen` are schedule fields that must not change."""
+    out: list[SearchUnit] = []
+    for lowered in stages:
+        contexts = tiling_contexts(config, lowered, dram)
+        spaces = [
+            LayerSpace(layer, context, frozen)
+            for layer, context in zip(lowered.layers, contexts, strict=True)
+        ]
+        pairs = {**pooled_pairs(lowered, spaces), **streaming_pairs(lowered, contexts)}
+        number = 0
+        while number < len(spaces):
+            count = 2 if number in pairs else 1
+            mine = tuple(spaces[number : number + count])
+            best = {space.layer.name: first.layers[space.layer.name] for space in mine}
+            unit = SearchUnit(mine, pairs.get(number), best, 0)
+            unit.cycles = unit.cycles_in(baseline)
+            unit.start(rng)
+            out.append(unit)
+            number += count
+    return out
+
+
+def neighbour_loss(increases: Sequence[int], number: int) -> float:
+    """Return the cycles that the neighbours of a changed unit lose.
+
+    Gains of a neighbour count half, since the unit on its other side changed too.
+
+    Parameters
+    ----------
+    increases : sequence of int
+        Increase of the cycles of each unit of the network, in order.
+    number : int
+        Index of the changed unit.
+    """
+    neighbours = *increases[max(number - 1, 0) : number], *increases[number + 1 : number + 2]
+    return sum(max(each, each / 2) for each in neighbours)
+
+
+def with_choices(schedule: Schedule, choices: list[Choice]) -> Schedule:
+    """Return a schedule with choices applied to some of its layers."""
+    layers = dict(schedule.layers)
+    for choice in choices:
+        layers |= choice
+    return replace(schedule, layers=layers)
+
+
+#: Layers of fewer cycles may share the tag of the previous layer: a tag change may cost over a tenth of their cycles.
+_SMALL_LAYER_CYCLES = 1000
+#: Maximum number of additions that are tried in the epilogue of another layer.
+_MAX_MOVED_ADDITIONS = 8
+
+NetworkMutation = Callable[[Schedule], Schedule]
+
+
+def network_mutations(graph: Graph, first: Schedule, baseline: Measurement) -> list[NetworkMutation]:
+    """Return the network mutations to try: small layers without own tags, additions fused into other layers."""
+    small = {name for name in first.layers if baseline.layer_entry(name).cycles < _SMALL_LAYER_CYCLES}
+    additions = movable_additions(graph, first.fusions)[-_MAX_MOVED_ADDITIONS:]
+    moved = [partial(_move_addition, graph, name) for name in additions]
+    return [*moved, partial(_share_tags, small)] if small else list(moved)
+
+
+def _share_tags(names: set[str], schedule: Schedule) -> Schedule:
+    layers = {
+        name: replace(layer, own_counter_tag=layer.own_counter_tag and name not in names)
+        for name, layer in schedule.layers.items()
+    }
+    return replace(schedule, layers=layers)
+
+
+def _move_addition(graph: Graph, addition: str, schedule: Schedule) -> Schedule:
+    return replace(schedule, fusions=move_addition(graph, schedule.fusions, addition))

@@ -1,0 +1,175 @@
+"""`tune`: search for a better schedule of a model, in one call."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compiler.cache.model_source import ModelSource
+from compiler.ir.graph import Graph
+from compiler.options import CompileOptions
+from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.generators.generator import Generator
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Constraints, Objective
+from compiler.tuning.search.method import SearchMethod, Trial
+from compiler.tuning.search.methods import GENERATORS_METHOD, LLM
+from compiler.tuning.search.tuner import TuningResult, check_generators
+from compiler.tuning.search.tuner import tune as search_schedules
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.session import DatabaseSession
+from compiler.util import checks
+from hw.config import MlaConfig, load_target
+from hw.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from compiler.tuning.generators.library import GeneratorSpec
+
+#: Search method if neither a method nor a generator is given.
+DEFAULT_METHOD = "coordinate"
+
+_log = logging.getLogger(__name__)
+
+
+def tune(
+    model: Path | str | Graph | ModelSource | Any,
+    target: str | MlaConfig = "n16",
+    *,
+    trials: int,
+    method: str | type[SearchMethod] | None = None,
+    generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
+    goal: str | Objective = Objective.LATENCY,
+    seed: int = 0,
+    forbid: Sequence[str] = (),
+    seconds: float | None = None,
+    options: CompileOptions | None = None,
+    database: TuningDatabase | str | Path | None = None,
+    devices: int | None = 1,
+    cluster: str | None = None,
+    language_model: Generator | None = None,
+    on_trial: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
+    log: Callable[[str], None] = _log.info,
+) -> TuningResult:
+    """Search for a schedule of a model that is better than the compiler's own, by measuring on the simulated chip.
+
+    Parameters
+    ----------
+    model : path, Graph, ModelSource or PyTorch module
+        Model, as for `compile`.
+    target : str or MlaConfig
+        The machine to measure on: a name such as "n16", a TOML file, or a configuration.
+    trials : int
+        Number of schedules to measure besides the compiler's own, at least 1.
+    method : str or subclass of SearchMethod, optional
+        Search strategy: a name as on the command line (`mla tune --help` lists them), `module:Class`, or a class.
+        Default: "coordinate", or "generators" if generators are given.
+    generator : str, Generator, subclass of it, or a sequence of them, optional
+        Generators that the method "generators" queries.
+    goal : str
+        Metric to optimize: "latency", "energy" or "throughput".
+    seed : int
+        Seed of the search and of the random inputs of measurements.
+    forbid : sequence of str
+        Transformations that no schedule may use, such as "tiling"; docs/tuning.md lists them.
+    seconds : float or None
+        Seconds after which no trial starts; None: no limit.
+    options : CompileOptions or None
+        Options of the compiler, including the DRAM timing of measurements; None: its defaults.
+    database : TuningDatabase, str, Path or None
+        Database, its URL or its file, in which measurements are looked up and stored; None: no database.
+    devices : int or None
+        Number of simulators that run concurrently; None: one per core.
+    cluster : str or None
+        Address of a Dask scheduler whose workers measure; None: measure on this machine.
+    language_model : Generator or None
+        Language model of the method "llm"; None: the one included with the compiler.
+    on_trial : callable
+        Called after each trial with its number, the trial, and the best one so far.
+    log : callable
+        Called with each progress message; default: logging.
+
+    Returns
+    -------
+    TuningResult
+        `best.schedule` is the best schedule, to be passed to `compile`; `best.cost` its cost by the goal; `baseline`
+        the measurement of the compiler's own schedule; `trials` all trials.
+
+    Raises
+    ------
+    InputError
+        The model cannot be read or compiled, an argument is wrong, or a plug-in fails.
+    WorkError
+        The simulator cannot be built or run, or the database or the cluster cannot be reached.
+
+    Examples
+    --------
+    >>> result = compiler.tune("network.tflite", "n4", trials=20)
+    >>> network = compiler.compile("network.tflite", "n4", schedule=result.best.schedule)
+    """
+    trials, seed = checks.integer("trials", trials, 1), checks.integer("seed", seed, 0)
+    config = load_target(target) if isinstance(target, str) else target
+    checks.of_type("target", config, MlaConfig, "the name of a target, a TOML file, or an MlaConfig")
+    checks.of_type("options", options, (CompileOptions, type(None)), "CompileOptions or None")
+    if goal not in tuple(Objective):
+        raise InputError(f"goal must be {', '.join(Objective)}, not {shown(goal)}")
+    constraints = Constraints(frozenset(checks.texts("forbid", forbid)))
+    method = method or (DEFAULT_METHOD if generator is None else GENERATORS_METHOD)
+    check_generators(method, generator)
+    if method == LLM and language_model is None:
+        language_model = _language_model(log)
+    source = model if isinstance(model, ModelSource) else ModelSource(model)
+    options = options or CompileOptions(rounding=source.rounding, seed=seed)
+    workers = None
+    if cluster is not None:
+        from compiler.tuning.measure.worker_pool import DaskCluster
+
+        workers = partial(DaskCluster, address=cluster, count=devices)
+    with (
+        _opened(database) as opened,
+        Measurer(
+            source.graph,
+            HardwareProfile(config, options.dram),
+            options,
+            devices,
+            seed,
+            log,
+            workers,
+            stream=goal == Objective.THROUGHPUT,
+        ) as measurer,
+    ):
+        session = None
+        if opened is not None:
+            name = method if isinstance(method, str) else method.__qualname__
+            session = DatabaseSession(opened, measurer.prepared, measurer.conditions, str(goal), name, seed)
+            measurer.cache = session
+        return search_schedules(
+            measurer,
+            method,
+            trials,
+            Objective(goal),
+            seed,
+            constraints,
+            seconds,
+            on_trial,
+            session,
+            language_model,
+            generator,
+        )
+
+
+def _language_model(log: Callable[[str], None]) -> Generator:
+    """The language model that comes with the compiler."""
+    from compiler.llm.generate.lm_generator import language_model
+
+    model = language_model(None, log)
+    model.check()
+    return model
+
+
+def _opened(database: TuningDatabase | str | Path | None) -> AbstractContextManager[TuningDatabase | None]:
+    """Return a context with the open database, which is closed afterwards unless the caller opened it."""
+    if database is None or isinstance(database, TuningDatabase):
+        return nullcontext(database)
+    return TuningDatabase(database)

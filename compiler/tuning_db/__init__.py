@@ -1,0 +1,1 @@
+"""The tuning database: trials, best programs, hardware profiles, executions."""

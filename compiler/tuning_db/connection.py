@@ -1,0 +1,431 @@
+"""Connection to the tuning database (SQLite or any other SQLAlchemy URL), its tables, and authenticated rows."""
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy import (
+    Connection,
+    Engine,
+    LargeBinary,
+    Select,
+    Table,
+    case,
+    cast,
+    delete,
+    event,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+
+from compiler.util.checks import DAMAGE, written
+from cosim.rtl.cache import cache_folder
+from hw.errors import InputError, MlaError, WorkError, shown
+
+_log = logging.getLogger(__name__)
+
+#: Bytes of a program, and of any other entry; larger ones are neither read nor written.
+MAX_PROGRAM_BYTES, MAX_ENTRY_BYTES = 64 << 20, 4 << 20
+_MAX_CODE_BYTES = 64
+_CHUNK = 64
+
+T = TypeVar("T")
+
+
+class SealedRows:
+    """Reads and writes authenticated entries.
+
+    Parameters
+    ----------
+    engine : Engine
+        Engine of the database.
+    secret : bytes or None
+        Secret key of the user; None: nothing is trusted.
+    """
+
+    def __init__(self, engine: Engine, secret: bytes | None):
+        self.engine, self.secret = engine, secret
+        self._writer = engine.execution_options(writes=True)
+
+    def work(self, work: Callable[[Connection], T]) -> T:
+        """Run a read transaction; WorkError if the database fails."""
+
+        def run() -> T:
+            with self.engine.connect() as connection:
+                return work(connection)
+
+        return guarded(self.engine, run)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run a durable, atomic write transaction."""
+
+        def run() -> T:
+            with self._writer.begin() as connection:
+                return work(connection)
+
+        def again() -> T:
+            try:
+                return run()
+            except IntegrityError:  # another process wrote the same entry meanwhile: now it is seen
+                return run()
+
+        return guarded(self.engine, again)
+
+    def add(self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]) -> None:
+        """Write a trusted entry of this user."""
+        known, digest = self._known(connection, table, data)
+        values = {"data": data, "code": self._code(table, data), **columns}
+        if known is None:
+            connection.execute(insert(table).values(digest=digest, **values))
+        else:  # it was imported before, or was damaged
+            connection.execute(update(table).where(table.c.id == known).values(values))
+
+    def add_foreign(
+        self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]
+    ) -> bool:
+        """Write an untrusted entry; returns False if it exists already."""
+        known, digest = self._known(connection, table, data)
+        if known is None:
+            connection.execute(insert(table).values(digest=digest, data=data, code=b"", **columns))
+        return known is None
+
+    def read(
+        self,
+        connection: Connection,
+        table: Table,
+        query: Select,
+        read: Callable[[bytes], T],
+        values: Mapping[str, Any] | None = None,
+    ) -> Iterator[tuple[T, bool]]:
+        """Yield the entries found by a query from `entries`, each with a flag that is True if it is trusted.
+
+        Damaged entries are skipped with a warning. `values` are the parameters of the query.
+        """
+        with closing(connection.execute(query, values)) as found:
+            for number, digest, data, code in found:
+                try:
+                    entry, trusted = self._entry(table, digest, data, code, read)
+                except DAMAGE as error:
+                    where = f"entry {number} of {table.name} in {title(self.engine)}"
+                    _log.warning("%s is not used: %s", where, error)
+                else:
+                    yield entry, trusted
+
+    def _entry(
+        self,
+        table: Table,
+        digest: bytes | None,
+        data: bytes | None,
+        code: bytes | None,
+        read: Callable[[bytes], T],
+    ) -> tuple[T, bool]:
+        if data is None:
+            raise ValueError("it is empty, or too large")
+        trusted = self.secret is not None and hmac.compare_digest(code or b"", self._code(table, data))
+        if not trusted and _digest(table, data) != digest:
+            raise ValueError("it is damaged")
+        return read(data), trusted
+
+    def _known(self, connection: Connection, table: Table, data: bytes) -> tuple[int | None, bytes]:
+        digest = _digest(table, data)
+        return connection.scalar(select(table.c.id).where(table.c.digest == digest)), digest
+
+    def _code(self, table: Table, data: bytes) -> bytes:
+        if self.secret is None:
+            return b""
+        return hmac.digest(self.secret, b"database\0" + table.name.encode() + b"\0" + data, "sha256")
+
+
+def remove(connection: Connection, table: Table, ids: Iterable[int]) -> None:
+    """Remove entries by number."""
+    for number in ids:
+        connection.execute(delete(table).where(table.c.id == number))
+
+
+def as_bytes(values: Mapping[str, Any], read: Callable[[Any], object]) -> bytes:
+    """Encode an entry as JSON and check that it can be decoded.
+
+    Raises
+    ------
+    InputError
+        A value is not finite, is negative, is too large, or has the wrong type.
+    """
+    try:
+        data = written(values)
+        read(json.loads(data))  # reports the field with a number that JSON cannot represent
+        if len(data) > MAX_ENTRY_BYTES:
+            raise ValueError(f"{len(data):,} bytes exceed the limit of {MAX_ENTRY_BYTES:,}")
+    except DAMAGE as error:
+        raise InputError(f"the database cannot store this entry: {error}") from None
+    return data
+
+
+def entries(table: Table, most: int = MAX_ENTRY_BYTES) -> Select:
+    """Return a query for `SealedRows.read`; columns are cast to bytes, and too large ones are read as NULL."""
+    digest, data, code = (
+        case((func.length(column) <= limit, cast(column, LargeBinary)))
+        for column, limit in (
+            (table.c.digest, _MAX_CODE_BYTES),
+            (table.c.data, most),
+            (table.c.code, _MAX_CODE_BYTES),
+        )
+    )
+    return select(table.c.id, digest, data, code)
+
+
+def many(table: Table) -> Select:
+    """Return the same query for many entries, fetched in chunks."""
+    return entries(table).execution_options(yield_per=_CHUNK)
+
+
+def _digest(table: Table, data: bytes) -> bytes:
+    return hashlib.sha256(table.name.encode() + b"\0" + data).digest()
+
+
+#: Schema version; databases with another version are rejected.
+VERSION = 1
+_DIGEST = 64
+
+METADATA = sa.MetaData()
+VERSIONS = sa.Table(
+    "mla_store", METADATA, sa.Column("version", sa.Integer, primary_key=True, autoincrement=False)
+)
+
+
+def _entries(kind: str, *columns: sa.Column, found_by: tuple[str, ...]) -> sa.Table:
+    """Return a table of entries; `digest` is the SHA-256 of table name and data, which makes entries unique."""
+    number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite counts up only what it calls INTEGER
+    return sa.Table(
+        f"mla_{kind}",
+        METADATA,
+        sa.Column("id", number, primary_key=True),
+        sa.Column("digest", sa.LargeBinary(32), nullable=False, unique=True),
+        *columns,
+        sa.Column("data", sa.LargeBinary, nullable=False),
+        sa.Column("code", sa.LargeBinary, nullable=False),
+        sa.Index(f"mla_{kind}_by", *found_by),
+    )
+
+
+def _key() -> list[sa.Column]:
+    return [
+        sa.Column(name, sa.String(_DIGEST), nullable=False) for name in ("subgraph", "profile", "options")
+    ]
+
+
+PROFILES = _entries(
+    "profiles", sa.Column("profile", sa.String(_DIGEST), nullable=False), found_by=("profile",)
+)
+#: `cycles` is NULL for trials without a believable measurement.
+TRIALS = _entries(
+    "trials",
+    *_key(),
+    sa.Column("schedule", sa.String(_DIGEST), nullable=False),
+    sa.Column("cycles", sa.BigInteger),
+    found_by=("subgraph", "profile", "options", "cycles"),
+)
+sa.Index("mla_trials_by_schedule", TRIALS.c.schedule, TRIALS.c.subgraph)
+PROGRAMS = _entries(
+    "programs",
+    *_key(),
+    sa.Column("cost", sa.Float, nullable=False),
+    found_by=("subgraph", "profile", "options"),
+)
+EXECUTIONS = _entries(
+    "executions",
+    *_key(),
+    sa.Column("moment", sa.Float, nullable=False),
+    found_by=("subgraph", "moment"),
+)
+
+
+def key_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that select a key's entries; the fields of the key are query parameters."""
+    return [table.c[name] == sa.bindparam(name) for name in ("subgraph", "profile", "options")]
+
+
+#: Name of the database in the cache.
+_FILE = "profile.db"
+#: Seconds that a writer waits for other writers.
+_BUSY_TIMEOUT_S = 60
+#: Attempts to create the tables: of concurrent processes one succeeds, the others find the tables on a retry.
+_MAX_ATTEMPTS = 8
+
+
+def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
+    """Open a database by URL or file and create its tables; None: `profile.db` in the cache.
+
+    Parameters
+    ----------
+    url : str, Path or None
+        SQLAlchemy URL, or path of an SQLite file.
+    read_only : bool
+        Write nothing: the tables must exist, except that a missing `profile.db` in the cache is an empty database.
+
+    Raises
+    ------
+    InputError
+        The URL is invalid, or the tables have another version.
+    WorkError
+        The database cannot be opened.
+    """
+    where = _url(url, read_only)
+    sqlite = where.get_backend_name() == "sqlite"
+    try:
+        options = _connect_read_only(where) if sqlite and read_only else {}
+        engine = sa.create_engine(where, pool_pre_ping=not sqlite, **options)
+    except NoSuchModuleError:
+        raise InputError(f"--db: unknown database type {shown(where.drivername)}") from None
+    except ModuleNotFoundError as error:
+        how = "make setup EXTRAS=postgres" if error.name == "psycopg" else f"install {error.name}"
+        message = f"--db: {where.drivername} needs the package {error.name}, which is missing: {how}"
+        raise InputError(message) from None
+    read_only = read_only and bool(where.database)
+    if sqlite:
+        _prepare_sqlite(engine, read_only)
+    try:
+        guarded(engine, lambda: (_need_tables if read_only else _make_tables)(engine))
+    except MlaError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
+    """Run `work` and return its result.
+
+    Raises
+    ------
+    WorkError
+        The database reported an error; the message contains the reason.
+    """
+    try:
+        return work()
+    except (DBAPIError, sqlite3.Error) as error:
+        own = error.orig if isinstance(error, DBAPIError) else error
+        reason = str(own).strip().splitlines()
+        text = reason[0] if reason else type(own).__name__
+        raise WorkError(f"the database {title(engine)} cannot be used: {text}") from None
+
+
+def title(engine: sa.Engine) -> str:
+    """Display name of the database: its URL without the password."""
+    return engine.url.render_as_string(hide_password=True)
+
+
+def _url(url: str | Path | None, read_only: bool) -> sa.URL:
+    if url is not None:
+        return _named(url)
+    folder = cache_folder()
+    if read_only:
+        return _named(folder / _FILE) if (folder / _FILE).exists() else sa.URL.create("sqlite")  # in memory
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorkError(f"the cache {folder} cannot be created: {error.strerror}") from None
+    return _named(folder / _FILE)
+
+
+def _connect_read_only(url: sa.URL) -> dict[str, Any]:
+    """Engine options that open an SQLite file without writing to it."""
+    if not url.database or url.database == ":memory:" or url.query.get("uri"):
+        return {}
+    path = Path(url.database).absolute()
+    # For a database in WAL mode SQLite creates two files even to read it. Where the folder is read-only, `immutable`
+    # avoids them, which is correct as long as there is no log with newer entries.
+    if os.access(path.parent, os.W_OK):
+        mode = "mode=rw" if os.access(path, os.W_OK) else "mode=ro"
+    else:
+        log = path.with_name(f"{path.name}-wal")
+        mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"
+    return {
+        "creator": lambda: sqlite3.connect(
+            f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False
+        )
+    }
+
+
+def _named(url: str | Path) -> sa.URL:
+    if isinstance(url, Path):
+        return sa.URL.create("sqlite", database=str(url))
+    try:
+        return sa.make_url(url)
+    except ArgumentError:
+        forms = "sqlite:///FILE or postgresql://USER@HOST/NAME"
+        raise InputError(f"--db: a database URL must look like {forms}, not {shown(url)}") from None
+
+
+def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
+    """Configure durable writes, readers concurrent with a writer, and writers that wait for one another."""
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # transactions are started by `begin` below
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
+        cursor.execute("PRAGMA query_only = ON" if read_only else "PRAGMA journal_mode = WAL")
+        # NORMAL would lose the last entries in a power failure. Waiting for the disk takes milliseconds per commit, the
+        # measurement before it seconds.
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute(
+            "PRAGMA trusted_schema = OFF"
+        )  # restricts what views and triggers of a foreign file may call
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # A transaction cannot wait for another writer when upgrading from reading, so writers start as such.
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _make_tables(engine: sa.Engine) -> None:
+    """Create missing tables."""
+    for left in reversed(range(_MAX_ATTEMPTS)):
+        try:
+            if not _tables_exist(engine):
+                with engine.execution_options(writes=True).begin() as connection:
+                    METADATA.create_all(connection)
+                    if connection.scalar(_version()) is None:
+                        connection.execute(VERSIONS.insert().values(version=VERSION))
+            return
+        except (DBAPIError, sqlite3.OperationalError):
+            if not left:
+                raise
+
+
+def _need_tables(engine: sa.Engine) -> None:
+    if not _tables_exist(engine):
+        raise InputError(f"--db: {title(engine)} holds no measurements: it has none of this program's tables")
+
+
+def _tables_exist(engine: sa.Engine) -> bool:
+    """True if all tables exist; InputError if they have another version."""
+    with engine.connect() as connection:
+        names = set(sa.inspect(connection).get_table_names())
+        found = connection.scalar(_version()) if VERSIONS.name in names else None
+    if found is None:
+        return False
+    if found != VERSION:
+        newer = isinstance(found, int) and found > VERSION
+        how = "a newer version of this program made it: update, or" if newer else "an older one made it:"
+        raise InputError(
+            f"--db: {title(engine)} has tables of version {shown(found)}, not {VERSION}: {how} name another database"
+        )
+    return METADATA.tables.keys() <= names
+
+
+def _version() -> sa.Select:
+    return sa.select(VERSIONS.c.version).order_by(VERSIONS.c.version.desc()).limit(1)

@@ -1,0 +1,159 @@
+"""Tuning database: measurements by machine, and the best programs."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+from compiler.cache.content_store import ContentStore
+from compiler.profile.measurement import HardwareProfile, Result
+from compiler.tuning_db import export, machines, programs, transfer_learning, trials
+from compiler.tuning_db.connection import SealedRows, open_engine
+from compiler.tuning_db.entries import (
+    AnySchedule,
+    Entry,
+    EntryKey,
+    Execution,
+    Profile,
+    StoredCandidate,
+    TrialEntry,
+)
+from compiler.tuning_db.summary import DatabaseSummary, summary
+
+#: Maximum total size of stored programs in bytes.
+MAX_PROGRAMS_BYTES = 1 << 30
+
+
+class TuningDatabase:
+    """Entries of one database. Use it as a context manager, or call `close`; each process opens its own.
+
+    Parameters
+    ----------
+    url : str, Path or None
+        SQLAlchemy URL, or path of an SQLite file; None: `profile.db` in the cache (`MLA_CACHE`).
+    secret : bytes or None
+        Key that authenticates this user's entries; None: the secret of the user's cache.
+    room : int
+        Maximum total size of programs in bytes; the oldest are removed first.
+    read_only : bool
+        Open without writing anything, so that file and folder may be read-only. No entry is trusted then, because the
+        secret is not read.
+
+    Raises
+    ------
+    InputError
+        The URL is invalid or the tables have another version. Methods: a value cannot be stored.
+    WorkError
+        The database cannot be used; raised by every method.
+    """
+
+    def __init__(
+        self,
+        url: str | Path | None = None,
+        *,
+        secret: bytes | None = None,
+        room: int = MAX_PROGRAMS_BYTES,
+        read_only: bool = False,
+    ):
+        self._engine, self._room = open_engine(url, read_only), room
+        self._rows = SealedRows(
+            self._engine, ContentStore().secret if secret is None and not read_only else secret
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._engine.dispose()
+
+    def add_measurement(self, *trials_: TrialEntry) -> None:
+        """Store trials, measured or rejected, in one durable transaction."""
+        trials.add(self._rows, trials_)
+
+    def measured(self, key: EntryKey, schedule: AnySchedule) -> Result | None:
+        """Result of this user's last trial of a schedule; None if there is none."""
+        return trials.measured(self._rows, key, schedule)
+
+    def trials(self, key: EntryKey) -> list[tuple[TrialEntry, bool]]:
+        """All trials of a key in insertion order, each with a flag for trials by this user."""
+        return trials.of_key(self._rows, key)
+
+    def best(self, key: EntryKey) -> Entry | None:
+        """Best program that this user measured; None if there is no plausible one."""
+        return programs.best(self._rows, key)
+
+    def put_best(self, entry: Entry) -> bool:
+        """Store a program unless one of at most its cost exists; returns True if stored."""
+        return programs.put(self._rows, entry, self._room)
+
+    def drop_best(self, key: EntryKey) -> None:
+        """Remove the best program of a key, for example because it has proved faulty."""
+        programs.drop(self._rows, key)
+
+    def candidates(
+        self,
+        key: EntryKey,
+        limit: int = 16,
+        *,
+        conditions: HardwareProfile | None = None,
+        nodes: Iterable[str] | None = None,
+        elsewhere: bool = False,
+    ) -> list[StoredCandidate]:
+        """Promising schedules, which must be measured before use.
+
+        Sorted by distance of conditions, then matching options, then this user's trials first, then cycles.
+
+        Parameters
+        ----------
+        key : EntryKey
+            Key to find schedules for.
+        limit : int
+            Maximum number of schedules.
+        conditions : HardwareProfile or None
+            Conditions of the key; None: those of its profile if stored.
+        nodes : names or None
+            Existing node names; schedules that name others are skipped.
+        elsewhere : bool
+            True: only schedules of other keys.
+        """
+        names = None if nodes is None else frozenset(nodes)
+        return self._rows.work(
+            lambda connection: transfer_learning.candidates(
+                self._rows, connection, key, limit, conditions, names, elsewhere=elsewhere
+            )
+        )
+
+    def add_execution(self, *executions: Execution) -> None:
+        """Store executions of subgraphs."""
+        machines.add_executions(self._rows, executions)
+
+    def history(self, subgraph: str, limit: int = 1000) -> list[Execution]:
+        """Last executions of a subgraph under all conditions, in chronological order."""
+        return machines.history(self._rows, subgraph, limit)
+
+    def put_profile(self, profile: Profile) -> None:
+        """Store a hardware profile; the latest one of a machine is used."""
+        machines.put_profile(self._rows, profile)
+
+    def profiles(self) -> list[Profile]:
+        """Latest hardware profile of each machine."""
+        return self._rows.work(lambda connection: machines.profiles(self._rows, connection))
+
+    def nearest(self, conditions: HardwareProfile, limit: int = 1) -> list[tuple[float, Profile]]:
+        """Stored machines nearest to the given one, with their distances (`compiler.tuning_db.machines`)."""
+        return machines.nearest(self.profiles(), conditions, limit)
+
+    def summary(self) -> DatabaseSummary:
+        """Count the entries by type and model."""
+        return self._rows.work(lambda connection: summary(self._rows, connection))
+
+    def export(self, path: Path) -> int:
+        """Write profiles, trials and executions to a file of JSON lines; returns how many."""
+        return self._rows.work(lambda connection: export.export(self._rows, connection, path))
+
+    def import_(self, path: Path) -> int:
+        """Import missing entries from such a file as untrusted; returns their number."""
+        return export.import_(self._rows, path)

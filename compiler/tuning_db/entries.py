@@ -1,0 +1,290 @@
+"""Entries of the database and their keys: digests of subgraph, conditions and options."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from compiler.cache.digest import name
+from compiler.codegen.executable import StageExecutable
+from compiler.ir.graph import Graph
+from compiler.ir.identity import identity, identity_of, items
+from compiler.layers.base import Drain, Layer
+from compiler.profile.measurement import HardwareProfile, Measurement, Result
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from hw.errors import InputError, shown
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+#: Version of the keys, which is part of each key: entries of other versions are not found. Replace it by any other text
+#: when the measured cycles of an unchanged schedule change (tests/fixtures/v1/cycles.json). The present one is the
+#: digest of the sources of commit 077e149, the first whose databases later commits use.
+KEY_VERSION = "288a098a94dd4e6e116e6d07ddec81f3eb4418d667f2af56544a58cb765d4334"
+#: Fields (stable names) of layers and their components that contain names of nodes and tensors.
+_NAMES = frozenset({"name", "nodes", "x", "y", "tensor", "source", "other"})
+#: Fields that contain names in arbitrary order.
+_NAME_SETS = frozenset({"constants"})
+
+
+@identity("Key", "subgraph", "profile", "options")
+@dataclass(frozen=True, order=True)
+class EntryKey:
+    """Key of a database entry; each field is a SHA-256 in hexadecimal.
+
+    Parameters
+    ----------
+    subgraph : str
+        Digest of the workload: `subgraph_of` or `shape_of`.
+    profile : str
+        Digest of machine and DRAM timing: `HardwareProfile.key`.
+    options : str
+        Digest of all other options: `options_of`.
+
+    Raises
+    ------
+    InputError
+        A field is not a digest.
+    """
+
+    subgraph: str
+    profile: str
+    options: str
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if not is_digest(value):
+                message = f"{item.name} must be a SHA-256 in hexadecimal (64 digits of 0-9a-f), not"
+                raise InputError(f"{message} {shown(value)}")
+
+
+def is_digest(value: Any) -> bool:
+    """True if a value is a SHA-256 in hexadecimal."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def options_of(**options: Any) -> str:
+    """Digest of options by name (rounding, batch, goal, what else matters), and of `KEY_VERSION`."""
+    return name("options", KEY_VERSION, options)
+
+
+def subgraph_of(what: Graph | Sequence[Layer]) -> str:
+    """Merkle digest of a graph or of layers: names, shapes and weights. Key of stored programs."""
+    return name("subgraph", what if isinstance(what, Graph) else tuple(what))
+
+
+def shape_of(layers: Sequence[Layer]) -> str:
+    """Digest of what the cycles of layers depend on: no names and no contents of weights.
+
+    Layers that differ only in these take the same time under the same schedule, so that a measurement of one is
+    known for all. A program, and that its outputs are exact, is not: these belong under `subgraph_of`.
+    """
+    return name("shape", _Anonymous().value(tuple(layers)))
+
+
+class _Anonymous:
+    """Replaces names by numbers in order of first use, and arrays by their shapes."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def value(self, value: Any) -> Any:
+        """A value without names, whose digest says all that counts."""
+        if isinstance(value, np.ndarray):
+            return ("array", value.dtype.str, value.shape)
+        if isinstance(value, Mapping):
+            return {key: self.value(each) for key, each in value.items()}
+        if isinstance(value, (tuple, list)):
+            return tuple(self.value(each) for each in value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            # Sets of names come last, when most of their names have been met.
+            fields = sorted(items(value), key=lambda item: item[0] in _NAME_SETS)
+            parts = [(field, self.part(field, each)) for field, each in fields]
+            more = value.common_scale if isinstance(value, Drain) else None
+            return (identity_of(type(value)).name, parts, more)
+        return value
+
+    def part(self, field: str, value: Any) -> Any:
+        """A field's value."""
+        if field in _NAMES:
+            return self.named(value)
+        if field in _NAME_SETS:
+            return sorted(self.number(each) for each in sorted(value))
+        if field == "shapes":
+            return [(self.number(key), self.value(each)) for key, each in value.items()]
+        return self.value(value)
+
+    def named(self, value: Any) -> Any:
+        """Names, one or several, as numbers."""
+        if isinstance(value, str):
+            return self.number(value)
+        return tuple(self.named(each) for each in value) if isinstance(value, tuple) else self.value(value)
+
+    def number(self, value: str) -> int:
+        """The number of a name."""
+        return self.numbers.setdefault(value, len(self.numbers))
+
+
+#: Schedule of a network or of one layer.
+AnySchedule: TypeAlias = Schedule | LayerSchedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialEntry:
+    """A candidate that has been tried.
+
+    Parameters
+    ----------
+    key : EntryKey
+        Subgraph, conditions and options.
+    schedule : Schedule or LayerSchedule
+        Schedule that was tried.
+    result : Measurement or Rejected
+        Measurement or reason for rejection.
+    seed : int
+        Random seed of the search.
+    method, generator : str
+        Names of the search method and of the candidate generator.
+    when : float
+        Seconds since 1970 (UTC).
+    """
+
+    key: EntryKey
+    schedule: AnySchedule
+    result: Result
+    seed: int = 0
+    method: str = ""
+    generator: str = ""
+    when: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredCandidate:
+    """A promising schedule, which must be measured before use.
+
+    Parameters
+    ----------
+    trial : TrialEntry
+        Trial of the schedule, possibly under other conditions.
+    trusted : bool
+        True if measured by this user.
+    distance : float
+        Distance of its conditions from the requested ones (`compiler.tuning_db.machines`); infinite if unknown.
+    """
+
+    trial: TrialEntry
+    trusted: bool
+    distance: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Entry:
+    """Best known program of a key.
+
+    Parameters
+    ----------
+    key : EntryKey
+        Subgraph, conditions, options and goal.
+    schedule : Schedule or LayerSchedule
+        Schedule that the program implements.
+    cost : float
+        Value of the minimized goal: cycles, unless the options name another goal.
+    result : Measurement
+        Measurement that the cost comes from.
+    codes : tuple of StageExecutable
+        Code of each accelerator stage, in order; images are read-only.
+    when : float
+        Seconds since 1970 (UTC).
+    """
+
+    key: EntryKey
+    schedule: AnySchedule
+    cost: float
+    result: Measurement
+    codes: tuple[StageExecutable, ...]
+    when: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """Approximate size in memory in bytes."""
+        words = sum(len(program.words) for code in self.codes for program in code.programs)
+        return sum(code.image.nbytes for code in self.codes) + 40 * words
+
+
+@identity(
+    "Execution",
+    "key",
+    "when",
+    "cycles",
+    "utilization",
+    "where",
+    "load_bytes",
+    "store_bytes",
+    "conflicts",
+    "reuse",
+    "energy_uj",
+    "bound",
+)
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """One execution of a subgraph; their history is its execution profile.
+
+    Parameters
+    ----------
+    key : EntryKey
+        Subgraph, conditions and options.
+    when : float
+        Seconds since 1970 (UTC).
+    cycles : int
+        Cycles of the execution.
+    utilization : float
+        Share of the array's multiply-accumulates that were useful.
+    where : dict
+        Cycles by cause.
+    load_bytes, store_bytes : int
+        Bytes read from and written to DRAM.
+    conflicts : int
+        Accesses delayed by bank conflicts.
+    reuse : float
+        Multiply-accumulates per DRAM byte.
+    energy_uj : float
+        Estimated energy in microjoules.
+    bound : str
+        Name of the main bottleneck.
+    """
+
+    key: EntryKey
+    when: float
+    cycles: int
+    utilization: float = 0.0
+    where: dict[str, int] = field(default_factory=dict)
+    load_bytes: int = 0
+    store_bytes: int = 0
+    conflicts: int = 0
+    reuse: float = 0.0
+    energy_uj: float = 0.0
+    bound: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A hardware profile.
+
+    Parameters
+    ----------
+    conditions : HardwareProfile
+        Machine and DRAM timing.
+    behaviour : dict
+        Measured properties by name.
+    when : float
+        Seconds since 1970 (UTC).
+    trusted : bool
+        True if measured by this user.
+    """
+
+    conditions: HardwareProfile
+    behaviour: dict[str, float] = field(default_factory=dict)
+    when: float = 0.0
+    trusted: bool = field(default=True, compare=False)

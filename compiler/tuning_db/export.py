@@ -1,0 +1,106 @@
+"""Export and import of entries as JSON lines; imported entries are untrusted.
+
+The first line is a header; each further line has an entry's type and fields. Programs are not exported: an imported
+schedule is compiled, validated and measured again.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sqlalchemy import Connection, Table
+
+from compiler.tuning_db import json_codec, machines, trials
+from compiler.tuning_db.connection import EXECUTIONS, MAX_ENTRY_BYTES, PROFILES, TRIALS, SealedRows, many
+from compiler.util.checks import DAMAGE, Fields, parsed, written
+from hw.errors import InputError, WorkError, shown
+
+_log = logging.getLogger(__name__)
+
+FORMAT, VERSION = "mla profiles", 1
+#: For each entry type: table, reader, writer and index columns.
+_KINDS: dict[str, tuple[Table, Callable[[Any], Any], Callable[[Any], dict], Callable[[Any], dict]]] = {
+    "profile": (PROFILES, json_codec.read_profile, json_codec.profile_values, machines.profile_columns),
+    "trial": (TRIALS, json_codec.read_trial, json_codec.trial_values, trials.columns),
+    "execution": (
+        EXECUTIONS,
+        json_codec.read_execution,
+        json_codec.execution_values,
+        machines.execution_columns,
+    ),
+}
+_BATCH_SIZE = 500
+_MAX_LINE_BYTES = MAX_ENTRY_BYTES + 256
+_MAX_WARNINGS = 10
+
+
+def export(rows: SealedRows, connection: Connection, path: Path) -> int:
+    """Write all undamaged entries, trusted or not; returns their number."""
+    count = 0
+    try:
+        with path.open("wb") as file:
+            file.write(written({"schema_version": VERSION, "format": FORMAT}) + b"\n")
+            for kind, (table, *_) in _KINDS.items():
+                query = many(table).order_by(table.c.id)
+                for values, _ in rows.read(connection, table, query, parsed):
+                    file.write(written({"kind": kind, "entry": values}) + b"\n")
+                    count += 1
+    except OSError as error:
+        raise WorkError(f"{path}: cannot be written: {error.strerror or error}") from None
+    return count
+
+
+def import_(rows: SealedRows, path: Path) -> int:
+    """Import missing entries as untrusted; returns their number. Invalid lines are skipped with a warning."""
+    try:
+        with path.open("rb") as file:
+            _check_head(path, file.readline(_MAX_LINE_BYTES))
+            entries, count = _entries(path, file), 0
+            while chunk := list(islice(entries, _BATCH_SIZE)):
+                count += rows.write(lambda connection, chunk=chunk: _add(rows, connection, chunk))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return count
+
+
+def _add(rows: SealedRows, connection: Connection, chunk: list[tuple[Table, bytes, dict[str, Any]]]) -> int:
+    return sum(rows.add_foreign(connection, table, data, columns) for table, data, columns in chunk)
+
+
+def _check_head(path: Path, line: bytes) -> None:
+    wanted = f'{{"format": {json.dumps(FORMAT)}, "schema_version": {VERSION}}}'
+    try:
+        head = parsed(line)
+    except DAMAGE:
+        raise InputError(f"{path}: its first line must be {wanted}") from None
+    if (head.get("format"), head.get("schema_version")) != (FORMAT, VERSION):
+        raise InputError(f"{path}: its first line must be {wanted}, not {shown(head)}")
+
+
+def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[Table, bytes, dict[str, Any]]]:
+    """Parse the entries of a file's lines."""
+    bad = 0
+    for number, line in enumerate(_lines(file), 2):
+        try:
+            fields = Fields(parsed(line))
+            kind = fields.text("kind")
+            if kind not in _KINDS:
+                raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {shown(kind)}")
+            table, read, values, columns = _KINDS[kind]
+            entry = read(fields.get("entry"))
+            yield table, written(values(entry)), columns(entry)
+        except DAMAGE as error:
+            bad += 1
+            if bad <= _MAX_WARNINGS:
+                _log.warning("%s, line %d is left out: %s", path, number, error)
+    if bad > _MAX_WARNINGS:
+        _log.warning("%s: %d lines were left out in all", path, bad)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines of the file, with overlong lines split."""
+    while line := file.readline(_MAX_LINE_BYTES):
+        yield line

@@ -1,0 +1,154 @@
+"""JSON encoding of entries, and decoding of untrusted data with checks of every field.
+
+Decoding raises ValueError (including `json.JSONDecodeError`) or InputError for invalid entries.
+"""
+
+from typing import Any
+
+from compiler.ir.identity import identity_of, restored, stored
+from compiler.options import DramTiming
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement, Rejected, Result
+from compiler.schedule.schedule import Schedule, layer_schedule
+from compiler.tuning_db.entries import AnySchedule, EntryKey, Execution, Profile, TrialEntry
+from compiler.util.checks import Fields
+from cosim import checks
+from hw.config import MlaConfig
+
+#: JSON object.
+Values = dict[str, Any]
+
+
+def key_values(key: EntryKey) -> Values:
+    """Encode a key as JSON values."""
+    return stored(key)
+
+
+def read_key(fields: Fields) -> EntryKey:
+    """Decode the key among the fields of an entry."""
+    return EntryKey(*(fields.text(name) for name in ("subgraph", "profile", "options")))
+
+
+def schedule_values(schedule: AnySchedule) -> Values:
+    """Encode the schedule of a network or a layer as JSON values, with its type in the field `of`."""
+    return {"of": "network" if isinstance(schedule, Schedule) else "layer"} | stored(schedule)
+
+
+def read_schedule(values: Any) -> AnySchedule:
+    """Decode the schedule of a network or a layer."""
+    fields = Fields(values)
+    kind = fields.text("of")
+    given = {name: each for name, each in fields.values.items() if name != "of"}
+    if kind == "network":
+        return Schedule.of(given)
+    if kind != "layer":
+        raise ValueError("a schedule must be of a network or of a layer")
+    return layer_schedule("", given)
+
+
+def result_values(result: Result) -> Values:
+    """Encode the result of a trial as JSON values."""
+    return stored(result)
+
+
+def read_result(values: Any) -> Result:
+    """Decode the result of a trial."""
+    fields = Fields(values)
+    if "reason" in fields.values:
+        return Rejected(fields.text("stage"), fields.text("reason"))
+    return Measurement(
+        cycles=fields.count("cycles"),
+        layers=tuple(_layer(Fields(each)) for each in fields.sequence("layers")),
+        energy_uj=fields.amount("energy_uj"),
+        dram_bytes=fields.count("dram_bytes"),
+        exact=fields.flag("exact"),
+        floor=fields.count("floor"),
+    )
+
+
+def _layer(fields: Fields) -> LayerCycles:
+    return LayerCycles(fields.texts("names"), fields.count("cycles"), fields.counts("where"))
+
+
+def trial_values(trial: TrialEntry) -> Values:
+    """Encode a trial as JSON values."""
+    return key_values(trial.key) | {
+        "schedule": schedule_values(trial.schedule),
+        "result": result_values(trial.result),
+        "seed": trial.seed,
+        "method": trial.method,
+        "generator": trial.generator,
+        "when": trial.when,
+    }
+
+
+def read_trial(values: Any) -> TrialEntry:
+    """Decode a trial."""
+    fields = Fields(values)
+    return TrialEntry(
+        key=read_key(fields),
+        schedule=read_schedule(fields.get("schedule")),
+        result=read_result(fields.get("result")),
+        seed=fields.integer("seed"),
+        method=fields.text("method"),
+        generator=fields.text("generator"),
+        when=fields.number("when"),
+    )
+
+
+def execution_values(execution: Execution) -> Values:
+    """Encode an execution as JSON values."""
+    values = stored(execution)
+    return key_values(execution.key) | {name: each for name, each in values.items() if name != "key"}
+
+
+def read_execution(values: Any) -> Execution:
+    """Decode an execution."""
+    fields = Fields(values)
+    return Execution(
+        key=read_key(fields),
+        when=fields.number("when"),
+        cycles=fields.count("cycles"),
+        utilization=fields.amount("utilization"),
+        where=fields.counts("where"),
+        load_bytes=fields.count("load_bytes"),
+        store_bytes=fields.count("store_bytes"),
+        conflicts=fields.count("conflicts"),
+        reuse=fields.amount("reuse"),
+        energy_uj=fields.amount("energy_uj"),
+        bound=fields.text("bound"),
+    )
+
+
+def profile_values(profile: Profile) -> Values:
+    """Encode a hardware profile as JSON values."""
+    conditions = profile.conditions
+    return {
+        "config": stored(conditions.config),
+        "latency": conditions.dram.latency,
+        "bytes_per_cycle": conditions.rate,
+        "behaviour": profile.behaviour,
+        "when": profile.when,
+    }
+
+
+def read_profile(values: Any, *, trusted: bool = False) -> Profile:
+    """Decode a hardware profile."""
+    fields = Fields(values)
+    config = read_config(fields.get("config"))
+    rate = fields.number("bytes_per_cycle")
+    checks.bandwidth(rate)
+    conditions = HardwareProfile(config, DramTiming(checks.latency(fields.count("latency")), rate))
+    return Profile(
+        conditions=conditions,
+        behaviour=fields.numbers("behaviour"),
+        when=fields.number("when"),
+        trusted=trusted,
+    )
+
+
+def read_config(values: Any) -> MlaConfig:
+    """Decode a machine configuration."""
+    given = Fields(values).values
+    if not given.keys() <= set(identity_of(MlaConfig).parts.values()):
+        raise ValueError("a machine has no such field")
+    return restored(MlaConfig, given)

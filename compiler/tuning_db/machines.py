@@ -1,0 +1,108 @@
+"""Hardware profiles and executions in the database, and the distance between machines."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection
+
+from compiler.profile.measurement import HardwareProfile
+from compiler.tuning_db import json_codec
+from compiler.tuning_db.connection import EXECUTIONS, PROFILES, SealedRows, as_bytes, many
+from compiler.tuning_db.entries import Execution, Profile
+from compiler.util.checks import parsed
+from hw.config import MlaConfig
+
+#: Distance per factor of two. The array size weighs most, because tile sizes are multiples of it.
+_WEIGHTS = {"n": 4.0, "sp_bytes": 1.0, "acc_bytes": 1.0, "latency": 1.0, "rate": 1.0}
+#: Weight of all other parameters: small, but different machines never have distance 0.
+_DEFAULT_WEIGHT = 0.125
+#: Boolean parameters, with coordinates 0 or 1.
+_FLAGS = ("serial_commands", "pipelined")
+
+
+def distance(one: HardwareProfile, other: HardwareProfile) -> float:
+    """Sum over all sizes of their ratio's logarithm (base 2) times its weight; 0 only for equal conditions."""
+    a, b = _coordinates(one), _coordinates(other)
+    return sum(_WEIGHTS.get(name, _DEFAULT_WEIGHT) * abs(a[name] - b[name]) for name in a)
+
+
+def _coordinates(conditions: HardwareProfile) -> dict[str, float]:
+    """Logarithms of sizes, unchanged flags, and DRAM bandwidth per bus lane."""
+    config = conditions.config
+    sizes = {item.name: getattr(config, item.name) for item in fields(MlaConfig)}
+    out = {name: float(size) if name in _FLAGS else math.log2(size) for name, size in sizes.items()}
+    rate = conditions.rate / config.n
+    return out | {"latency": math.log2(conditions.dram.latency), "rate": math.log2(rate)}
+
+
+def profile_columns(profile: Profile) -> dict[str, Any]:
+    """Index columns of a profile."""
+    return {"profile": profile.conditions.key}
+
+
+def read_profile(data: bytes) -> Profile:
+    """A profile from an entry's data."""
+    return json_codec.read_profile(parsed(data))
+
+
+def put_profile(rows: SealedRows, profile: Profile) -> None:
+    """Write a profile."""
+    data = as_bytes(json_codec.profile_values(profile), json_codec.read_profile)
+    rows.write(lambda connection: rows.add(connection, PROFILES, data, profile_columns(profile)))
+
+
+def profiles(rows: SealedRows, connection: Connection) -> list[Profile]:
+    """One profile per conditions: trusted before untrusted ones, the latest of them."""
+    found: dict[str, Profile] = {}
+    for profile, trusted in rows.read(
+        connection, PROFILES, many(PROFILES).order_by(PROFILES.c.id), read_profile
+    ):
+        key = profile.conditions.key
+        if key not in found or (trusted, profile.when) >= (found[key].trusted, found[key].when):
+            found[key] = replace(profile, trusted=trusted)
+    return list(found.values())
+
+
+def nearest(known: Iterable[Profile], conditions: HardwareProfile, limit: int) -> list[tuple[float, Profile]]:
+    """The profiles nearest to some conditions, with their distances."""
+    apart = [(distance(conditions, profile.conditions), profile) for profile in known]
+    return sorted(apart, key=lambda each: (each[0], each[1].conditions.key))[:limit]
+
+
+def execution_columns(execution: Execution) -> dict[str, Any]:
+    """Index columns of an execution."""
+    return json_codec.key_values(execution.key) | {"moment": execution.when}
+
+
+def read_execution(data: bytes) -> Execution:
+    """An execution from an entry's data."""
+    return json_codec.read_execution(parsed(data))
+
+
+def add_executions(rows: SealedRows, executions: Iterable[Execution]) -> None:
+    """Write executions, all of them or none."""
+    made = [
+        (each, as_bytes(json_codec.execution_values(each), json_codec.read_execution)) for each in executions
+    ]
+
+    def work(connection: Connection) -> None:
+        for each, data in made:
+            rows.add(connection, EXECUTIONS, data, execution_columns(each))
+
+    rows.write(work)
+
+
+def history(rows: SealedRows, subgraph: str, limit: int) -> list[Execution]:
+    """The user's own last executions of a subgraph, in chronological order."""
+    query = many(EXECUTIONS).where(EXECUTIONS.c.subgraph == subgraph)
+    query = query.order_by(EXECUTIONS.c.moment.desc(), EXECUTIONS.c.id.desc())
+
+    def own(connection: Connection) -> Iterator[Execution]:
+        for each, trusted in rows.read(connection, EXECUTIONS, query, read_execution):
+            if trusted and each.key.subgraph == subgraph:
+                yield each
+
+    return rows.work(lambda connection: list(islice(own(connection), limit)))[::-1]

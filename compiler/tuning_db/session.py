@@ -1,0 +1,157 @@
+"""View of the database for a search of one model under fixed conditions."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from compiler.ir.graph import Graph
+from compiler.options import UNLIMITED, MemoryLimits
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile, Measurement, Result
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.schedule.schedule import Schedule
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import Entry, EntryKey, Profile, TrialEntry, options_of, subgraph_of
+from compiler.tuning_db.program_cache import ProgramCache
+
+#: Maximum number of schedules of other conditions that are checked for compatibility.
+_CANDIDATES = 64
+
+
+def key_of(
+    graph: Graph,
+    rounding: str,
+    conditions: HardwareProfile,
+    limits: MemoryLimits = UNLIMITED,
+    *,
+    stream: bool = False,
+) -> EntryKey:
+    """Return the key of measurements and executions of a model.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph of the model after all passes; its shapes include the batch size.
+    rounding : str
+        Rounding mode of the compiler options.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    limits : MemoryLimits
+        Memory limits, under which the same schedule may compile to other programs.
+    stream : bool
+        True for measurements of back-to-back requests, which differ from those of single requests.
+    """
+    options: dict[str, object] = {"rounding": rounding}
+    if stream:
+        options["stream"] = True
+    return EntryKey(subgraph_of(graph), conditions.key, _options(limits, **options))
+
+
+def _options(limits: MemoryLimits, **options: object) -> str:
+    return options_of(**options) if limits == UNLIMITED else options_of(**options, limits=limits)
+
+
+class DatabaseSession:
+    """Stores the measurements and the best program of a search, and supplies schedules to start from.
+
+    Measurements are shared by all methods, seeds and goals except throughput, which is measured differently; there is
+    one best program per goal.
+
+    Parameters
+    ----------
+    database : TuningDatabase
+        Database of the entries.
+    prepared : ModelCompiler
+        Compiler of the model.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing.
+    goal : str
+        Metric by which the best program is chosen.
+    method : str
+        Name of the search method, for information only.
+    seed : int
+        Seed of the search, for information only.
+    programs : ProgramCache or None
+        Program cache that successive searches share; None: a separate one.
+    """
+
+    def __init__(
+        self,
+        database: TuningDatabase,
+        prepared: ModelCompiler,
+        conditions: HardwareProfile,
+        goal: str,
+        method: str = "",
+        seed: int = 0,
+        programs: ProgramCache | None = None,
+    ):
+        self.programs = programs or ProgramCache(database)
+        self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
+        rounding = prepared.options.rounding
+        #: Keys of measurements, and of the best program.
+        limits = prepared.options.limits
+        self.key = key_of(prepared.graph, rounding, conditions, limits, stream=str(goal) == "throughput")
+        self.best_key = replace(self.key, options=_options(limits, rounding=rounding, goal=str(goal)))
+        if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
+            database.put_profile(Profile(conditions=conditions))
+
+    def lookup(self, schedule: Schedule) -> Result | None:
+        """Return the stored result of a schedule; None if it must be measured."""
+        result = self.database.measured(self.key, schedule)
+        if isinstance(result, Measurement):
+            named = {name for entry in result.layers for name in entry.names}
+            if not schedule.layers.keys() <= named:
+                return None
+        return result
+
+    def put(self, schedule: Schedule, result: Result) -> None:
+        """Store a measurement, which is durable when this returns."""
+        self.database.add_measurement(
+            TrialEntry(key=self.key, schedule=schedule, result=result, seed=self.seed, method=self.method)
+        )
+
+    def transfer_candidates(self, first: Schedule, limit: int) -> list[Schedule]:
+        """Return schedules that were best under other conditions, nearest conditions first; they must be measured.
+
+        Schedules of the same conditions are excluded, since a repeated search finds their measurements anyway.
+
+        Parameters
+        ----------
+        first : Schedule
+            Static compiler's schedule; only schedules with the same layers are returned.
+        limit : int
+            Maximum number of schedules.
+        """
+        nodes = {*first.layers, *(name for names in first.fusions for name in names)}
+        found = self.database.candidates(
+            self.key, _CANDIDATES, conditions=self.conditions, nodes=nodes, elsewhere=True
+        )
+        schedules = [each.trial.schedule for each in found]
+        fitting = [
+            each
+            for each in schedules
+            if isinstance(each, Schedule)
+            and each.fusions == first.fusions
+            and each.layers.keys() == first.layers.keys()
+            and each != first
+        ]
+        return fitting[:limit]
+
+    def best(self) -> Entry | None:
+        """Return the best program; None if there is none."""
+        return self.programs.best(self.best_key)
+
+    def put_best(
+        self,
+        schedule: Schedule,
+        result: Measurement,
+        cost: float,
+        compile_: Callable[[Schedule], CompiledNetwork],
+    ) -> bool:
+        """Store a schedule's programs unless stored ones are at least as good; return True if stored."""
+        known = self.best()
+        if known is not None and known.cost <= cost:
+            return False
+        codes = tuple(compile_(schedule).codes)
+        return self.programs.put_best(
+            Entry(key=self.best_key, schedule=schedule, cost=cost, result=result, codes=codes)
+        )

@@ -1,0 +1,87 @@
+"""Transfer of schedules that were best under similar conditions."""
+
+import math
+
+from sqlalchemy import Connection, LargeBinary, cast, select
+
+from compiler.cache.digest import name
+from compiler.profile.measurement import HardwareProfile
+from compiler.schedule.schedule import Schedule
+from compiler.tuning_db import machines, trials
+from compiler.tuning_db.connection import TRIALS, SealedRows, many
+from compiler.tuning_db.entries import AnySchedule, EntryKey, StoredCandidate, is_digest
+from compiler.tuning_db.machines import distance
+
+
+def candidates(
+    rows: SealedRows,
+    connection: Connection,
+    key: EntryKey,
+    limit: int,
+    conditions: HardwareProfile | None,
+    nodes: frozenset[str] | None,
+    *,
+    elsewhere: bool,
+) -> list[StoredCandidate]:
+    """Return promising schedules as documented in `TuningDatabase.candidates`."""
+    found: dict[str, StoredCandidate] = {}
+    keys = _related_keys(rows, connection, key, conditions)
+    for away, other in (each for each in keys if not elsewhere or each[1] != key):
+        for candidate in _best_of(rows, connection, other, away, limit, nodes):
+            found.setdefault(name(candidate.trial.schedule), candidate)
+        if len(found) >= limit:
+            break
+    return list(found.values())[:limit]
+
+
+def _related_keys(
+    rows: SealedRows, connection: Connection, key: EntryKey, conditions: HardwareProfile | None
+) -> list[tuple[float, EntryKey]]:
+    """Return keys of the same subgraph with good trials and their distances, sorted by distance, same options first."""
+    known = {profile.conditions.key: profile.conditions for profile in machines.profiles(rows, connection)}
+    here = conditions or known.get(key.profile)
+    parts = (cast(column, LargeBinary) for column in (TRIALS.c.profile, TRIALS.c.options))
+    query = select(*parts).where(TRIALS.c.subgraph == key.subgraph, TRIALS.c.cycles.is_not(None)).distinct()
+    out = []
+    for found in connection.execute(query).all():
+        profile, options = (bytes(part).decode(errors="replace") for part in found)
+        if not is_digest(profile) or not is_digest(options):
+            continue
+        if profile == key.profile:
+            away = 0.0
+        else:
+            away = distance(here, known[profile]) if here and profile in known else math.inf
+        out.append((away, EntryKey(key.subgraph, profile, options)))
+    return sorted(out, key=lambda each: (each[0], each[1].options != key.options, each[1]))
+
+
+def _best_of(
+    rows: SealedRows,
+    connection: Connection,
+    key: EntryKey,
+    away: float,
+    limit: int,
+    nodes: frozenset[str] | None,
+) -> list[StoredCandidate]:
+    """Return the best distinct schedules of one key: this user's, then imported ones."""
+    own: dict[str, StoredCandidate] = {}
+    foreign: dict[str, StoredCandidate] = {}
+    query = many(TRIALS).where(TRIALS.c.cycles.is_not(None)).order_by(TRIALS.c.cycles, TRIALS.c.id)
+    for trial, trusted in trials.matching(rows, connection, key, query):
+        if not trials.is_good(trial) or not _fits(trial.schedule, nodes):
+            continue
+        group = own if trusted else foreign
+        if len(group) < limit:
+            group.setdefault(
+                name(trial.schedule), StoredCandidate(trial=trial, trusted=trusted, distance=away)
+            )
+        if len(own) == limit:
+            break
+    return [*own.values(), *foreign.values()]
+
+
+def _fits(schedule: AnySchedule, nodes: frozenset[str] | None) -> bool:
+    """Return True if all nodes that a schedule names exist."""
+    if nodes is None or not isinstance(schedule, Schedule):
+        return True
+    return schedule.layers.keys() <= nodes and all(nodes.issuperset(group) for group in schedule.fusions)

@@ -1,0 +1,1 @@
+"""Utilities shared by all packages of the compiler."""

@@ -1,0 +1,240 @@
+"""Checks of arguments and of untrusted values; messages state the invalid value and the valid ones."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.errors import InputError, shown
+
+#: Exceptions raised when an entry is damaged or missing.
+DAMAGE = (ValueError, TypeError, KeyError, InputError, OverflowError, RecursionError)
+#: Maximum of a count; larger values are certainly wrong.
+MAX_COUNT = 1 << 62
+#: Maximum number of characters of a text, and of entries of a list or dict.
+MAX_CHARACTERS, MAX_ITEMS = 4096, 1 << 16
+_MAX_NUMBER = 1e30
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """Parse a JSON object; ValueError for constants that are not JSON, such as NaN."""
+
+    def refuse(word: str) -> Any:
+        raise ValueError(f"{word} is not a JSON number")
+
+    try:
+        value = json.loads(data, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    return value
+
+
+def written(values: Mapping[str, Any]) -> bytes:
+    """Return canonical JSON: equal values give equal bytes. NaN is rejected when it is read."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+class Fields:
+    """Typed access to the fields of a JSON object.
+
+    Parameters
+    ----------
+    values : Any
+        Parsed JSON value, which must be a dict.
+    """
+
+    def __init__(self, values: Any):
+        if not isinstance(values, dict):
+            raise ValueError("no object")
+        self.values: dict[str, Any] = values
+
+    def get(self, name: str) -> Any:
+        """Return a field of any type."""
+        if name not in self.values:
+            raise ValueError(f"{name} is missing")
+        return self.values[name]
+
+    def count(self, name: str) -> int:
+        """Return a field that is a non-negative integer."""
+        return _count(name, self.get(name))
+
+    def integer(self, name: str) -> int:
+        """Return a field that is an integer of any sign, such as a seed."""
+        value = self.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_COUNT:
+            raise ValueError(f"{name} must be an integer up to {MAX_COUNT}")
+        return value
+
+    def number(self, name: str) -> float:
+        """Return a field that is a finite number."""
+        return _number(name, self.get(name))
+
+    def amount(self, name: str) -> float:
+        """Return a field that is a finite number and not negative."""
+        value = self.number(name)
+        if value < 0:
+            raise ValueError(f"{name} must not be negative")
+        return value
+
+    def text(self, name: str) -> str:
+        """Return a field that is a text."""
+        value = self.get(name)
+        if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
+            raise ValueError(f"{name} must be a text of at most {MAX_CHARACTERS} characters")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return a field that is true or false."""
+        value = self.get(name)
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false")
+        return value
+
+    def sequence(self, name: str) -> list[Any]:
+        """Return a field that is a list."""
+        value = self.get(name)
+        if not isinstance(value, list) or len(value) > MAX_ITEMS:
+            raise ValueError(f"{name} must be a list of at most {MAX_ITEMS} values")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a field that is a list of texts, as a tuple."""
+        value = self.sequence(name)
+        if not all(isinstance(each, str) and len(each) <= MAX_CHARACTERS for each in value):
+            raise ValueError(f"{name} must be texts of at most {MAX_CHARACTERS} characters")
+        return tuple(value)
+
+    def counts(self, name: str) -> dict[str, int]:
+        """Return a field that is an object of non-negative integers."""
+        return {key: _count(f"{name} of {shown(key)}", each) for key, each in self._items(name)}
+
+    def numbers(self, name: str) -> dict[str, float]:
+        """Return a field that is an object of finite numbers."""
+        return {key: _number(f"{name} of {shown(key)}", each) for key, each in self._items(name)}
+
+    def _items(self, name: str) -> list[tuple[str, Any]]:
+        value = self.get(name)
+        if not isinstance(value, dict) or len(value) > MAX_ITEMS:
+            raise ValueError(f"{name} must be an object of at most {MAX_ITEMS} fields")
+        return list(value.items())
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"{name} must be an integer in 0..{MAX_COUNT}")
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not plain or not math.isfinite(value) or abs(value) > _MAX_NUMBER:
+        raise ValueError(f"{name} must be a finite number")
+    return float(value)
+
+
+_CALIBRATION = "a dict of arrays by the names of the inputs, or a list of samples"
+
+
+def of_type(name: str, value: Any, kinds: type | tuple[type, ...], right: str) -> Any:
+    """Check that an argument has one of the given types; `right` describes valid values in the message.
+
+    Raises
+    ------
+    InputError
+        The argument has another type.
+    """
+    if not isinstance(value, kinds):
+        raise InputError(f"{name} must be {right}, not {shown(value)}")
+    return value
+
+
+def integer(name: str, value: Any, minimum: int) -> int:
+    """Check an integer argument; InputError if it is not an integer or less than `minimum`."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise InputError(f"{name} must be an integer of at least {minimum}, not {shown(value)}")
+    if value < minimum:
+        raise InputError(f"{name} must be at least {minimum}, not {shown(value)}")
+    return int(value)
+
+
+def integers(name: str, values: Any, minimum: int) -> tuple[int, ...]:
+    """Check a list of integers; InputError if it is not one, or a value is less than `minimum`."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise InputError(f"{name} must be a list of integers, not {shown(values)}")
+    return tuple(integer(name, value, minimum) for value in values)
+
+
+def texts(name: str, values: Any) -> tuple[str, ...]:
+    """Check a list of names; InputError if it is not a list of strings."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise InputError(f"{name} must be a list of names, not {shown(values)}")
+    return tuple(of_type(f"each of {name}", value, str, "a name") for value in values)
+
+
+def array(name: str, value: Any) -> NDArray:
+    """Convert numbers to an array; InputError if they are not numbers, or rows have different lengths."""
+    try:
+        made = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}") from None
+    if made.dtype.kind not in "biuf":
+        raise InputError(f"{name} must be an array of numbers, not {shown(value)}")
+    return made
+
+
+def arrays(name: str, values: Any) -> dict[str, NDArray]:
+    """Convert a dict of arrays by name; InputError if it is not one."""
+    of_type(name, values, Mapping, "a dict of arrays by name")
+    for key in values:
+        of_type(f"a key of {name}", key, str, "the name of an input")
+    return {key: array(f"{name} {key!r}", value) for key, value in values.items()}
+
+
+def inputs(given: Any) -> Mapping[str, Any] | Sequence[Any]:
+    """Check the inputs of a model: a dict by name, a list, or one array, which becomes a list; else InputError."""
+    if isinstance(given, np.ndarray):
+        return [given]
+    if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Sequence)):
+        raise InputError(f"inputs must be a list, a dict by name, or one array, not {shown(given)}")
+    return given
+
+
+def sizes(given: Any) -> dict[str, int] | None:
+    """Check sizes of dimensions by name; InputError if they are not positive integers."""
+    if given is None:
+        return None
+    of_type("sizes", given, Mapping, "a dict of sizes by the names of dimensions")
+    for key in given:
+        of_type("a key of sizes", key, str, "the name of a dimension")
+    return {key: integer(f"size of {key!r}", value, 1) for key, value in given.items()}
+
+
+def calibration(given: Any) -> Any:
+    """Convert calibration samples to arrays, keeping their container; InputError for any other type."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return arrays("calibration", given)
+    if isinstance(given, np.ndarray) and given.ndim:
+        return array("calibration", given)
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise InputError(f"calibration must be {_CALIBRATION}, not {shown(given)}")
+    return [
+        arrays("calibration", sample)
+        if isinstance(sample, Mapping)
+        else array("a calibration sample", sample)
+        for sample in given
+    ]
+
+
+def known(function: Callable[..., Any], names: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Raise InputError if keyword arguments have names that a function does not take."""
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        title = getattr(function, "__name__", "it")
+        raise InputError(f"{title} has no argument {', '.join(unknown)}; arguments are {', '.join(names)}")

@@ -1,0 +1,128 @@
+"""Reading and atomic writing of files, and of reports as JSON; errors name the file."""
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hw.errors import InputError, WorkError
+
+SCHEMA_VERSION = 1
+
+#: Errors that another path would not avoid: the device is full or broken.
+_DEVICE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+
+
+def read_input(path: Path) -> bytes:
+    """Read a file that the user named; InputError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _blame(path: Path, error: OSError) -> InputError | WorkError:
+    """Convert an OSError to an InputError (bad path) or a WorkError (device failure)."""
+    kind = WorkError if error.errno in _DEVICE_ERRORS else InputError
+    return kind(f"{path} cannot be written: {error.strerror}")
+
+
+@contextmanager
+def _device_errors(path: Path) -> Iterator[None]:
+    """Convert errors of a full or broken device; other errors of the block pass unchanged."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DEVICE_ERRORS:
+            raise _blame(path, error) from error
+        raise
+
+
+def check_output(path: Path) -> None:
+    """Check early that a path can be written later; errors as in `atomic_output`."""
+    path = _writable(path)
+    if not path.exists() or path.is_file():
+        with _beside(path):
+            pass
+
+
+def _writable(path: Path) -> Path:
+    """Resolve links; InputError if the path is a folder, an invalid name, or a device without write permission."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} cannot be written: it is a folder")
+        path = path.resolve()
+        path.exists()
+    except OSError as error:
+        raise _blame(path, error) from error
+    except RuntimeError as error:
+        raise InputError(f"{path} cannot be written: {os.strerror(errno.ELOOP)}") from error
+    if path.exists() and not path.is_file() and not os.access(path, os.W_OK):
+        raise InputError(f"{path} cannot be written: {os.strerror(errno.EACCES)}")
+    return path
+
+
+def _beside(path: Path) -> tempfile.TemporaryDirectory[str]:
+    """Create a temporary folder on the same file system."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=".mla-", dir=path.parent)
+    except OSError as error:
+        raise _blame(path, error) from error
+
+
+@contextmanager
+def atomic_output(path: Path) -> Iterator[Path]:
+    """Yield a temporary path on the same file system that replaces `path` when the block ends without an error.
+
+    A device or a pipe cannot be replaced: there the block writes to the path itself.
+
+    Raises
+    ------
+    InputError
+        The path is a folder, or its folder does not exist or may not be written.
+    WorkError
+        The device is full or broken.
+    """
+    path = _writable(path)
+    if path.exists() and not path.is_file():
+        with _device_errors(path):
+            yield path
+        return
+    with _beside(path) as folder:
+        temporary = Path(folder) / path.name
+        with _device_errors(path):
+            yield temporary
+        try:
+            temporary.replace(path)
+        except OSError as error:
+            raise _blame(path, error) from error
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a whole file; errors as in `atomic_output`."""
+    with atomic_output(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def report(document: Mapping[str, Any], text: str, destination: str | None) -> None:
+    """Print a report as text, and write it as JSON to the destination of `--json`.
+
+    If the destination is `-`, only the JSON document is printed.
+    """
+    if destination != "-":
+        print(text)
+    if destination:
+        write_report(document, destination)
+
+
+def write_report(document: Mapping[str, Any], destination: str) -> None:
+    """Write a report as JSON, to standard output if the destination is `-`."""
+    encoded = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
+    if destination == "-":
+        print(encoded)
+    else:
+        write_output(Path(destination), f"{encoded}\n".encode())

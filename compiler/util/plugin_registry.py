@@ -1,0 +1,289 @@
+"""Registry of plug-ins by name, entry point or `module:Class`, and one-line errors for failures of user code."""
+
+import importlib
+import logging
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from hw.errors import InputError, MlaError, WorkError, shown
+
+_REFERENCE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+
+
+def is_reference(text: str) -> bool:
+    """Return True if a text has the form `module:object`."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def load_reference(reference: str, kind: str) -> Any:
+    """Import the object that a reference names.
+
+    Parameters
+    ----------
+    reference : str
+        `module:object`. The module is looked up as `python -m` does, in the current folder first.
+    kind : str
+        Kind of object that is expected, in the plural, for the error message: "functions" or "classes".
+
+    Raises
+    ------
+    InputError
+        The reference is malformed, the module cannot be imported, or it has no such object.
+    """
+    found = _REFERENCE.fullmatch(reference)
+    if found is None:
+        raise InputError(f"{shown(reference)} must have the form module:object")
+    name, path = found.groups()
+    with redirect_stdout(sys.stderr):  # standard output is for results
+        module = _imported(name, reference)
+    value: Any = module
+    for part in path.split("."):
+        if not hasattr(value, part):
+            near = ", ".join(each for each in vars(module) if _own(module, each)) or "none"
+            raise InputError(f"{reference}: {name} has no {shown(path)[1:-1]}; its {kind}: {near}")
+        value = getattr(value, part)
+    return value
+
+
+def _imported(name: str, reference: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return guarded(lambda: importlib.import_module(name), f"{reference}: {name} cannot be imported")
+
+
+def _own(module: ModuleType, name: str) -> bool:
+    value = getattr(module, name)
+    return isinstance(value, Callable) and getattr(value, "__module__", "") == module.__name__
+
+
+T = TypeVar("T")
+_Result = TypeVar("_Result")
+
+
+class Registry(Mapping[str, type[T]]):
+    """Plug-ins of one kind by name; a class is imported on first use.
+
+    Iteration yields built-in names in the order of registration, then entry points sorted by name.
+
+    Parameters
+    ----------
+    what : str
+        Kind of the classes for error messages, such as "search method".
+    group : str
+        Entry point group by which installed packages add classes; they cannot replace built-in names.
+    base : str
+        `module:Class` that every class must be a subclass of.
+    guard : str
+        `module:function` that takes a plug-in's class and a title for messages, and returns a subclass of it whose
+        failures are InputErrors that begin with the title.
+    classes : dict of str to str
+        `module:Class` of each built-in class by name.
+    """
+
+    def __init__(self, what: str, group: str, base: str, guard: str, classes: Mapping[str, str]):
+        self.what, self.group = what, group
+        self._base, self._guard, self._classes = base, guard, dict(classes)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._classes
+        yield from sorted({each.name for each in self._entry_points()} - self._classes.keys())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in tuple(self)
+
+    def __getitem__(self, name: str) -> type[T]:
+        if name in self._classes:
+            return _object(self._classes[name])
+        found = [each for each in self._entry_points() if each.name == name]
+        if not found:
+            raise KeyError(name)
+        return self._of_package(name, found)
+
+    def resolve(self, given: object) -> type[T]:
+        """Find the class that a user named.
+
+        Parameters
+        ----------
+        given : str or class
+            A name of this registry, `module:Class` of the user's own, or the class itself.
+
+        Raises
+        ------
+        InputError
+            There is no such class, it cannot be imported, or it is not a subclass of the base.
+        """
+        if isinstance(given, type):
+            return self._guarded(given, f"{self.what} {given.__module__}:{given.__qualname__}")
+        if isinstance(given, str) and given in self:
+            return self[given]
+        if not isinstance(given, str) or not is_reference(given):
+            raise InputError(
+                f"a {self.what} must be one of {', '.join(self)} or module:Class, not {shown(given)}"
+            )
+        return self._guarded(load_reference(given, "classes"), f"{self.what} {given}")
+
+    def _entry_points(self) -> list[EntryPoint]:
+        return list(entry_points(group=self.group))
+
+    def _of_package(self, name: str, found: list[EntryPoint]) -> type[T]:
+        values = sorted({each.value for each in found})
+        if len(values) > 1:
+            raise InputError(f"{self.what} {name}: several installed packages add it: {', '.join(values)}")
+        title = f"{self.what} {name} ({values[0]})"
+        with redirect_stdout(sys.stderr):  # standard output is for results
+            value = guarded(found[0].load, f"{title} cannot be imported")
+        return self._guarded(value, title)
+
+    def _guarded(self, value: Any, title: str) -> type[T]:
+        base = _object(self._base)
+        if not isinstance(value, type) or not issubclass(value, base):
+            raise InputError(
+                f"{title} must be a subclass of {base.__module__}.{base.__name__}, not {shown(value)}"
+            )
+        if missing := sorted(getattr(value, "__abstractmethods__", ())):
+            raise InputError(f"{title} must define {', '.join(missing)}")
+        own = value.__module__.partition(".")[0] == __name__.partition(".")[0]
+        guard = _passed if own else _object(self._guard)
+        return guard(value, title)
+
+
+def _passed(kind: Any, _title: str) -> Any:
+    """Return a built-in class unchanged: its failures are defects and keep their traceback."""
+    return kind
+
+
+def blamed(work: Callable[[], _Result], title: str, doing: str) -> _Result:
+    """Run a plug-in's code; failures become InputErrors that name the plug-in.
+
+    Parameters
+    ----------
+    work : callable
+        Function without arguments that calls the plug-in.
+    title : str
+        Name of the plug-in, at the start of the message.
+    doing : str
+        Name of the called method, for the message.
+
+    Raises
+    ------
+    InputError
+        The plug-in raised something other than a WorkError.
+    """
+    start = f"{title}: {doing} failed"
+    try:
+        with redirect_stdout(sys.stderr):
+            return guarded(work, start)
+    except WorkError:
+        raise
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(title) else f"{start}: {text}") from error
+
+
+def _object(reference: str) -> Any:
+    """Import an object of this project, given as `module:object`."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+_log = logging.getLogger(__name__)
+_OURS = Path(__file__).resolve().parents[1]
+_PYTHON = Path(sysconfig.get_paths()["stdlib"]).resolve()
+#: Stack frames in messages of PyTorch.
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in ([\w<>.]+)')
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m|\[\d+m")
+#: Maximum number of characters of an error message of user code.
+_MAX_CHARACTERS = 400
+#: Exporter packages, whose frames are not the user's.
+_EXPORTERS = ("torch", "torchao", "onnxscript", "onnx_ir")
+
+
+def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], str] | None = None) -> _Result:
+    """Run user code; any failure becomes an InputError.
+
+    Parameters
+    ----------
+    work : callable
+        Function without arguments that runs the code.
+    doing : str
+        Start of the error message.
+    right : callable or None
+        Function from the error's text to advice that is appended to the message.
+
+    Raises
+    ------
+    InputError
+        The code raised an exception; -v logs the traceback.
+    """
+    try:
+        return work()
+    except MlaError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
+        _log.info("%s", "".join(traceback.format_exception(error)))
+        why, where = _first(error), _where(error)
+        advice = right(_all_text(error)) if right else ""
+        raise InputError(f"{doing}: {why}{where}{advice}") from None
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an exception and its causes, the root cause last."""
+    found: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in found:
+        found.append(following)
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+    return found
+
+
+def _all_text(error: BaseException) -> str:
+    return "\n".join(str(each) for each in _chain(error))
+
+
+def _first(error: BaseException) -> str:
+    """Return type and first line of the root cause's message."""
+    root = _chain(error)[-1]
+    if isinstance(root, SyntaxError):
+        return f"SyntaxError: {root.msg}"
+    lines = [line.strip() for line in _COLOURS.sub("", str(root)).splitlines()]
+    text = next((line for line in lines if line), "")
+    text = text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
+    text = text.partition(" (Size-like symbols")[0].rstrip(". ")
+    return f"{type(root).__name__}: {text}" if text else type(root).__name__
+
+
+def _where(error: BaseException) -> str:
+    """Return the innermost visible line of user code, as " (file, line 3, in forward)"."""
+    found: tuple[str, int, str] | None = None
+    for each in reversed(_chain(error)):
+        frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(each.__traceback__)]
+        quoted = [(name, int(line), code) for name, line, code in _FRAME.findall(str(each))]
+        own = [frame for frame in (*frames, *quoted) if _is_user_code(frame[0])]
+        if own:
+            found = own[-1]
+            break
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({Path(error.filename).name}, line {error.lineno})"
+    return f" ({Path(found[0]).name}, line {found[1]}, in {found[2]})" if found else ""
+
+
+def _is_user_code(file: str) -> bool:
+    """Return True if a file belongs neither to an installed package, nor to Python, nor to this compiler."""
+    path = Path(file)
+    if file.startswith("<") or "site-packages" in path.parts or "dist-packages" in path.parts:
+        return False
+    modules = (sys.modules.get(name) for name in _EXPORTERS)
+    others = [Path(module.__file__).resolve().parent for module in modules if module and module.__file__]
+    return not any(path.resolve().is_relative_to(each) for each in (_OURS, _PYTHON, *others))

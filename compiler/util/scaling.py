@@ -1,0 +1,117 @@
+"""Encoding of scales for the FUSE pipeline: multipliers, exponents and parameter images."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Affine quantization: real value = scale * (q - zero_point)."""
+
+    scale: float
+    zero_point: int = 0
+
+
+def quantize_multiplier(scale: float) -> tuple[int, int]:
+    """Return the 31-bit multiplier and exponent of a positive scale: scale = multiplier * 2**(exponent - 31).
+
+    As TFLite's QuantizeMultiplier: a scale below 2**-31 becomes 0.
+
+    Raises
+    ------
+    ValueError
+        The scale is negative or not finite.
+    """
+    if not math.isfinite(scale) or scale < 0:
+        raise ValueError(f"scale must be finite and not negative, not {scale!r}")
+    if scale == 0:
+        return 0, 0
+    mantissa, exponent = math.frexp(scale)
+    multiplier = math.floor(mantissa * (1 << 31) + 0.5)
+    if multiplier == 1 << 31:
+        multiplier, exponent = multiplier // 2, exponent + 1
+    return (0, 0) if exponent < -31 else (multiplier, exponent)
+
+
+def float32_ratio(a: float, b: float, y: float) -> float:
+    """Return a * b / y with each step in float32, as XNNPACK and onnxruntime compute output scales of products."""
+    return float(np.float32(a) * np.float32(b) / np.float32(y))
+
+
+def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> NDArray[np.float64]:
+    """Return a * b / y of float32 scales in double precision, as LiteRT's reference kernels compute it.
+
+    For uint8 (except dense layers) and for products of two activations, a * b is rounded to float32.
+    """
+    single = op == "matmul" or (dtype == "uint8" and op != "dense")
+    kind = np.float32 if single else np.float64
+    scales = np.asarray(a, np.float32).astype(kind) * np.asarray(b, np.float32).astype(kind)
+    return scales.astype(np.float64) / np.float64(np.float32(y))
+
+
+def float32_multiplier(scale: float) -> tuple[int, int]:
+    """Return multiplier and exponent of a positive float32 scale, with which `Rounding.EVEN` rounds like float32.
+
+    The scale is represented exactly: its 24 bits are the highest of the multiplier's 31. A scale below 2**-32, which
+    rounds every int32 to 0, becomes 0.
+
+    Raises
+    ------
+    ValueError
+        The scale is negative, not finite, or not a float32.
+    """
+    pair = quantize_multiplier(scale)
+    if float(np.float32(scale)) != scale:
+        raise ValueError(f"scale must be a float32, as {float(np.float32(scale))!r}, not {scale!r}")
+    return pair
+
+
+def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: ArrayLike) -> NDArray[np.uint8]:
+    """Return the parameter image of output channels: blocks of n lanes, 9 * n bytes each, padded with zeros.
+
+    Parameters
+    ----------
+    n : int
+        Number of lanes per block.
+    bias, multipliers : (channels,) int32
+        Bias and scale multiplier of each channel.
+    exponents : (channels,) int8
+        Scale exponent of each channel.
+    """
+    channels = np.atleast_1d(np.asarray(bias)).shape[0]
+    blocks = -(-channels // n)
+    image = np.zeros((blocks, 9 * n), np.uint8)
+    for start, values, dtype in ((0, bias, "<i4"), (4 * n, multipliers, "<i4"), (8 * n, exponents, "i1")):
+        padded = np.zeros(blocks * n, dtype)
+        padded[:channels] = values
+        image[:, start : start + n * padded.itemsize] = (
+            padded.reshape(blocks, n).view(np.uint8).reshape(blocks, -1)
+        )
+    return image.reshape(-1)
+
+
+def bias_image(n: int, bias: ArrayLike) -> NDArray[np.uint8]:
+    """Return biases (channels,) as little-endian int32 bytes, padded with zeros to whole blocks of n."""
+    values = np.atleast_1d(np.asarray(bias)).astype("<i4")
+    return np.pad(values, (0, -len(values) % n)).view(np.uint8)
+
+
+def clip_operand(low: int, high: int) -> int:
+    """Pack the clip range of int8 results as an operand of the library's programs."""
+    for value in (low, high):
+        if not -128 <= value <= 127:
+            raise ValueError(f"clip range must be within -128..127, not {low}..{high}")
+    return (low & 0xFF) | (high & 0xFF) << 8
+
+
+def halves_word(low: int, high: int) -> int:
+    """Pack two signed 16-bit numbers, as in the zero point fields."""
+    return (low & 0xFFFF) | (high & 0xFFFF) << 16
+
+
+def bytes_word(*values: int) -> int:
+    """Pack signed bytes, lowest first, as in the exponent fields."""
+    return sum((value & 0xFF) << 8 * position for position, value in enumerate(values))

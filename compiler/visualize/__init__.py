@@ -1,0 +1,1 @@
+"""Graph views of every compiler stage, charts, and the profile page."""

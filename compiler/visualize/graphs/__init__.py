@@ -1,0 +1,1 @@
+"""Compiler stages as networkx graphs, for text, drawings and other programs."""

@@ -1,0 +1,195 @@
+"""Common structure of the graph views.
+
+A view is a networkx MultiDiGraph whose attributes are numbers, strings and lists of strings, so that it can be
+written as JSON. Graph attributes: name, stage, target, note. Node attributes: kind (one of `KINDS`), label, text (lines
+of detail), group, and, where known, cycles and pj. Edge attributes: tensor, bytes, cycles, pj, and
+back for loop-carried edges and accumulations.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from compiler.codegen.executable import CommandStream
+from compiler.commands.command_cycles import cycles
+from compiler.commands.commands import Command
+from compiler.cost.energy import PJ_PER_BYTE
+from compiler.cost.roofline import Floor
+from compiler.trace import Dram
+from hw.config import MlaConfig
+from hw.isa.enums import Unit
+
+View = nx.MultiDiGraph
+
+#: Node kinds with their descriptions.
+KINDS = {
+    "input": "what the user supplies",
+    "output": "what the user gets",
+    "constant": "weights, parameters, tables",
+    "operator": "a node of the model",
+    "host": "a node that runs on the host",
+    "control": "where the host decides which subgraph runs, or whether again, and where that ends",
+    "layer": "nodes that the machine carries out in one go",
+    "buffer": "a place in a memory",
+    "load": "a transfer from DRAM to the chip",
+    "matrix": "sums of products in the array",
+    "fuse": "rows through the fusion pipeline",
+    "store": "a transfer from the chip to DRAM",
+    "program": "a micro-program",
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of a node or edge.
+
+    Parameters
+    ----------
+    bytes : int
+        Exact number of bytes.
+    cycles : int
+        Cycles estimated by the scheduler's cost model.
+    pj : float
+        Energy in picojoules, estimated from the table of `compiler.cost.energy`.
+    """
+
+    bytes: int = 0
+    cycles: int = 0
+    pj: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.bytes + other.bytes, self.cycles + other.cycles, self.pj + other.pj)
+
+
+def over_bus(config: MlaConfig, size: int) -> Cost:
+    """Return the cost of moving bytes over the bus between chip and DRAM once."""
+    return Cost(size, Floor(0, size).cycles(config), size * PJ_PER_BYTE["dram"])
+
+
+def start(name: str, stage: str, config: MlaConfig, note: str) -> View:
+    """Return an empty view."""
+    return View(name=name, stage=stage, target=f"N = {config.n}", note=note)
+
+
+def add_node(
+    view: View,
+    key: str,
+    kind: str,
+    label: str,
+    *text: str,
+    group: str = "",
+    cycles: float | None = None,
+    pj: float | None = None,
+    **more: Any,
+) -> None:
+    """Add a node; attributes that are None are omitted."""
+    known = {"cycles": None if cycles is None else round(cycles), "pj": None if pj is None else round(pj, 1)}
+    kept = {name: value for name, value in known.items() if value is not None}
+    view.add_node(
+        key, kind=kind, label=label, text=[line for line in text if line], group=group, **kept, **more
+    )
+
+
+def add_edge(view: View, source: str, target: str, tensor: str, cost: Cost, **more: Any) -> None:
+    """Add an edge between two nodes."""
+    view.add_edge(
+        source, target, tensor=tensor, bytes=cost.bytes, cycles=cost.cycles, pj=round(cost.pj, 1), **more
+    )
+
+
+def size(count: float) -> str:
+    """Format a number of bytes for display."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" or count >= 100 else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"
+
+
+_NOTE = (
+    "each command takes the cycles of the schedule's estimate and begins when its queue has had room for it, its "
+    "unit is free and what it waits for is done; a LOAD when its data come, which is the memory's latency after it "
+    "asked for them, while others ask already. LOAD and STORE in each other's way and the sequencer's time are left "
+    "out. Edges: the unit's order, and semaphores"
+)
+#: Cycles from the last beat of a write to its response.
+_ANSWER = 10
+
+
+def waits(stream: CommandStream) -> list[list[int]]:
+    """Return for each command the commands it waits for; the i-th wait of a pair takes the i-th signal."""
+    given: dict[tuple[int, int], deque[int]] = {}
+    out = []
+    for number, issued in enumerate(stream.issued):
+        taken = [
+            given[producer, issued.unit].popleft() for producer in Unit if issued.wait >> (producer << 2) & 1
+        ]
+        out.append(taken)
+        for consumer in Unit:
+            if issued.signal >> (consumer << 2) & 1:
+                given.setdefault((issued.unit, consumer), deque()).append(number)
+    return out
+
+
+def timeline(config: MlaConfig, stream: CommandStream, dram: Dram) -> list[tuple[int, int]]:
+    """Return the first cycle of each command and the cycle after its last, when dependent commands may start."""
+    free: dict[Unit, int] = dict.fromkeys(Unit, 0)
+    queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
+    out: list[tuple[int, int]] = []
+    issued = loaded = 0
+    for command, needed in zip(stream.commands, waits(stream), strict=True):
+        queue = queues[command.unit]
+        if len(queue) == config.queue_depth:
+            issued = max(issued, queue[0])  # a place is free when the oldest one has begun
+        begin = max([issued, free[command.unit], *(out[number][1] for number in needed)])
+        taken = _taken(config, command, dram)
+        free[command.unit] = begin + taken
+        queue.append(begin)
+        if command.unit == Unit.LOAD:  # in order, those among them that write without reading
+            begin = max(begin + (dram.latency if taken else 0), loaded)
+            loaded = begin + taken
+        out.append((begin, begin + taken))
+    return out
+
+
+def _taken(config: MlaConfig, command: Command, dram: Dram) -> int:
+    """Return the cycles during which a command occupies its unit."""
+    taken = cycles(command, config.n)
+    if command.unit not in (Unit.LOAD, Unit.STORE):
+        return taken
+    taken = math.ceil(taken * config.n / (dram.bytes_per_cycle or config.n))
+    return taken + (_ANSWER if command.unit == Unit.STORE else 0)
+
+
+def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig, dram: Dram) -> View:
+    """Return a view with commands as nodes, with begin and end; accelerator stages run one after another."""
+    view, at = start(name, "timeline", config, _NOTE), 0
+    for stage, stream in enumerate(streams):
+        prefix, layers = f"{stage} " if len(streams) > 1 else "", stream.lowered.layers
+        times = timeline(config, stream, dram)
+        last: dict[Unit, int] = {}
+        for number, (command, needed) in enumerate(zip(stream.commands, waits(stream), strict=True)):
+            begin, end = times[number]
+            add_node(
+                view,
+                f"{prefix}{number}",
+                command.unit.name.lower(),
+                command.unit.name,
+                group=layers[command.layer].name,
+                cycles=end - begin,
+                begin=at + begin,
+                end=at + end,
+            )
+            behind = [last[command.unit]] if command.unit in last else []
+            for before in dict.fromkeys([*behind, *needed]):
+                what = "order" if stream.commands[before].unit == command.unit else "semaphore"
+                spent = Cost(0, times[before][1] - times[before][0])
+                add_edge(view, f"{prefix}{before}", f"{prefix}{number}", what, spent)
+            last[command.unit] = number
+        at += max((end for _, end in times), default=0)
+    view.graph["cycles"] = at
+    return view

@@ -1,0 +1,1 @@
+"""Pictures of views as SVG, and their text formats."""

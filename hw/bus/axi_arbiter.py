@@ -1,0 +1,225 @@
+"""Arbiters of the AXI master: registered round-robin arbitration of address channels, of all reads, of all writes."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.bus.axi import (
+    BURST,
+    ID_BURST,
+    ID_RESPONSE,
+    READ_MASTERS,
+    RESPONSE,
+    WRITE_MASTERS,
+    id_read_beat,
+    read_beat,
+    write_beat,
+)
+from hw.config import MlaConfig
+from hw.lib.fifo import StreamFifo
+
+
+class AddressArbiter(wiring.Component):
+    """Merges address channels; the identifier is the master's index.
+
+    Round robin: a master waits for at most one burst of each other master, so one that requests in every cycle
+    starves none, and a rare one (ring fetch, completion record) is served at once. The chosen burst is
+    registered, because a later request must not displace one that the bus has seen. Latency: one cycle.
+    Throughput: one burst per cycle.
+
+    Parameters
+    ----------
+    count : int
+        Number of masters, 2 to 4.
+
+    Members
+    -------
+    m{i} : In(stream of BURST)
+        Bursts requested by master i.
+    out : Out(stream of ID_BURST)
+        Address channel of the bus.
+    allow : In
+        A burst may be chosen.
+    chosen, chosen_id : Out
+        A burst is chosen in this cycle, and the index of its master.
+    """
+
+    def __init__(self, count: int):
+        self._count = count
+        super().__init__(
+            {
+                **{f"m{i}": In(stream.Signature(BURST)) for i in range(count)},
+                "out": Out(stream.Signature(ID_BURST)),
+                "allow": In(1, init=1),
+                "chosen": Out(1),
+                "chosen_id": Out(2),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        masters = [getattr(self, f"m{i}") for i in range(self._count)]
+        last = Signal(2)
+        free = Signal()
+        m.d.comb += [
+            free.eq((~self.out.valid | self.out.ready) & self.allow),
+            self.chosen.eq(free & Cat(port.valid for port in masters).any()),
+        ]
+        with m.Switch(last):
+            for turn in range(self._count):
+                with m.Case(turn):
+                    order = [(turn + 1 + i) % self._count for i in range(self._count)]
+                    for i in reversed(order):  # the last assignment wins: the master that is next in turn
+                        with m.If(masters[i].valid):
+                            m.d.comb += self.chosen_id.eq(i)
+        for i, port in enumerate(masters):
+            m.d.comb += port.ready.eq(self.chosen & (self.chosen_id == i))
+        with m.If(self.chosen):
+            m.d.sync += [
+                self.out.valid.eq(1),
+                last.eq(self.chosen_id),
+                self.out.payload.id.eq(self.chosen_id),
+            ]
+            with m.Switch(self.chosen_id):
+                for i, port in enumerate(masters):
+                    with m.Case(i):
+                        m.d.sync += [
+                            self.out.payload.addr.eq(port.payload.addr),
+                            self.out.payload.len.eq(port.payload.len),
+                        ]
+        with m.Elif(self.out.ready):
+            m.d.sync += self.out.valid.eq(0)
+        return m
+
+
+class ReadArbiter(wiring.Component):
+    """Shares the read channels between LOAD, the ring fetch and the loader of the instruction store.
+
+    Round robin on AR (see AddressArbiter): the ring fetch, whose latency matters, never waits for more than
+    two bursts, and LOAD gets at least every third. Latency: one cycle on AR, none on R. Throughput: one
+    burst, one beat per cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+
+    Members
+    -------
+    {name}_ar : In(stream of BURST), {name}_r : Out(stream of read_beat)
+        Master `name` of hw.bus.axi.READ_MASTERS; its index is its identifier.
+    ar : Out(stream of ID_BURST), r : In(stream of id_read_beat)
+        The bus. A beat with another identifier is taken and dropped.
+    """
+
+    def __init__(self, config: MlaConfig):
+        beat = read_beat(config)
+        super().__init__(
+            {
+                **{f"{name}_ar": In(stream.Signature(BURST)) for name in READ_MASTERS},
+                **{f"{name}_r": Out(stream.Signature(beat)) for name in READ_MASTERS},
+                "ar": Out(stream.Signature(ID_BURST)),
+                "r": In(stream.Signature(id_read_beat(config))),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.choice = choice = AddressArbiter(len(READ_MASTERS))
+        wiring.connect(m, choice.out, wiring.flipped(self.ar))
+        m.d.comb += self.r.ready.eq(1)
+        for i, name in enumerate(READ_MASTERS):
+            wiring.connect(m, wiring.flipped(getattr(self, f"{name}_ar")), getattr(choice, f"m{i}"))
+            beats = getattr(self, f"{name}_r")
+            m.d.comb += [
+                beats.valid.eq(self.r.valid & (self.r.payload.id == i)),
+                beats.payload.eq(self.r.payload.as_value()[: len(beats.payload.as_value())]),
+            ]
+            with m.If(self.r.payload.id == i):
+                m.d.comb += self.r.ready.eq(beats.ready)
+        return m
+
+
+#: Bursts whose address can be sent ahead of the data: hides the cycles between AW and the first beat.
+ORDER_DEPTH = 16
+
+
+class WriteArbiter(wiring.Component):
+    """Shares the write channels between STORE and the writer of completion records.
+
+    Round robin on AW (see AddressArbiter). The beats of W follow in the order of the bursts on AW, also for a
+    bus that takes the data before the address: a burst's turn on W comes as soon as it is offered on AW. A
+    master must deliver the beats of its bursts in their order and without waiting for another master.
+    Latency: one cycle on AW, none on W and B. Throughput: one burst, one beat per cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+
+    Members
+    -------
+    {name}_aw : In(stream of BURST), {name}_w : In(stream of write_beat), {name}_b : Out(stream of RESPONSE)
+        Master `name` of hw.bus.axi.WRITE_MASTERS; its index is its identifier.
+    aw : Out(stream of ID_BURST), w : Out(stream of write_beat), b : In(stream of ID_RESPONSE)
+        The bus. An answer with another identifier is taken and dropped.
+    """
+
+    def __init__(self, config: MlaConfig):
+        beat = write_beat(config)
+        super().__init__(
+            {
+                **{f"{name}_aw": In(stream.Signature(BURST)) for name in WRITE_MASTERS},
+                **{f"{name}_w": In(stream.Signature(beat)) for name in WRITE_MASTERS},
+                **{f"{name}_b": Out(stream.Signature(RESPONSE)) for name in WRITE_MASTERS},
+                "aw": Out(stream.Signature(ID_BURST)),
+                "w": Out(stream.Signature(beat)),
+                "b": In(stream.Signature(ID_RESPONSE)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.choice = choice = AddressArbiter(len(WRITE_MASTERS))
+        wiring.connect(m, choice.out, wiring.flipped(self.aw))
+        turn, turn_id = self._turns(m, choice)
+        m.d.comb += self.b.ready.eq(1)
+        for i, name in enumerate(WRITE_MASTERS):
+            wiring.connect(m, wiring.flipped(getattr(self, f"{name}_aw")), getattr(choice, f"m{i}"))
+            beats, answers = getattr(self, f"{name}_w"), getattr(self, f"{name}_b")
+            with m.If(turn_id == i):
+                m.d.comb += [
+                    self.w.valid.eq(turn & beats.valid),
+                    self.w.payload.eq(beats.payload),
+                    beats.ready.eq(turn & self.w.ready),
+                ]
+            m.d.comb += [
+                answers.valid.eq(self.b.valid & (self.b.payload.id == i)),
+                answers.payload.resp.eq(self.b.payload.resp),
+            ]
+            with m.If(self.b.payload.id == i):
+                m.d.comb += self.b.ready.eq(answers.ready)
+        return m
+
+    def _turns(self, m: Module, choice: AddressArbiter) -> tuple[Value, Value]:
+        """Grant of the W channel: valid flag and index of the master whose data are next. Both are registers,
+        because the grant is used deep inside the masters. The bursts behind it wait in a buffer.
+        """
+        m.submodules.order = order = StreamFifo(2, ORDER_DEPTH)
+        turn, turn_id, free, room = Signal(), Signal(2), Signal(), Signal()
+        # Of the cycle before: at most one burst has come in since.
+        m.d.sync += room.eq(order.level < ORDER_DEPTH - 1)
+        m.d.comb += [
+            choice.allow.eq(room),
+            free.eq(~turn | (self.w.valid & self.w.ready & self.w.payload.last)),
+            order.r.ready.eq(free),
+            order.w.valid.eq(choice.chosen & ~(free & ~order.r.valid)),
+            order.w.payload.eq(choice.chosen_id),
+        ]
+        with m.If(free):
+            m.d.sync += turn.eq(order.r.valid | choice.chosen)
+            with m.If(order.r.valid):
+                m.d.sync += turn_id.eq(order.r.payload)
+            with m.Else():
+                m.d.sync += turn_id.eq(choice.chosen_id)
+        return turn, turn_id

@@ -1,0 +1,100 @@
+"""Bookkeeping of the bursts that a master has in flight: their number, age and addresses."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.lib.ram import Ram
+
+#: Bursts that may be in flight: enough for a latency of 400 cycles with bursts of one beat.
+BURSTS = 512
+
+
+class OutstandingBursts(wiring.Component):
+    """Tracks address and time of each burst until its response; responses arrive in the order of the
+    requests.
+
+    Latency: `error` comes two cycles after `beat_error`; the maxima grow three cycles after `answered`.
+    Throughput: one request and one answer per cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Machine configuration; uses `n`.
+
+    Members
+    -------
+    issued, issued_addr : In
+        A request was accepted by the bus, and its byte address.
+    beat : In
+        A beat of the oldest burst came.
+    answered : In
+        The oldest burst came to its end.
+    beat_error : In
+        That beat or answer carries an error.
+    allow : Out
+        There is room for another burst.
+    in_flight : Out
+        Bursts accepted and not yet answered.
+    error, error_addr : Out
+        Pulse, and the byte address of the beat (or of the burst, when `beat` is not used).
+    in_flight_max, latency_max : Out
+        Most bursts in flight at once; most cycles from a request to its end.
+    """
+
+    issued: In(1)
+    issued_addr: In(32)
+    beat: In(1)
+    answered: In(1)
+    beat_error: In(1)
+    allow: Out(1)
+    in_flight: Out(10)
+    error: Out(1)
+    error_addr: Out(32)
+    in_flight_max: Out(16)
+    latency_max: Out(16)
+
+    def __init__(self, config: MlaConfig):
+        self._lane_bits = (config.n - 1).bit_length()
+        super().__init__()
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.ram = ram = Ram(width=32 - self._lane_bits + 16, depth=BURSTS)
+        head, tail = Signal(range(BURSTS)), Signal(range(BURSTS))
+        now, now_read = Signal(16), Signal(16)
+        position, position_read = Signal(8), Signal(8)
+        ended, failed = Signal(), Signal()
+        latency, latency_valid = Signal(16), Signal()
+        started, first_beat = Signal(16), Signal(32 - self._lane_bits)
+        m.d.comb += [
+            # Two below the limit, because a request may be offered while the count is read.
+            self.allow.eq(self.in_flight < BURSTS - 2),
+            ram.w_addr.eq(tail),
+            ram.w_en.eq(self.issued),
+            ram.w_data.eq(Cat(now, self.issued_addr[self._lane_bits :])),
+            ram.r0_addr.eq(head),
+            ram.r0_en.eq(self.answered | self.beat_error),
+            Cat(started, first_beat).eq(ram.r0_data),
+        ]
+        m.d.sync += [
+            now.eq(now + 1),
+            tail.eq(tail + self.issued),
+            head.eq(head + self.answered),
+            self.in_flight.eq(self.in_flight + self.issued - self.answered),
+            position.eq(Mux(self.answered, 0, position + self.beat)),
+            now_read.eq(now),
+            position_read.eq(position),
+            ended.eq(self.answered),
+            failed.eq(self.beat_error),
+            latency.eq(now_read - started),
+            latency_valid.eq(ended),
+            self.error.eq(failed),
+            self.error_addr.eq((first_beat + position_read) << self._lane_bits),
+        ]
+        with m.If(self.in_flight > self.in_flight_max):
+            m.d.sync += self.in_flight_max.eq(self.in_flight)
+        with m.If(latency_valid & (latency > self.latency_max)):
+            m.d.sync += self.latency_max.eq(latency)
+        return m

@@ -1,0 +1,147 @@
+"""The lines of a DMA command: a walk over y inside z of several addresses at once."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, ShapeLike, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.lib.pipeline import vacancy
+
+
+def walk_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLayout:
+    """Payload that starts a LineWalk: counts, and base and strides of each address."""
+    members: dict = {"y_count": 16, "z_count": 16}
+    for name, width in addresses.items():
+        members |= {name: width, f"{name}_y": width, f"{name}_z": width}
+    return data.StructLayout(members | {"context": context})
+
+
+def line_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLayout:
+    """Payload of a line: its addresses, flags of the end of a plane and of the walk, and the walk's context."""
+    return data.StructLayout({**addresses, "plane_end": 1, "end": 1, "context": context})
+
+
+class LineWalk(wiring.Component):
+    """Emits the lines of z_count planes of y_count lines.
+
+    Latency: the first line is there one cycle after the walk was accepted. Throughput: one line per cycle;
+    the next walk is accepted in the cycle of the last line, so walks follow each other without a gap.
+
+    Parameters
+    ----------
+    addresses : dict of str to int
+        Addresses that advance in the same step: name and width; they wrap at their width.
+    context : ShapeLike
+        Data of a walk that accompany each of its lines unchanged.
+
+    Members
+    -------
+    walk : In(stream of walk_layout)
+        Walks to split into lines.
+    line : Out(stream of line_layout)
+        Lines of the walks, in order.
+    clear : In
+        Drop the walk in progress and accept none.
+    """
+
+    def __init__(self, *, addresses: dict[str, int], context: ShapeLike):
+        self._addresses = addresses
+        super().__init__(
+            {
+                "walk": In(stream.Signature(walk_layout(addresses, context))),
+                "line": Out(stream.Signature(line_layout(addresses, context))),
+                "clear": In(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        walk, line = self.walk.payload, self.line.payload
+        active, step, load = Signal(), Signal(), Signal()
+        y_left, z_left, y_count = Signal(16), Signal(16), Signal(16)
+        last_y, last_z = self._last(y_left, z_left)
+        m.d.comb += [
+            self.line.valid.eq(active),
+            line.plane_end.eq(last_y),
+            line.end.eq(last_y & last_z),
+            step.eq(active & self.line.ready),
+            self.walk.ready.eq(~self.clear & self._vacancy(active, step & line.end)),
+            load.eq(self.walk.valid & self.walk.ready),
+        ]
+        with m.If(load):
+            m.d.sync += [
+                active.eq(1),
+                y_left.eq(walk.y_count),
+                z_left.eq(walk.z_count),
+                y_count.eq(walk.y_count),
+                line.context.eq(walk.context),
+            ]
+        with m.Elif(self.clear | (step & line.end)):
+            m.d.sync += active.eq(0)
+        with m.Elif(step):
+            m.d.sync += [
+                y_left.eq(Mux(line.plane_end, y_count, y_left - 1)),
+                z_left.eq(z_left - line.plane_end),
+            ]
+        self._find_last(m, load, step, (y_left, z_left), (last_y, last_z))
+        for name, width in self._addresses.items():
+            plane, y_step, z_step = (
+                Signal(width, name=f"{name}_{part}") for part in ("plane", "y_step", "z_step")
+            )
+            following = Signal(width, name=f"{name}_next")
+            m.d.comb += following.eq(
+                Mux(line.plane_end, plane, line[name]) + Mux(line.plane_end, z_step, y_step)
+            )
+            with m.If(load):
+                m.d.sync += [
+                    line[name].eq(walk[name]),
+                    plane.eq(walk[name]),
+                    y_step.eq(walk[f"{name}_y"]),
+                    z_step.eq(walk[f"{name}_z"]),
+                ]
+            with m.Elif(step):
+                m.d.sync += line[name].eq(following)
+                with m.If(line.plane_end):
+                    m.d.sync += plane.eq(following)
+        return m
+
+    def _last(self, y_left: Signal, z_left: Signal) -> tuple[Value, Value]:
+        """Conditions that one line of the plane, one plane of the walk is left."""
+        return y_left == 1, z_left == 1
+
+    def _vacancy(self, active: Signal, ends: Value) -> Value:
+        """Condition that the next walk can be taken."""
+        return vacancy(active, ends, 0)
+
+    def _find_last(
+        self, m: Module, load: Signal, step: Signal, left: tuple[Signal, ...], last: tuple[Value, ...]
+    ) -> None:
+        """Drive the values of `_last` that are registers."""
+
+
+class PipelinedLineWalk(LineWalk):
+    """`LineWalk` whose ends of planes and walks, and whose readiness for a walk, come from registers.
+
+    Latency: as `LineWalk`. Throughput: one line per cycle; the next walk is accepted a cycle after the last line.
+    Parameters, members: as `LineWalk`.
+    """
+
+    def _last(self, y_left: Signal, z_left: Signal) -> tuple[Value, Value]:
+        return Signal(), Signal()
+
+    def _vacancy(self, active: Signal, ends: Value) -> Value:
+        return vacancy(active, ends, 1)
+
+    def _find_last(
+        self, m: Module, load: Signal, step: Signal, left: tuple[Signal, ...], last: tuple[Value, ...]
+    ) -> None:
+        walk, single = self.walk.payload, Signal()
+        with m.If(load):
+            m.d.sync += [
+                single.eq(walk.y_count == 1),
+                last[0].eq(walk.y_count == 1),
+                last[1].eq(walk.z_count == 1),
+            ]
+        with m.Elif(step):
+            m.d.sync += last[0].eq(Mux(last[0], single, left[0] == 2))
+            with m.If(last[0]):
+                m.d.sync += last[1].eq(left[1] == 2)

@@ -1,0 +1,1 @@
+"""Checks of a command's fields and of the memory it touches, before it is issued."""

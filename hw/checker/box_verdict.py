@@ -1,0 +1,89 @@
+"""Last stage of both checkers: compares boxes with their spaces."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Member, Out
+
+from hw.checker.values import AddressSpace, address_bits
+from hw.config import MlaConfig
+
+#: Bits of an end of a box.
+SUM_BITS = 52
+
+
+class BoxVerdict(wiring.Component):
+    """Holds the box outside its space that comes first in the order of checks; each checker has its own variant.
+
+    Latency: 1 cycle. Throughput: one box a cycle, unless the variant states another.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    access : dict of str to Member
+        Ports of the variant for the permissions of DRAM accesses.
+
+    Members
+    -------
+    start : In
+        Discard the results of the last command.
+    valid : In
+        The box at the inputs is valid.
+    kind, order : In
+        Its space and its index among the streams of the space.
+    low, high : In
+        Ends of the bounding box.
+    fail, fail_kind, fail_address : Out
+        The first box outside its space and its offending address.
+    """
+
+    def __init__(self, config: MlaConfig, access: dict[str, Member]):
+        self.config = config
+        super().__init__(
+            {
+                "start": In(1),
+                "valid": In(1),
+                "kind": In(AddressSpace.BITS),
+                "order": In(2),
+                "low": In(signed(SUM_BITS)),
+                "high": In(signed(SUM_BITS)),
+                **access,
+                "fail": Out(1),
+                "fail_kind": Out(AddressSpace.BITS),
+                "fail_address": Out(32),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        beyond, outside, below = Signal(SUM_BITS), Signal(), Signal()
+        fail_order = Signal(2)
+        earlier = Signal()
+        m.d.comb += below.eq(self.low[-1])
+        with m.Switch(self.kind):
+            for kind, bits in address_bits(self.config).items():
+                with m.Case(kind):
+                    m.d.comb += beyond.eq(self.high >> bits)
+        reaches, permitted = self._judge(m, beyond.any())
+        dram = self.kind[2:] == AddressSpace.DRAM_READ >> 2
+        m.d.comb += [
+            outside.eq(Mux(dram, below | ~permitted, below | reaches)),
+            earlier.eq(
+                (self.kind[2:] < self.fail_kind[2:])
+                | ((self.kind[2:] == self.fail_kind[2:]) & (self.order < fail_order))
+            ),
+        ]
+        with m.If(self.start):
+            m.d.sync += self.fail.eq(0)
+        with m.Elif(self.valid & outside & (~self.fail | earlier)):
+            m.d.sync += [
+                self.fail.eq(1),
+                self.fail_kind.eq(self.kind),
+                fail_order.eq(self.order),
+                self.fail_address.eq(Mux(below | dram, self.low, self.high)),
+            ]
+        return m
+
+    def _judge(self, m: Module, reaches: Value) -> tuple[Value, Value]:
+        """`reaches` (the box reaches beyond its on-chip space) and a flag that a window permits a DRAM access."""
+        raise NotImplementedError

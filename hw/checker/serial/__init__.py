@@ -1,0 +1,1 @@
+"""Checker for small FPGAs: one field a cycle, driven by microcode."""

@@ -1,0 +1,182 @@
+"""Micro-instructions of the serial checker."""
+
+from enum import IntEnum
+
+from amaranth.lib import data
+
+from hw.isa.commands import FIELD_INDEX_BITS
+
+ADDRESS_BITS = 9
+
+
+class Width(IntEnum):
+    """Significant bits of a field; the bits above are its sign, or 0."""
+
+    W4 = 0
+    W6 = 1
+    W8 = 2
+    W9 = 3
+    W12 = 4
+    W16 = 5
+    W20 = 6
+    W32 = 7
+
+
+class X(IntEnum):
+    """Source of the first factor."""
+
+    NONE = 0
+    VALUE = 1  # the field
+    TILE = 2
+    U_LOW = 3
+    U_HIGH = 4
+    V_LOW = 5
+    V_HIGH = 6
+
+
+class Y(IntEnum):
+    """Source of the second factor."""
+
+    NONE = 0
+    VALUE = 1  # the field
+    LOW = 2  # its lower half
+    HIGH = 3  # its upper half; the product counts 2**16 times
+    ROWS = 4  # the last quotient
+    OUT_ROWS = 5  # the saved quotient
+
+
+class Ends(IntEnum):
+    """Ends of the box that a product moves.
+
+    Bit 0 moves the low end if the field is not negative, bit 1 if it is negative; bits 2 and 3 do so for the high end.
+    """
+
+    NONE = 0b0000
+    LOW = 0b0011
+    HIGH = 0b1100
+    BOTH = 0b1111
+    ALONG = 0b0110  # a stride: down if it is negative, else up
+    AGAINST = 0b1001  # the lesser coordinate, where the field is the coordinate's stride
+
+
+class Rule(IntEnum):
+    """Property of the field that makes a command illegal."""
+
+    NONE = 0
+    ZERO = 1
+    ABOVE_N = 2
+    NOT_ONE = 3
+    UNALIGNED = 4
+    NEGATIVE_U8 = 5  # nine bits that are no unsigned byte
+    BEYOND_I8 = 6  # nine bits that are no signed byte
+    ALWAYS = 7
+
+
+class Early(IntEnum):
+    """Further use of the field."""
+
+    NONE = 0
+    FIRST_WORD = 1  # packed words to their registers
+    SECOND_WORD = 2
+    ONE = 3  # saves a flag that it is 1
+    TILE = 4  # the tile: the field, or n if it is 0
+    TAIL = (
+        5  # the larger of the tile and the field, or the tile if that is 0; the last alone if ONE found a 1
+    )
+    LANES = 6  # the larger of the tile and the field, or n if that is 0
+    TAPS = 7  # the tile: depthwise taps of all groups
+    GROUP = 8  # the tile: depthwise taps of one group
+    SINGLE = 9  # the tile: 1
+    JUMP = 10
+
+
+class Late(IntEnum):
+    """Operation on the ends of the box or on a quotient."""
+
+    NONE = 0
+    RANGE_U = 1  # cuts the range to the image without padding, whose last coordinate is the first factor
+    RANGE_V = 2
+    START = 3  # walk increments
+    DU1 = 4
+    DU2 = 5
+    DV1 = 6
+    DV2 = 7
+    NOT_BELOW = 8  # refuse a negative high end
+    NOT_DEEP = 9  # refuse a high end beyond the line buffers
+    NOT_MANY = 10  # refuse a high end beyond the points of a window
+    DIVIDE = 11  # high end by the first factor
+    AGAIN = 12  # last quotient by the first factor
+    KEEP = 13  # save the quotient
+    VERDICT = 14
+    END = 15
+    FIRST = 16  # the window may be accessed, and the low end is not before its first byte
+    LAST = 17  # neither is the high end after its last byte
+
+
+class Flag(IntEnum):
+    """Conditions of micro-instructions, decoded from packed words."""
+
+    ALWAYS = 0
+    FILL = 1
+    TRANSPOSE = 2
+    INT4 = 3
+    AWAY = 4  # LOAD to parameter or table slots
+    PARAM = 5
+    TABLE = 6
+    BAD_LOAD = 7
+    DW = 8
+    DW_KEEP = 9
+    DW_GROUPS = 10
+    BAD_TAPS = 11
+    W_TRANSPOSE = 12
+    A_UNSIGNED = 13
+    W_UNSIGNED = 14
+    TWO_GROUPS = 15  # bits of the number of groups
+    ONE_GROUP = 16
+    BAD_MATRIX = 17
+    A_SP = 18
+    A_16 = 19  # elements of at least 16 bits, in the scratchpad
+    A_32 = 20
+    B = 21
+    B_SP = 22
+    B_16 = 23
+    B_32 = 24
+    B_ACC = 25
+    R = 26
+    R_16 = 27
+    D_SP = 28
+    D_16 = 29
+    D_32 = 30
+    SLOTS = 31
+    COUNT = 32
+    TAIL = 33
+    REDUCES = 34
+    BAD_FUSE = 35
+    SHORT = 36  # depthwise, and the last quotient is 0
+
+
+#: Fields of a micro-instruction. A condition is met if its flag is not `unless`.
+CODE_LAYOUT = data.StructLayout(
+    {
+        "index": FIELD_INDEX_BITS,
+        "literal": 1,  # the index is the value
+        "one": 1,  # the field's default is 1, not 0
+        "width": 3,
+        "signed": 1,
+        "flag": 6,
+        "unless": 1,
+        "x": 3,
+        "count": 1,  # the first factor is less one
+        "y": 3,
+        "ends": 4,
+        "turned": 1,  # the sign is that of the first factor
+        "reset": 1,  # begins a box: low end 0, high end -1
+        "rule": 3,
+        "early": 4,
+        "late": 5,
+        "kind": 4,
+        "order": 2,
+        "ranged": 1,  # no verdict if all coordinates are padding
+        "target": ADDRESS_BITS,  # of a jump, or the number of a window's limit
+    }
+)

@@ -1,0 +1,95 @@
+"""Status of loads and checks for the host: segment states, LOADER_ERROR and interrupts."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.control.layouts import JOB_RESULT_LAYOUT, LoaderError
+from hw.isa.enums import SegmentState
+
+
+class LoaderStatus(wiring.Component):
+    """Tracks the loader's operations and the outcome of the host's operations.
+
+    Latency: a result of the loader reaches the segment table in the next cycle; `busy` rises the cycle after
+    `start`. Throughput: does not apply.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Machine configuration; uses `segments`.
+
+    Members
+    -------
+    start, segment : In
+        The loader begins an operation on a segment.
+    cancel : In
+        The check ends without a result: a word was written into the segment.
+    checking, result : In
+        From the loader.
+    decided, code, writing : In
+        An operation of the host was decided; why it was refused; it is the write of a word, which leaves
+        `error` alone unless it is refused.
+    busy, busy_segment : Out
+        The loader is busy, and its segment.
+    set, state : Out
+        Loader port of the segment table, for `busy_segment`.
+    loaded : Out
+        A segment has passed its check; one cycle.
+    error : Out
+        Value of register LOADER_ERROR.
+    irq_check, irq_error : Out
+        A load or check has ended; `error` was set to other than 0. One cycle.
+    """
+
+    def __init__(self, config: MlaConfig):
+        bits = (config.segments - 1).bit_length()
+        super().__init__(
+            {
+                "start": In(1),
+                "segment": In(bits),
+                "cancel": In(1),
+                "checking": In(1),
+                "result": In(JOB_RESULT_LAYOUT),
+                "decided": In(1),
+                "code": In(LoaderError),
+                "writing": In(1),
+                "busy": Out(1),
+                "busy_segment": Out(bits),
+                "set": Out(1),
+                "state": Out(SegmentState),
+                "loaded": Out(1),
+                "error": Out(LoaderError),
+                "irq_check": Out(1),
+                "irq_error": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        result, ended, failed, refused = self.result, Signal(), Signal(), Signal()
+        m.d.comb += [
+            ended.eq(self.busy & result.valid),
+            failed.eq(ended & ~result.good),
+            refused.eq(self.decided & (self.code != LoaderError.NONE)),
+            self.set.eq(ended | self.busy & self.checking),
+            self.loaded.eq(ended & result.good & ~self.cancel),
+            self.irq_check.eq(ended | self.cancel),
+        ]
+        with m.If(~result.valid):
+            m.d.comb += self.state.eq(SegmentState.CHECKING)
+        with m.Elif(result.good):
+            m.d.comb += self.state.eq(SegmentState.VALID)
+        with m.Else():
+            m.d.comb += self.state.eq(SegmentState.FAILED)
+        m.d.sync += self.irq_error.eq(failed | refused)
+        with m.If(failed):
+            m.d.sync += self.error.eq(Mux(result.bus, LoaderError.BUS, LoaderError.CRC))
+        with m.If(self.decided & (refused | ~self.writing)):
+            m.d.sync += self.error.eq(self.code)
+        with m.If(self.start):
+            m.d.sync += [self.busy.eq(1), self.busy_segment.eq(self.segment)]
+        with m.Elif(ended | self.cancel):
+            m.d.sync += self.busy.eq(0)
+        return m

@@ -1,0 +1,119 @@
+"""The segment table: range of each program in the instruction store, and its state."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.control.layouts import SEGMENT_ENTRY_LAYOUT
+from hw.isa.enums import SegmentState
+from hw.layouts import PC_BITS, SEGMENT_LAYOUT
+from hw.lib.ram import Ram
+
+_STATE_BITS = 3
+
+
+class SegmentTable(wiring.Component):
+    """State, base, length and pinning of every segment.
+
+    Latency: look-ups are combinational; changes show in the next cycle. Throughput: one look-up on each port,
+    one change by the host and one by the loader per cycle; of two changes of one segment the host's wins.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        `segments` sizes the table.
+
+    Members
+    -------
+    core_index : In, core_info : Out
+        Look-up of the sequencer's calls; numbers beyond the table are not valid.
+    dispatch_index : In, dispatch_info : Out
+        Look-up of dispatch.
+    host_index : In, host_entry : Out
+        Look-up of the host's operations, which only use numbers within the table.
+    host_define, host_base, host_length : In
+        Write base and length of `host_index`.
+    host_set, host_state, host_pin : In
+        Write the state of `host_index`; pin it.
+    loader_set, loader_index, loader_state : In
+        Write a state when a load or check moves on.
+    status_index : In, status : Out
+        State of a segment, for the register.
+    pinned : Out
+        Mask of pinned segments.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.segments = config.segments
+        self.index_bits = bits = (config.segments - 1).bit_length()
+        super().__init__(
+            {
+                "core_index": In(8),
+                "core_info": Out(SEGMENT_LAYOUT),
+                "dispatch_index": In(8),
+                "dispatch_info": Out(SEGMENT_LAYOUT),
+                "host_index": In(bits),
+                "host_entry": Out(SEGMENT_ENTRY_LAYOUT),
+                "host_define": In(1),
+                "host_base": In(PC_BITS),
+                "host_length": In(PC_BITS),
+                "host_set": In(1),
+                "host_state": In(SegmentState),
+                "host_pin": In(1),
+                "loader_set": In(1),
+                "loader_index": In(bits),
+                "loader_state": In(SegmentState),
+                "status_index": In(bits),
+                "status": Out(_STATE_BITS),
+                "pinned": Out(config.segments),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        # Base and length are only used in states in which they were written.
+        m.submodules.extents = extents = Ram(width=2 * PC_BITS, depth=self.segments, reads=3, comb=True)
+        m.d.comb += [
+            extents.w_addr.eq(self.host_index),
+            extents.w_data.eq(Cat(self.host_base, self.host_length)),
+            extents.w_en.eq(self.host_define),
+        ]
+        states = Signal(_STATE_BITS * self.segments)
+        for port, (index, info) in enumerate(
+            (
+                (self.core_index, self.core_info),
+                (self.dispatch_index, self.dispatch_info),
+            )
+        ):
+            self._look_up(m, extents, port, states, index, info)
+        extent = extents.r2_data
+        m.d.comb += [
+            extents.r2_addr.eq(self.host_index),
+            self.host_entry.base.eq(extent[:PC_BITS]),
+            self.host_entry.length.eq(extent[PC_BITS:]),
+            self.host_entry.state.eq(states.word_select(self.host_index, _STATE_BITS)),
+            self.status.eq(states.word_select(self.status_index, _STATE_BITS)),
+        ]
+        with m.If(self.loader_set):
+            m.d.sync += states.word_select(self.loader_index, _STATE_BITS).eq(self.loader_state)
+        with m.If(self.host_set):
+            m.d.sync += states.word_select(self.host_index, _STATE_BITS).eq(self.host_state)
+        with m.If(self.host_pin):
+            m.d.sync += self.pinned.bit_select(self.host_index, 1).eq(1)
+        return m
+
+    def _look_up(
+        self, m: Module, extents: Ram, port: int, states: Signal, index: Value, info: data.View
+    ) -> None:
+        extent = getattr(extents, f"r{port}_data")
+        within = index[: self.index_bits]
+        m.d.comb += [
+            getattr(extents, f"r{port}_addr").eq(within),
+            info.base.eq(extent[:PC_BITS]),
+            info.length.eq(extent[PC_BITS:]),
+            info.valid.eq(
+                (states.word_select(within, _STATE_BITS) == SegmentState.VALID) & (index < self.segments)
+            ),
+            info.pinned.eq(self.pinned.bit_select(within, 1)),
+        ]

@@ -1,0 +1,237 @@
+"""Trap control: brings the machine to a stop, clears it and records why."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.control.layouts import BUS_ERROR_LAYOUT, IN_USE_TRAP_LAYOUT, NO_SEGMENT, OLDEST_LAYOUT
+from hw.control.watchdog import Watchdog
+from hw.isa.enums import Trap, Unit
+from hw.layouts import PC_BITS, TRAP_LAYOUT
+
+#: Cycles for which the units must have been still before the machine counts as stopped: a signal takes some
+#: to reach a queue's head.
+SETTLE = 16
+
+
+class Traps(wiring.Component):
+    """Handles traps, from the first event of one to RESUME.
+
+    - RUN: watching.
+    - DRAIN, after an exact trap: earlier commands run until every unit is stuck.
+    - ABORT, after a bus error or the watchdog: the core is stopped, units finish their bus transfers without
+      effect.
+    - FLUSH, one cycle: queues, semaphores, core and dispatch are cleared.
+    - RECORDS: completion records of macro-instructions in flight are written.
+    - TRAPPED: recorded, interrupt raised; waiting for RESUME.
+
+    A bus error or the watchdog replaces an exact trap that waits in DRAIN. WIS_IN_USE is only recorded, and
+    not while the record of another trap waits for RESUME.
+
+    Latency: SETTLE cycles from the last event of a unit to FLUSH, after a deadlock one more with `pipelined`.
+    Throughput: one trap at a time.
+
+    Parameters
+    ----------
+    pipelined : int
+        As in MlaConfig.
+
+    Members
+    -------
+    core, dispatch : In
+        Exact traps, held until `flush`.
+    in_use : In
+        A refused access to a segment.
+    errors : In
+        Bus errors of LOAD, STORE and the completion records (`load_error`, `store_error`, `record_error`).
+    stuck, idle, busy : In
+        One bit per unit: nothing started and the queue empty or its head unable to start; nothing queued or
+        started; the engine works or waits for the bus (only looked at in ABORT).
+    program_running, core_blocked, core_pc, blocked_pc, core_segment, core_tag, macro : In
+        State of the running program.
+    dispatch_idle : In
+        No macro-instruction is being looked up, and none could be: the ring has no more, or there is no room
+        in flight.
+    flight_empty, flight_waiting, oldest, progress : In
+        State of the macro-instructions in flight.
+    watchdog : In
+        Limit of cycles without a completion; 0: none.
+    resume : In
+        Request of the host to continue.
+    enable : Out
+        Dispatch may begin.
+    stop, abort, flush : Out
+        To the core, in the cycle before `abort` and with it; to the units; to queues, semaphores, core, dispatch
+        and completion.
+    cause : Out
+        Cause for the completion records, from FLUSH to the last record.
+    trapped, record, count, event : Out
+        Waiting for RESUME; the last trap; traps so far; one cycle for each trap.
+    """
+
+    core: In(TRAP_LAYOUT)
+    dispatch: In(TRAP_LAYOUT)
+    in_use: In(IN_USE_TRAP_LAYOUT)
+    load_error: In(BUS_ERROR_LAYOUT)
+    store_error: In(BUS_ERROR_LAYOUT)
+    record_error: In(BUS_ERROR_LAYOUT)
+    stuck: In(len(Unit))
+    idle: In(len(Unit))
+    busy: In(len(Unit))
+    program_running: In(1)
+    core_blocked: In(1)
+    core_pc: In(PC_BITS)
+    blocked_pc: In(PC_BITS)
+    core_segment: In(8)
+    core_tag: In(6)
+    macro: In(32)
+    dispatch_idle: In(1)
+    flight_empty: In(1)
+    flight_waiting: In(1)
+    oldest: In(OLDEST_LAYOUT)
+    progress: In(1)
+    watchdog: In(32)
+    resume: In(1)
+    enable: Out(1)
+    stop: Out(1)
+    abort: Out(1)
+    flush: Out(1)
+    cause: Out(5)
+    trapped: Out(1)
+    record: Out(TRAP_LAYOUT)
+    count: Out(32)
+    event: Out(1)
+
+    def __init__(self, *, pipelined: int = 0):
+        self._late = pipelined
+        super().__init__()
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.watch = watch = Watchdog(settle=SETTLE, pipelined=self._late)
+        held, report = Signal(TRAP_LAYOUT), Signal()
+        running, draining, aborting = Signal(), Signal(), Signal()
+        m.d.comb += [
+            watch.stuck.eq(self.stuck),
+            watch.idle.eq(self.idle),
+            watch.busy.eq(self.busy),
+            watch.program_running.eq(self.program_running),
+            watch.core_blocked.eq(self.core_blocked),
+            watch.dispatch_idle.eq(self.dispatch_idle),
+            watch.flight_empty.eq(self.flight_empty),
+            watch.flight_waiting.eq(self.flight_waiting),
+            watch.progress.eq(self.progress),
+            watch.limit.eq(self.watchdog),
+            watch.running.eq(running),
+            watch.counting.eq(running | draining),
+            watch.aborting.eq(aborting),
+            self.cause.eq(held.cause),
+            self.enable.eq(running),
+        ]
+        imprecise = self._imprecise(m, watch)
+        with m.FSM(name="trap") as fsm:
+            m.d.comb += [
+                running.eq(fsm.ongoing("RUN")),
+                draining.eq(fsm.ongoing("DRAIN")),
+                aborting.eq(fsm.ongoing("ABORT")),
+                self.trapped.eq(fsm.ongoing("TRAPPED")),
+                self.stop.eq(aborting),
+            ]
+            # Registers, because they reach the whole machine: flags of the next state.
+            m.d.sync += [self.abort.eq(self.stop), self.flush.eq(0)]
+            with m.State("RUN"):
+                with m.If(imprecise.valid):
+                    m.d.sync += held.eq(imprecise)
+                    m.d.comb += self.stop.eq(1)
+                    m.next = "ABORT"
+                with m.Elif(self.core.valid | self.dispatch.valid):
+                    m.d.sync += held.eq(Mux(self.core.valid, self.core.as_value(), self.dispatch.as_value()))
+                    m.next = "DRAIN"
+                with m.Elif(watch.deadlock):
+                    self._deadlock(m, held)
+                    self._flush(m)
+            with m.State("DRAIN"):
+                with m.If(imprecise.valid):
+                    m.d.sync += held.eq(imprecise)
+                    m.d.comb += self.stop.eq(1)
+                    m.next = "ABORT"
+                with m.Elif(watch.still):
+                    self._flush(m)
+            with m.State("ABORT"), m.If(watch.still):
+                self._flush(m)
+            with m.State("FLUSH"):
+                m.next = "RECORDS"
+            with m.State("RECORDS"), m.If(self.flight_empty):
+                m.d.comb += report.eq(1)
+                m.next = "TRAPPED"
+            with m.State("TRAPPED"), m.If(self.resume):
+                m.next = "RUN"
+        self._record(m, held, report, running | draining)
+        return m
+
+    def _flush(self, m: Module) -> None:
+        m.d.comb += self.stop.eq(1)
+        m.d.sync += self.flush.eq(1)
+        m.next = "FLUSH"
+
+    def _imprecise(self, m: Module, watch: Watchdog) -> data.View:
+        """The bus error or expiry of this cycle, if any."""
+        trap = Signal(TRAP_LAYOUT)
+        m.d.comb += [
+            trap.segment.eq(NO_SEGMENT),
+            trap.macro.eq(self.oldest.number),
+            trap.valid.eq(
+                self.load_error.valid | self.store_error.valid | self.record_error.valid | watch.expired
+            ),
+        ]
+        with m.If(self.program_running):
+            m.d.comb += [
+                trap.pc.eq(self.core_pc),
+                trap.segment.eq(self.core_segment),
+                trap.tag.eq(self.core_tag),
+            ]
+        with m.If(self.load_error.valid):
+            m.d.comb += [trap.cause.eq(int(Trap.BUS_READ)), trap.address.eq(self.load_error.address)]
+        with m.Elif(self.store_error.valid):
+            m.d.comb += [trap.cause.eq(int(Trap.BUS_WRITE)), trap.address.eq(self.store_error.address)]
+        with m.Elif(self.record_error.valid):
+            m.d.comb += [trap.cause.eq(int(Trap.BUS_WRITE)), trap.address.eq(self.record_error.address)]
+        with m.Else():
+            m.d.comb += trap.cause.eq(int(Trap.WATCHDOG))
+        return trap
+
+    def _deadlock(self, m: Module, held: data.View) -> None:
+        m.d.sync += [held.cause.eq(int(Trap.DEADLOCK)), held.address.eq(0)]
+        with m.If(self.program_running):
+            m.d.sync += [
+                held.pc.eq(self.blocked_pc),
+                held.segment.eq(self.core_segment),
+                held.tag.eq(self.core_tag),
+                held.macro.eq(self.macro),
+            ]
+        with m.Else():
+            m.d.sync += [
+                held.pc.eq(0),
+                held.segment.eq(self.oldest.program),
+                held.tag.eq(self.oldest.tag),
+                held.macro.eq(self.oldest.number),
+            ]
+
+    def _record(self, m: Module, held: data.View, report: Signal, quiet: Signal) -> None:
+        refused = Signal(IN_USE_TRAP_LAYOUT)
+        m.d.sync += self.event.eq(0)
+        with m.If(report):
+            m.d.sync += [self.record.eq(held), self.event.eq(1), self.count.eq(self.count + 1)]
+        with m.Elif(refused.valid):
+            m.d.sync += [self.event.eq(1), self.count.eq(self.count + 1), refused.valid.eq(0)]
+            with m.If(quiet):
+                m.d.sync += [
+                    self.record.cause.eq(int(Trap.WIS_IN_USE)),
+                    self.record.pc.eq(0),
+                    self.record.segment.eq(refused.segment),
+                    self.record.tag.eq(0),
+                    self.record.macro.eq(0),
+                    self.record.address.eq(refused.address),
+                ]
+        with m.If(self.in_use.valid):
+            m.d.sync += refused.eq(self.in_use)

@@ -1,0 +1,190 @@
+"""Collection order of the counters, and the sum width that guarantees collection before a sum wraps around."""
+
+from collections.abc import Callable
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.isa.counters import COUNTERS, GROUPS
+
+COUNTER_BITS = (len(COUNTERS) - 1).bit_length()
+#: One of PERIOD steps is for the host or the round, the others are for flushes.
+PERIOD = 4
+#: Cycles from the choice of a step to the cycle in which its sum is sampled.
+TAKEN = 2
+#: Two steps of one counter are separated by more cycles than this, so that the memory word of the first is written back
+#: before the second reads it; the second value applies with `pipelined`.
+APART, APART_LATE = 2, 3
+
+
+def group_counters(group: str) -> list[int]:
+    """Numbers of the group's counters, ascending and contiguous."""
+    return [i for i, c in enumerate(COUNTERS) if c.group == group]
+
+
+#: Groups of one counter store its sum by tag themselves: their tags may change at any time.
+SINGLES = tuple(name for name in GROUPS if len(group_counters(name)) == 1)
+#: The others hold the sums of the tag before until they are flushed.
+FLUSHED = tuple(name for name in GROUPS if name not in SINGLES)
+
+
+def round_cycles() -> int:
+    """Maximum cycles between two turns of a counter in the round, of which the host gets at most every other one."""
+    return len(COUNTERS) * 2 * PERIOD
+
+
+def flush_cycles(apart: int = APART_LATE) -> int:
+    """Maximum cycles for which a group is busy: every other group can be flushed once before it.
+
+    Flushes get `PERIOD` - 1 of `PERIOD` turns. Choosing a group takes at most one period, and another group may just
+    have been chosen when this one changes its tag; a larger distance between steps of a counter lengthens the time.
+    The last sum is sampled `TAKEN` cycles after its turn.
+    """
+    turns = sum(len(group_counters(name)) for name in FLUSHED)
+    chosen = PERIOD - 1 + apart - APART
+    return -(-turns * PERIOD // (PERIOD - 1)) + (len(FLUSHED) + 1) * chosen + TAKEN
+
+
+def longest_gap() -> int:
+    """Maximum cycles between two consecutive collections of a group's sum.
+
+    The first is a change of tag, where a flush begins, or reset, where the first words are cleared. The second is the
+    round's, or the flush after the next change of tag: a flush blocks the round only for the counters it collects.
+    """
+    return max(flush_cycles(), 1 << COUNTER_BITS) + round_cycles()
+
+
+def group_sum_width(index: int) -> int:
+    """Bits of the sum of counter `index` in a group that is flushed."""
+    return COUNTERS[index].width + (longest_gap() - 1).bit_length()
+
+
+def single_sum_width(index: int, tags: int) -> int:
+    """Bits of the sums of counter `index` in a group of its own, of which each round collects one tag."""
+    return COUNTERS[index].width + (longest_gap() + tags * round_cycles() - 1).bit_length()
+
+
+class CollectionSchedule(wiring.Component):
+    """Chooses the step of each cycle: a sum of the previous tag (flush), the host's counter, or the round's next one.
+
+    Flushes have their own turns, so that reads of the host do not affect the timing of the machine. Groups are flushed
+    round robin, and the host and the round alternate, so that none starves. Steps within `apart` cycles use different
+    counters: the host and the round skip counters near the current flush, which collects them anyway.
+
+    Parameters
+    ----------
+    tag_bits : int
+        Bits of a tag.
+    apart : int
+        Number of cycles within which all steps use different counters.
+
+    Members
+    -------
+    go : In
+        Choose: the other outputs are those of the next step in the next cycle.
+    busy : In
+        A bit for each of FLUSHED, until `TAKEN` cycles after its last step was chosen.
+    read, select_counter : In
+        The host reads this counter.
+    all_tags : In
+        Rounds cycle through the tags; else they stay at tag 0.
+    valid : Out
+        There is a step.
+    counter : Out
+        Number of its counter.
+    old : Out
+        Its group is being flushed.
+    last : Out
+        The flush ends with it.
+    host : Out
+        It is the host's.
+    tag : Out
+        Tag whose single counters the round collects.
+    """
+
+    def __init__(self, tag_bits: int, apart: int = APART):
+        self._apart = apart
+        super().__init__(
+            {
+                "go": In(1),
+                "busy": In(len(FLUSHED)),
+                "read": In(1),
+                "select_counter": In(COUNTER_BITS),
+                "all_tags": In(1),
+                "valid": Out(1),
+                "counter": Out(COUNTER_BITS),
+                "old": Out(1),
+                "last": Out(1),
+                "host": Out(1),
+                "tag": Out(tag_bits),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        phase, flushing, begin = Signal(range(PERIOD)), Signal(), Signal()
+        flush_turn, final = Signal(COUNTER_BITS), Signal(COUNTER_BITS)
+        near = self._near(m, flushing, flush_turn, final)
+        self._next_flush(m, begin, flushing, flush_turn, final)
+        m.d.sync += [self.valid.eq(0), self.old.eq(0), self.last.eq(0), self.host.eq(0)]
+        with m.If(self.go):
+            m.d.sync += phase.eq(phase + 1)
+            with m.If(phase == PERIOD - 1):
+                self._others(m, near)
+            with m.Elif(flushing):
+                ends = flush_turn == final
+                m.d.sync += [
+                    *(self.valid.eq(1), self.old.eq(1), self.last.eq(ends)),
+                    *(self.counter.eq(flush_turn), flush_turn.eq(flush_turn + 1)),
+                    flushing.eq(~ends),
+                ]
+            with m.Else():  # a flush's first step is far enough from the host's or the round's before it
+                m.d.comb += begin.eq(phase >= self._apart - 1)
+        return m
+
+    def _near(
+        self, m: Module, flushing: Signal, flush_turn: Signal, final: Signal
+    ) -> Callable[[Value], Value]:
+        """Return whether a flush collects a counter within `apart` cycles of this one."""
+        steps = [(self.old, self.counter)]
+        for number in range(1, self._apart):
+            old, counter = Signal(name=f"old_{number}"), Signal(COUNTER_BITS, name=f"counter_{number}")
+            m.d.sync += [old.eq(steps[-1][0]), counter.eq(steps[-1][1])]
+            steps.append((old, counter))
+        steps += [(flushing & (flush_turn + i <= final), flush_turn + i) for i in range(self._apart)]
+        return lambda number: Cat(valid & (number == collected) for valid, collected in steps).any()
+
+    def _others(self, m: Module, near: Callable[[Value], Value]) -> None:
+        """The host's step, or the round's."""
+        turn, hosted = Signal(COUNTER_BITS), Signal()  # the last one was the host's
+        with m.If(self.read & ~hosted):
+            free = ~near(self.select_counter)
+            m.d.sync += [self.counter.eq(self.select_counter), self.valid.eq(free), self.host.eq(free)]
+            m.d.sync += hosted.eq(1)
+        with m.Else():
+            last = turn == len(COUNTERS) - 1
+            m.d.sync += [self.counter.eq(turn), self.valid.eq(~near(turn)), hosted.eq(0)]
+            m.d.sync += [turn.eq(Mux(last, 0, turn + 1)), self.tag.eq(self.tag + (last & self.all_tags))]
+
+    def _next_flush(
+        self, m: Module, begin: Signal, flushing: Signal, flush_turn: Signal, final: Signal
+    ) -> None:
+        """The first busy group after the one flushed last, else the first of all."""
+        passed, chosen = Signal(len(FLUSHED)), Signal(len(FLUSHED))  # up to and with the one flushed last; it
+        ended, waiting, later = Signal(), Signal(len(FLUSHED)), Signal(len(FLUSHED))
+        m.d.sync += ended.eq(self.last)
+        m.d.comb += [
+            waiting.eq(self.busy & ~(chosen & (self.last | ended).replicate(len(FLUSHED)))),
+            later.eq(waiting & ~passed),
+        ]
+        with m.If(begin):
+            m.d.sync += flushing.eq(waiting.any())
+            for candidates in (waiting, later):
+                for i, name in reversed(list(enumerate(FLUSHED))):
+                    with m.If(candidates[i]):
+                        m.d.sync += [
+                            flush_turn.eq(group_counters(name)[0]),
+                            final.eq(group_counters(name)[-1]),
+                            *(passed.eq((2 << i) - 1), chosen.eq(1 << i)),
+                        ]

@@ -1,0 +1,170 @@
+"""Local counters: sums of one group with a snapshot register, per-tag counters, and the readout multiplexer."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.counters.collection_schedule import group_counters, group_sum_width
+from hw.isa.counters import COUNTERS
+from hw.layouts import event_layout
+from hw.lib.pipeline import enable_register
+from hw.lib.ram import Ram
+from hw.lib.trees import select_tree
+
+
+class CounterGroup(wiring.Component):
+    """Sums of one group's events modulo a power of two, as they were when they were last copied.
+
+    The sums are never cleared: the collector adds the difference from the value it collected last. They are copied when
+    the tag changes, and on request; a copy includes all events before its cycle, and none of that cycle.
+
+    Parameters
+    ----------
+    group : str
+        Name of the group (hw.isa.counters.GROUPS).
+
+    Members
+    -------
+    events : In
+        Increments of this cycle.
+    tag : In
+        Tag they belong to. It must not change while `busy`.
+    busy : Out
+        Events of the previous tag are not collected yet.
+    cur_tag, old_tag : Out
+        Tag of the events now, and of those before the copy.
+    copy : In
+        Copy the sums; ignored while `busy`.
+    finish_old : In
+        Everything of the old tag has been collected.
+    sum_{counter} : Out
+        For each counter of the group: the copy of its sum.
+    """
+
+    def __init__(self, group: str):
+        indices = group_counters(group)
+        self.widths = {COUNTERS[i].name: group_sum_width(i) for i in indices}
+        super().__init__(
+            {
+                "events": In(event_layout(group)),
+                "tag": In(6),
+                "busy": Out(1),
+                "cur_tag": Out(6),
+                "old_tag": Out(6),
+                "copy": In(1),
+                "finish_old": In(1),
+                **{f"sum_{name}": Out(width) for name, width in self.widths.items()},
+            }
+        )
+
+    def sum(self, name: str) -> Signal:
+        """The copy of the named counter's sum."""
+        return getattr(self, f"sum_{name}")
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        switch, copy = Signal(), Signal()
+        m.d.comb += [switch.eq(self.tag != self.cur_tag), copy.eq(switch | (self.copy & ~self.busy))]
+        with m.If(self.finish_old):
+            m.d.sync += self.busy.eq(0)
+        with m.If(switch):
+            m.d.sync += [self.cur_tag.eq(self.tag), self.busy.eq(1)]
+        with m.If(copy):
+            m.d.sync += self.old_tag.eq(self.cur_tag)
+        for name, width in self.widths.items():
+            cur = Signal(width, name=f"cur_{name}")
+            with m.If(self.events[name].any()):  # a simulator skips logic whose inputs do not change
+                m.d.sync += cur.eq(cur + self.events[name])
+            with m.If(copy):
+                m.d.sync += self.sum(name).eq(cur)
+        return m
+
+
+class DirectCounter(wiring.Component):
+    """One sum for each tag, modulo a power of two, in a small memory that is read, added to and written in one cycle.
+
+    Parameters
+    ----------
+    width : int
+        Bits of the increment.
+    sum_width : int
+        Bits of a sum.
+    tag_bits : int
+        Bits of a tag.
+
+    Members
+    -------
+    increment, tag : In
+        Event of this cycle and its tag.
+    clear, clear_tag : In
+        This tag's sum restarts at the increment of this cycle, which need not have this tag.
+    read_tag : In, value : Out
+        Sum of a tag, combinational.
+    """
+
+    def __init__(self, *, width: int, sum_width: int, tag_bits: int):
+        self.tag_bits, self.sum_width = tag_bits, sum_width
+        super().__init__(
+            {
+                "increment": In(width),
+                "tag": In(6),
+                "clear": In(1),
+                "clear_tag": In(tag_bits),
+                "read_tag": In(tag_bits),
+                "value": Out(sum_width),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.mem = mem = Ram(width=self.sum_width, depth=1 << self.tag_bits, reads=2, comb=True)
+        m.d.comb += [
+            mem.r0_addr.eq(self.tag),
+            mem.r1_addr.eq(self.read_tag),
+            self.value.eq(mem.r1_data),
+            mem.w_addr.eq(Mux(self.clear, self.clear_tag, self.tag[: self.tag_bits])),
+            mem.w_data.eq(Mux(self.clear, 0, mem.r0_data) + self.increment),
+            mem.w_en.eq(self.clear | (self.increment != 0)),
+        ]
+        return m
+
+
+#: Bits of a counter's number by which sums are chosen before their register, with `late`.
+_FIRST_BITS = 4
+
+
+def sampled_sum(
+    m: Module, counter: Value, sums: dict[int, Value], width: int, sample: Signal, late: int
+) -> Value:
+    """The sum of a counter as it is at `sample`, from the next cycle on until the next `sample`.
+
+    Parameters
+    ----------
+    m : Module
+        Module that the registers are added to.
+    counter : Value
+        Number of the counter.
+    sums : dict of int to Value
+        Sums by number.
+    width : int
+        Bits of the widest.
+    sample : Signal
+        Sample the sum.
+    late : int
+        1: the sum is selected in two stages, before and after the register.
+    """
+    first, rest = (counter[:_FIRST_BITS], counter[_FIRST_BITS:]) if late else (counter, None)
+    blocks: dict[int, dict[int, Value]] = {}
+    for i, value in sums.items():
+        block, index = divmod(i, 1 << len(first))
+        blocks.setdefault(block, {})[index] = value
+    found: dict[int, Value] = {}
+    for block, values in blocks.items():
+        found[block] = sampled = Signal(width, name=f"sampled_{block}")
+        with m.If(sample):
+            m.d.sync += sampled.eq(select_tree(m, f"sum_{block}" if late else "sum", first, values))
+    return (
+        found[0]
+        if rest is None
+        else select_tree(m, "sampled", enable_register(m, "block", rest, sample), found)
+    )

@@ -1,0 +1,46 @@
+"""Commands in the FUSE pipeline: their number, and the one to finish next."""
+
+from amaranth.hdl import Elaboratable, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.fuse.layouts import COMMANDS, INDEX_BITS
+
+
+class InFlightCommands(wiring.Component):
+    """Counts the commands in the pipeline and stores their tags.
+
+    Latency: one cycle. Throughput: one command in and one out in each cycle.
+
+    Members
+    -------
+    load : In(1), index : In, tag : In(6)
+        A command enters.
+    done : In(1)
+        The oldest one has finished.
+    room : Out(1)
+        Another command may enter.
+    active : Out(1), active_tag : Out(6)
+        There is one inside; tag of the oldest.
+    """
+
+    load: In(1)
+    index: In(INDEX_BITS)
+    tag: In(6)
+    done: In(1)
+    room: Out(1)
+    active: Out(1)
+    active_tag: Out(6)
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        count, oldest = Signal(range(COMMANDS + 1)), Signal(INDEX_BITS)
+        m.d.sync += [count.eq(count + self.load - self.done), oldest.eq(oldest + self.done)]
+        m.d.comb += [self.room.eq(count != COMMANDS), self.active.eq(count != 0)]
+        for number in range(COMMANDS):
+            tag = Signal(6, name=f"tag_{number}")
+            with m.If(self.load & (self.index == number)):
+                m.d.sync += tag.eq(self.tag)
+            with m.If(oldest == number):
+                m.d.comb += self.active_tag.eq(tag)
+        return m

@@ -1,0 +1,144 @@
+"""FUSE step 5, third part: post-scale; and the saturation of step 6."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import data, memory, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.fuse.control_store import fetch
+from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, post_control
+from hw.fuse.reduce import COUNT_BITS
+from hw.fuse.requant import COUNT_BITS as CHANGED_BITS
+from hw.fuse.requant_scale import CLIP_LATENCY, SCALE_LATENCY, ScaleControl, ScaleLane, add_zero_point, clip
+from hw.isa.enums import Rounding
+from hw.lib.pipeline import pipeline_delay, pipeline_register, pipeline_struct
+from hw.lib.trees import tree_sum
+
+_SCALED = 2 + SCALE_LATENCY
+_CLIPPED = _SCALED + CLIP_LATENCY
+#: Cycles from the reduced value to the element.
+LATENCY = _CLIPPED + 2
+#: Cycles before LATENCY at which the count of lanes changed earlier is added.
+CHANGED_BEFORE = 1
+#: Bits of a sum of changed lanes.
+SUM_BITS = CHANGED_BITS + 1
+#: A value divided by the count is limited to this first.
+COUNT_LIMIT = (1 << 23) - 1
+
+
+def divider(count: int) -> tuple[int, int]:
+    """Multiplier and exponent with which `scale` divides by a count, exactly for values up to COUNT_LIMIT.
+
+    The multiplier is a little above 2**s / count, too little to move any quotient but ties, and those away
+    from zero.
+    """
+    if count == 0:
+        return 0, 0
+    shift = 24 + (count - 1).bit_length()
+    return (1 << shift) // count + 1, 31 - shift
+
+
+class PostScale(wiring.Component):
+    """(value + bias) scaled by a multiplier or divided by the count, plus zero point, clipped, saturated to
+    the element type.
+
+    Latency: LATENCY. Throughput: one beat in each cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+
+    Members
+    -------
+    controls : In
+        Controls of a command that enters.
+    beat : In(BEAT), o_beat : Out(BEAT)
+        Beat going in and coming out.
+    value : In(lanes), count : In
+        Reduced value and the number of points in it.
+    changed : In
+        Lanes of the beat's point that step 2 changed, CHANGED_BEFORE cycles before the result.
+    o : Out(lanes), o_changed : Out
+        Elements; lanes changed by step 2 and by the saturation.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._n, self._lanes = config.n, lanes_of(config)
+        self._control = post_control(config.n)
+        super().__init__(
+            {
+                "controls": In(control_write(self._control)),
+                "beat": In(BEAT),
+                "o_beat": Out(BEAT),
+                "value": In(lanes(self._lanes)),
+                "count": In(COUNT_BITS),
+                "changed": In(CHANGED_BITS),
+                "o": Out(lanes(self._lanes)),
+                "o_changed": Out(SUM_BITS),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        beats = pipeline_struct(m, "beat", self.beat, LATENCY)
+        m.d.comb += self.o_beat.eq(beats[-1])
+        before = fetch(m, "before", self.controls, ("bias",), beats[0].cmd)
+        offset = fetch(m, "offset", self.controls, ("zp",), beats[_SCALED].cmd)
+        limits = fetch(m, "limits", self.controls, ("lo", "hi"), beats[_SCALED + 1].cmd)
+        element = fetch(
+            m,
+            "element",
+            self.controls,
+            ("low", "high", "scalar", "emit_all", "mask", "mask_tail"),
+            beats[_CLIPPED].cmd,
+        )
+        mult, counting, steps = self._factor(m, beats)
+        changed = Signal(self._lanes)
+        for lane in range(self._lanes):
+            biased = pipeline_register(m, f"biased_{lane}", self.value[lane] + before.bias, signed(32))
+            limited, _ = clip(m, f"count_{lane}", biased, -COUNT_LIMIT, COUNT_LIMIT)
+            x = pipeline_register(m, f"x_{lane}", Mux(counting, limited, biased))
+            m.submodules[f"scale_{lane}"] = scale = ScaleLane()
+            m.d.comb += [scale.x.eq(x), scale.mult.eq(mult), scale.steps.eq(steps)]
+            total = add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
+            placed = pipeline_register(
+                m, f"placed_{lane}", clip(m, f"lane_{lane}", total, limits.lo, limits.hi)[0]
+            )
+            saturated, differs = clip(m, f"element_{lane}", placed, element.low, element.high)
+            m.d.comb += [
+                self.o[lane].eq(pipeline_delay(m, f"element_{lane}", saturated, 2)),
+                changed[lane].eq(differs),
+            ]
+        counted = pipeline_register(m, "counted", changed & self._written(m, beats[_CLIPPED], element))
+        total_changed = tree_sum(m, "changed_count", list(counted)) + self.changed
+        m.d.comb += self.o_changed.eq(pipeline_register(m, "total_changed", total_changed))
+        return m
+
+    def _factor(self, m: Module, beats: list[data.View]) -> tuple[Signal, Value, data.View]:
+        """Multiplier and scaling steps, shared by all lanes."""
+        select = fetch(m, "factor", self.controls, ("count", "mult", "exponent", "rounding"), beats[1].cmd)
+        table = [divider(count) for count in range(1 << COUNT_BITS)]
+        layout = data.StructLayout({"mult": signed(32), "exponent": signed(8)})
+        init = [layout.const({"mult": mult, "exponent": exponent}).as_bits() for mult, exponent in table]
+        m.submodules.reciprocals = rom = memory.Memory(
+            shape=unsigned(layout.size), depth=len(init), init=init
+        )
+        port = rom.read_port()
+        m.d.comb += port.addr.eq(self.count)
+        entry = data.View(layout, port.data)
+        m.submodules.control = control = ScaleControl()
+        mult = pipeline_register(m, "mult", Mux(select.count, entry.mult, select.mult))
+        exponent = pipeline_register(m, "exponent", Mux(select.count, entry.exponent, select.exponent))
+        rounding = pipeline_register(m, "rounding", Mux(select.count, Rounding.SINGLE, select.rounding))
+        m.d.comb += [control.exponent.eq(exponent), control.rounding.eq(rounding)]
+        return mult, select.count, control.steps
+
+    def _written(self, m: Module, beat: data.View, element: data.View) -> Value:
+        """Lanes of the beat that are elements of a result."""
+        mask = Signal(self._n, name="mask")
+        m.d.comb += mask.eq(Mux(beat.tail, element.mask_tail, element.mask))
+        lanes_here = Cat(part_of(mask, beat.part, self._lanes))
+        last = beat.part == self._n // self._lanes - 1
+        here = Mux(element.scalar, last, lanes_here)
+        return here & (element.emit_all | beat.last).replicate(self._lanes)

@@ -1,0 +1,1 @@
+"""Building blocks with no knowledge of the machine: memories, buffers, pipeline registers, trees."""

@@ -1,0 +1,48 @@
+"""A long delay line as a ring memory: two row copies a cycle instead of one for each register."""
+
+from amaranth.hdl import Elaboratable, Module, Signal, unsigned
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.lib.ram import Ram
+
+
+class DelayLine(wiring.Component):
+    """`o` is `i` of `cycles` cycles ago; undefined until it has run for that long.
+
+    Latency: `cycles`. Throughput: one value a cycle.
+
+    Parameters
+    ----------
+    width : int
+        Width of the signal in bits.
+    cycles : int
+        At least 2.
+
+    Members
+    -------
+    i, o : In, Out
+        Value in, value out.
+    """
+
+    def __init__(self, *, width: int, cycles: int):
+        if cycles < 2:
+            raise ValueError(f"cycles must be at least 2, not {cycles!r}")
+        self._width, self._cycles = width, cycles
+        super().__init__({"i": In(width), "o": Out(width)})
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        bits = (self._cycles - 1).bit_length()
+        # The word being written is never the one being read.
+        m.submodules.ram = ram = Ram(width=self._width, depth=1 << bits, exclusive=True)
+        position = Signal(unsigned(bits))
+        m.d.sync += position.eq(position + 1)
+        m.d.comb += [
+            ram.w_addr.eq(position),
+            ram.w_data.eq(self.i),
+            ram.w_en.eq(1),
+            ram.r0_addr.eq(position - (self._cycles - 1)),
+            self.o.eq(ram.r0_data),
+        ]
+        return m

@@ -1,0 +1,120 @@
+"""Pipeline registers: helpers that add named registers of a data path to a module."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Shape, Signal, Value
+from amaranth.lib import data
+
+
+def pipeline_struct(m: Module, name: str, beat: data.View, cycles: int) -> list[data.View]:
+    """Delay line of a struct, with all its taps.
+
+    Parameters
+    ----------
+    m : Module
+        Module that takes the registers.
+    name : str
+        Prefix of the registers' names.
+    beat : View
+        Struct at the input of the line.
+    cycles : int
+        Number of registers.
+
+    Returns
+    -------
+    list of View
+        The input, then the output of each register: element i is the input i cycles ago.
+    """
+    stages = [beat]
+    for i in range(cycles):
+        stage = Signal(beat.shape(), name=f"{name}_{i + 1}")
+        m.d.sync += stage.eq(stages[-1])
+        stages.append(stage)
+    return stages
+
+
+def pipeline_domain(m: Module, late: int) -> Any:
+    """Domain of assignments that are registered in the pipelined variant and combinational in the other.
+
+    Parameters
+    ----------
+    m : Module
+        Module of the assignments.
+    late : int
+        1: `m.d.sync`; 0: `m.d.comb`.
+    """
+    return m.d.sync if late else m.d.comb
+
+
+def optional_register(m: Module, name: str, value: Value, late: int) -> Value:
+    """`pipeline_register` of `value` in the pipelined variant (`late` = 1), `value` itself in the other."""
+    return pipeline_register(m, name, value) if late else value
+
+
+def vacancy(valid: Value, leaves: Value, late: int) -> Value:
+    """Condition that a register for one item can take the next one.
+
+    Parameters
+    ----------
+    valid : Value
+        The register holds an item.
+    leaves : Value
+        The item is taken in this cycle; only while `valid`.
+    late : int
+        1: only an empty register takes an item, a path that begins at a register; 0: so does one whose item leaves.
+    """
+    return ~valid if late else ~valid | leaves
+
+
+def vacate(m: Module, valid: Signal, stays: Value, late: int) -> None:
+    """Update `valid` of a register with `vacancy` in a cycle in which its item may leave without a successor.
+
+    Parameters
+    ----------
+    m : Module
+        Module of the register.
+    valid : Signal
+        The register holds an item.
+    stays : Value
+        The item does not leave.
+    late : int
+        As in `vacancy`; without it the next item, or its absence, replaces the one that leaves.
+    """
+    if late:
+        m.d.sync += valid.eq(stays)
+
+
+def pipeline_delay(m: Module, name: str, value: Value, cycles: int) -> Value:
+    """`value` delayed by `cycles` registers named `name`_1, `name`_2, ...; `value` itself for 0."""
+    for i in range(cycles):
+        value = pipeline_register(m, f"{name}_{i + 1}", value)
+    return value
+
+
+def pipeline_register(m: Module, name: str, value: Value, shape: Shape | None = None) -> Signal:
+    """Register that follows `value` one cycle later.
+
+    It has no reset: data that no valid bit announces needs none, and a reset costs routing.
+
+    Parameters
+    ----------
+    m : Module
+        Module that takes the register.
+    name : str
+        Name of the register.
+    value : Value
+        Value to register.
+    shape : Shape or None
+        Shape of the register; that of `value` by default.
+    """
+    register = Signal(value.shape() if shape is None else shape, name=name, reset_less=True)
+    m.d.sync += register.eq(value)
+    return register
+
+
+def enable_register(m: Module, name: str, value: Value, take: Value) -> Signal:
+    """Register without reset that loads `value` in cycles with `take` and holds it otherwise."""
+    register = Signal(len(value), name=name, reset_less=True)
+    with m.If(take):
+        m.d.sync += register.eq(value)
+    return register

@@ -1,0 +1,80 @@
+"""The one memory wrapper: every array of bits in the machine is a `Ram`."""
+
+from amaranth.hdl import Elaboratable, Module, unsigned
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.errors import InputError
+
+
+class Ram(wiring.Component):
+    """Memory with one write port and any number of read ports in the sync domain.
+
+    Synchronous reads have one cycle of latency and hold their data while `r{i}_en` is low. A read of the word being
+    written in the same cycle returns the old word, or the new one if `transparent`. Contents are undefined until
+    written: nothing may rely on their being zero.
+
+    Parameters
+    ----------
+    width, depth : int
+        Bits of a word, words.
+    granularity : int or None
+        Bits written by one bit of `w_en`; the whole word by default.
+    reads : int
+        Number of read ports.
+    comb : bool
+        Reads are combinational (small memories made of LUTs).
+    transparent : bool
+        See above; only for synchronous reads.
+    exclusive : bool
+        Data read from a granule in the cycle in which it is written are not used, so the memory becomes block RAM
+        without the logic that would return the old word.
+
+    Members
+    -------
+    w_addr, w_data, w_en : In
+        Address, data and enables of the write port.
+    r{i}_addr, r{i}_en : In, r{i}_data : Out
+        Read port i; `r{i}_en` is ignored by combinational reads.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        depth: int,
+        granularity: int | None = None,
+        reads: int = 1,
+        comb: bool = False,
+        transparent: bool = False,
+        exclusive: bool = False,
+    ):
+        granularity = width if granularity is None else granularity
+        if width < 1 or depth < 2 or width % granularity:
+            raise InputError(
+                f"memory must have width >= 1, depth >= 2 and whole granules, not {width} x {depth} / {granularity}"
+            )
+        self.width, self.depth, self.granularity = width, depth, granularity
+        self.reads, self.comb, self.transparent, self.exclusive = reads, comb, transparent, exclusive
+        address = (depth - 1).bit_length()
+        ports = {"w_addr": In(address), "w_data": In(width), "w_en": In(width // granularity)}
+        for i in range(reads):
+            ports |= {f"r{i}_addr": In(address), f"r{i}_en": In(1, init=1), f"r{i}_data": Out(width)}
+        super().__init__(ports)
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        attrs = {"no_rw_check": 1, "ram_style": "block"} if self.exclusive else {}
+        m.submodules.mem = mem = memory.Memory(
+            shape=unsigned(self.width), depth=self.depth, init=[], attrs=attrs
+        )
+        write = mem.write_port(granularity=None if self.granularity == self.width else self.granularity)
+        m.d.comb += [write.addr.eq(self.w_addr), write.data.eq(self.w_data), write.en.eq(self.w_en)]
+        for i in range(self.reads):
+            if self.comb:
+                read = mem.read_port(domain="comb")
+            else:
+                read = mem.read_port(transparent_for=(write,) if self.transparent else ())
+                m.d.comb += read.en.eq(getattr(self, f"r{i}_en"))
+            m.d.comb += [read.addr.eq(getattr(self, f"r{i}_addr")), getattr(self, f"r{i}_data").eq(read.data)]
+        return m

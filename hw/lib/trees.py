@@ -1,0 +1,71 @@
+"""Balanced trees of named signals: multiplexers, sums, and combinations with a register after every level."""
+
+from collections.abc import Callable, Sequence
+
+from amaranth.hdl import Module, Mux, Signal, Value
+
+from hw.lib.pipeline import pipeline_register
+
+
+def select_tree(m: Module, name: str, number: Value, values: dict[int, Value]) -> Value:
+    """values[number] as a tree of two-way choices, an arbitrary one where `number` is no key.
+
+    Parameters
+    ----------
+    m : Module
+        Takes the tree.
+    name : str
+        Prefix of its signals.
+    number : Value
+        Index of the value to select.
+    values : dict of int to Value
+        At least one; keys fit into `number`.
+    """
+    level = dict(values)
+    for bit in range(len(number)):
+        merged: dict[int, Value] = {}
+        for key in sorted({k >> 1 for k in level}):
+            pair = [level[k] for k in (2 * key, 2 * key + 1) if k in level]
+            if len(pair) == 2:
+                choice = Mux(number[bit], pair[1], pair[0])
+                node = Signal(choice.shape(), name=f"{name}_{bit}_{key}")
+                m.d.comb += node.eq(choice)
+                pair = [node]
+            merged[key] = pair[0]
+        level = merged
+    return level[0]
+
+
+def tree_sum(m: Module, name: str, terms: list[Value]) -> Value:
+    """Sum of the terms by a balanced tree of named adders."""
+    level = 0
+    while len(terms) > 1:
+        sums: list[Value] = []
+        for i in range(0, len(terms) - 1, 2):
+            exact = terms[i] + terms[i + 1]
+            node = Signal(exact.shape(), name=f"{name}_{level}_{i // 2}")
+            m.d.comb += node.eq(exact)
+            sums.append(node)
+        terms = sums + terms[len(terms) & ~1 :]
+        level += 1
+    return terms[0]
+
+
+def tree_latency(count: int) -> int:
+    """Cycles `registered_tree` takes for `count` values."""
+    return (count - 1).bit_length()
+
+
+def registered_tree(
+    m: Module, name: str, values: Sequence[Value], combine: Callable[[str, int, Value, Value], Value]
+) -> Value:
+    """Combine the values pairwise; `combine(name, level, a, b)` returns a named signal of one node.
+
+    A comparison of 32 bits and the choice after it fill a cycle: each level has its own.
+    """
+    values = list(values)
+    for level in range(tree_latency(len(values))):
+        pairs = zip(values[::2], values[1::2], strict=True)
+        nodes = [combine(f"{name}_{level}_{i}", level, a, b) for i, (a, b) in enumerate(pairs)]
+        values = [pipeline_register(m, f"{name}_{level}_{i}_r", node) for i, node in enumerate(nodes)]
+    return values[0]

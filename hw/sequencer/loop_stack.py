@@ -1,0 +1,207 @@
+"""Stack of hardware loops."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.lib.pipeline import pipeline_register
+
+
+class LoopStack(wiring.Component):
+    """Hardware loops, in the state of the completed instructions and in that of the fetched ones.
+
+    Fetching runs ahead of completing, so trip counts exist twice: the fetch side counts when it passes a
+    loop's last instruction, the completing side when that instruction falls through. A redirect copies the
+    completing side's state over the fetch side's; every push, pop, call and return redirects, so both sides
+    decide alike.
+
+    Latency: decisions are combinational. Throughput: one instruction each cycle on each side, also if
+    several loops end with it.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        `loop_depth` loops fit.
+    width : int
+        Bits of a program counter.
+
+    Members
+    -------
+    clear : In
+        Empties the stack.
+    fetch_pc, fetch_step : In
+        Last fetched word, and that the next one is being fetched now.
+    fetch_back, fetch_start : Out
+        Continue at the start of a loop after `fetch_pc`.
+    pc, step : In
+        An instruction completes now by falling through from `pc`.
+    redirect : In
+        The fetch side starts again from the completing side's next state.
+    back, back_start : Out
+        The completing instruction is followed by the start of a loop.
+    push, push_start, push_last, push_trips : In
+        Opens a loop from `push_start` to `push_last`.
+    pop : In
+        Closes the innermost loop.
+    call, ret : In
+        Hides the open loops; restores the caller's.
+    ret_depth, ret_frame : In
+        `depth` and `frame` at the call.
+    depth, frame : Out
+        Open loops, and how many of them belong to callers.
+    """
+
+    def __init__(self, config: MlaConfig, *, width: int):
+        self.levels, self.width = config.loop_depth, width
+        count = range(self.levels + 1)
+        super().__init__(
+            {
+                "clear": In(1),
+                "fetch_pc": In(width),
+                "fetch_step": In(1),
+                "fetch_back": Out(1),
+                "fetch_start": Out(width),
+                "pc": In(width),
+                "step": In(1),
+                "redirect": In(1),
+                "back": Out(1),
+                "back_start": Out(width),
+                "push": In(1),
+                "push_start": In(width),
+                "push_last": In(width),
+                "push_trips": In(32),
+                "pop": In(1),
+                "call": In(1),
+                "ret": In(1),
+                "ret_depth": In(count),
+                "ret_frame": In(count),
+                "depth": Out(count),
+                "frame": Out(count),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        start = [Signal(self.width, name=f"start{i}") for i in range(self.levels)]
+        last = [Signal(self.width, name=f"last{i}") for i in range(self.levels)]
+        # Iterations still to begin, for the completing and the fetch side.
+        left = [Signal(32, name=f"left{i}") for i in range(self.levels)]
+        ahead = [Signal(32, name=f"ahead{i}") for i in range(self.levels)]
+        ahead_depth = Signal.like(self.depth)
+        back, depth_after = self._decide(m, "done", self.pc, self.depth, left, last)
+        ahead_back, ahead_after = self._decide(m, "ahead", self.fetch_pc, ahead_depth, ahead, last)
+        m.d.comb += [self.back.eq(back.any()), self.fetch_back.eq(ahead_back.any())]
+        for i in range(self.levels):
+            with m.If(back[i]):
+                m.d.comb += self.back_start.eq(start[i])
+            with m.If(ahead_back[i]):
+                m.d.comb += self.fetch_start.eq(start[i])
+        next_depth = self._depth(m, depth_after)
+        for i in range(self.levels):
+            pushed, fresh = Signal(name=f"pushed{i}"), Signal(name=f"fresh{i}")
+            next_left = Signal(32, name=f"next_left{i}")
+            falls = self.step & back[i]
+            m.d.comb += pushed.eq(self.push & (self.depth == i))
+            # The first iteration is counted a cycle after the loop opens, when the redirect copies it.
+            m.d.sync += fresh.eq(pushed)
+            self._count(m, i, left[i], next_left, pushed=pushed, fresh=fresh, falls=falls)
+            with m.If(pushed):
+                m.d.sync += [start[i].eq(self.push_start), last[i].eq(self.push_last)]
+            with m.If(self.redirect):
+                m.d.sync += ahead[i].eq(next_left)
+            with m.Elif(self.fetch_step & ahead_back[i]):
+                m.d.sync += ahead[i].eq(ahead[i] - 1)
+        with m.If(self.redirect):
+            m.d.sync += ahead_depth.eq(next_depth)
+        with m.Elif(self.fetch_step):
+            m.d.sync += ahead_depth.eq(ahead_after)
+        return m
+
+    def _count(
+        self, m: Module, i: int, left: Signal, next_left: Signal, *, pushed: Value, fresh: Value, falls: Value
+    ) -> None:
+        """Update the iterations left of loop `i` and drive their next number, which a redirect copies."""
+        m.d.comb += next_left.eq(left - (fresh | falls))
+        m.d.sync += left.eq(Mux(pushed, self.push_trips, next_left))
+
+    def _register_flags(self, m: Module, side: str, ends: Signal, more: Signal) -> tuple[Signal, Signal]:
+        """Loops that end here and loops with further iterations, as the decision uses them."""
+        return ends, more
+
+    def _register_decision(self, m: Module, side: str, back: Signal, after: Signal) -> tuple[Signal, Signal]:
+        """Loop that repeats and number of open loops, as the rest of the stack uses them."""
+        return back, after
+
+    def _decide(
+        self, m: Module, side: str, pc: Signal, depth: Signal, left: list[Signal], last: list[Signal]
+    ) -> tuple[Signal, Signal]:
+        """Loop that repeats after `pc` falls through (one-hot), and the number of loops open then."""
+        back = Signal(self.levels, name=f"{side}_back")
+        after = Signal.like(self.depth, name=f"{side}_depth_after")
+        ends = Signal(self.levels, name=f"{side}_ends")
+        more = Signal(self.levels, name=f"{side}_more")
+        m.d.comb += [
+            ends.eq(Cat((pc == last[i]) & (i < depth) & (i >= self.frame) for i in range(self.levels))),
+            more.eq(Cat(word.any() for word in left)),
+            after.eq(depth),
+        ]
+        ends, more = self._register_flags(m, side, ends, more)
+        # From the innermost loop outwards, for as long as loops end here and are through.
+        reached = Signal(self.levels, name=f"{side}_reached")
+        closed = ends & ~more
+        for i in range(self.levels):
+            outer = 1 if i == self.levels - 1 else (depth <= i + 1) | (reached[i + 1] & closed[i + 1])
+            m.d.comb += reached[i].eq((i < depth) & outer)
+        m.d.comb += back.eq(reached & ends & more)
+        for i in reversed(range(self.levels)):
+            with m.If(reached[i] & closed[i]):
+                m.d.comb += after.eq(i)
+        return self._register_decision(m, side, back, after)
+
+    def _depth(self, m: Module, after: Signal) -> Signal:
+        """State of the completing side after this cycle."""
+        depth, frame = Signal.like(self.depth, name="next_depth"), Signal.like(self.frame, name="next_frame")
+        m.d.comb += [depth.eq(Mux(self.step, after, self.depth)), frame.eq(self.frame)]
+        with m.If(self.clear):
+            m.d.comb += [depth.eq(0), frame.eq(0)]
+        with m.Elif(self.push):
+            m.d.comb += depth.eq(self.depth + 1)
+        with m.Elif(self.pop):
+            m.d.comb += depth.eq(self.depth - 1)
+        with m.Elif(self.call):
+            m.d.comb += frame.eq(self.depth)
+        with m.Elif(self.ret):
+            m.d.comb += [depth.eq(self.ret_depth), frame.eq(self.ret_frame)]
+        m.d.sync += [self.depth.eq(depth), self.frame.eq(frame)]
+        return depth
+
+
+class PipelinedLoopStack(LoopStack):
+    """`LoopStack` with registers before and after its decisions.
+
+    Latency: decisions come two cycles after the values that they depend on. Throughput: as `LoopStack`, for
+    instructions with cycles between them.
+    Members: as `LoopStack`; no instruction falls through in the cycle of a `redirect`.
+    """
+
+    def _count(
+        self, m: Module, i: int, left: Signal, next_left: Signal, *, pushed: Value, fresh: Value, falls: Value
+    ) -> None:
+        fewer = Signal(32, name=f"fewer{i}")
+        m.d.comb += [fewer.eq(left - 1), next_left.eq(Mux(fresh, fewer, left))]
+        with m.If(fresh | falls):
+            m.d.sync += left.eq(fewer)
+        with m.Elif(pushed):
+            m.d.sync += left.eq(self.push_trips)
+
+    def _register_flags(self, m: Module, side: str, ends: Signal, more: Signal) -> tuple[Signal, Signal]:
+        return (
+            pipeline_register(m, f"{side}_ends_held", ends),
+            pipeline_register(m, f"{side}_more_held", more),
+        )
+
+    def _register_decision(self, m: Module, side: str, back: Signal, after: Signal) -> tuple[Signal, Signal]:
+        found = Signal.like(back, name=f"{side}_back_held"), Signal.like(after, name=f"{side}_after_held")
+        m.d.sync += [found[0].eq(back), found[1].eq(after)]
+        return found

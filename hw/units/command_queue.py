@@ -1,0 +1,405 @@
+"""Command queue of a unit: holds commands until their semaphores allow them to start.
+
+With `serial_commands` the fields of commands arrive word by word and are stored in a `WordQueue`.
+"""
+
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.isa.commands import UNIT_FIELDS
+from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
+from hw.layouts import (
+    CLEAR_WORD,
+    DERIVED,
+    END_WORD,
+    META_LAYOUT,
+    WORD_LAYOUT,
+    SemaphorePort,
+    command_layout,
+    command_stream,
+)
+from hw.lib.ram import Ram
+
+
+class WordQueue(wiring.Component):
+    """Holds the words of queued commands and loads those of the oldest into its fields.
+
+    While the unit works on a command, the next one's words arrive in the fields; from `loaded` on they are stable until
+    `take`.
+
+    Latency: a word is in its field four cycles after it came. Throughput: one word a cycle.
+
+    Parameters
+    ----------
+    unit : Unit
+        Unit that the commands are for.
+    commands : int
+        Number of commands whose words fit; one more incomplete command always fits.
+
+    Members
+    -------
+    valid, word : In
+        Word of a command to store.
+    take : In
+        The unit starts the command in `body`; only while `loaded`.
+    flush : In
+        Discard all commands.
+    body : Out
+        Fields and increments.
+    loaded : Out
+        `body` holds a complete command.
+    """
+
+    def __init__(self, unit: Unit, commands: int):
+        self.unit = unit
+        layout = command_layout(unit)
+        most = len(UNIT_FIELDS[unit]) + len(DERIVED[unit]) + 2
+        self.depth = 1 << ((commands + 1) * most - 1).bit_length()
+        super().__init__(
+            {
+                "valid": In(1),
+                "word": In(WORD_LAYOUT),
+                "take": In(1),
+                "flush": In(1),
+                "body": Out(layout.size - META_LAYOUT.size),
+                "loaded": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.words = ram = Ram(width=WORD_LAYOUT.size, depth=self.depth, exclusive=True)
+        write, read = Signal(range(self.depth)), Signal(range(self.depth))
+        fetch, got, move, held = Signal(), Signal(), Signal(), Signal()
+        word = Signal(WORD_LAYOUT)
+        use, ends = Signal(), Signal()
+        m.d.comb += [
+            ram.w_addr.eq(write),
+            ram.w_data.eq(self.word),
+            ram.w_en.eq(self.valid),
+            ram.r0_addr.eq(read),
+            ram.r0_en.eq(fetch),
+            use.eq(held & ~self.loaded),
+            ends.eq(use & (word.index == END_WORD)),
+            move.eq(~held | use),
+            fetch.eq((write != read) & (~got | move)),
+        ]
+        with m.If(move):
+            m.d.sync += word.eq(ram.r0_data)
+        with m.If(self.flush):
+            m.d.sync += [write.eq(0), read.eq(0), got.eq(0), held.eq(0), self.loaded.eq(0)]
+        with m.Else():
+            m.d.sync += [
+                write.eq(write + self.valid),
+                read.eq(read + fetch),
+                got.eq(fetch | (got & ~move)),
+                held.eq(Mux(move, got, held)),
+                self.loaded.eq((self.loaded & ~self.take) | ends),
+            ]
+        self._fields(m, use, word)
+        return m
+
+    def _fields(self, m: Module, use: Signal, word: Signal) -> None:
+        """Registers of the fields."""
+        widths = [(field.width, field.default) for field in UNIT_FIELDS[self.unit]]
+        widths += [(width, 0) for width in DERIVED[self.unit].values()]
+        parts, clear = [], Signal()
+        m.d.comb += clear.eq(word.index == CLEAR_WORD)
+        for number, (width, default) in enumerate(widths):
+            part = Signal(width, name=f"field{number}", init=default & ((1 << width) - 1))
+            with m.If(use & (clear | (word.index == number))):
+                # The word that clears carries 0: only bits that become 1 then need logic.
+                m.d.sync += part.eq(word.data | Mux(clear, part.init, 0))
+            parts.append(part)
+        m.d.comb += self.body.eq(Cat(parts))
+
+
+#: Commands of one unit that may have started and not retired.
+STARTED_MAX = 16
+
+
+class CommandQueue(wiring.Component):
+    """Queue of the commands that have not started, and of the signals of started ones that are not yet given.
+
+    The head is offered to the engine once every semaphore it waits on holds a token and every one it signals
+    has room; the transfer starts it and takes the tokens. When the engine reports that its oldest command is
+    done, its signals are given.
+
+    Latency: a command can start two cycles after it was queued; its signals are given in the cycle of `done`.
+    Throughput: one command a cycle at each end.
+
+    Parameters
+    ----------
+    unit : Unit
+        Unit that the commands are for.
+    config : MlaConfig
+        Machine configuration; uses `queue_depth`.
+
+    Members
+    -------
+    input : In
+        Commands from the sequencer; with `serial_commands` only their `meta`.
+    word_valid, word : In
+        Fields of the command that is pushed next, with `serial_commands`.
+    output : Out
+        Commands to the engine; an offer is only withdrawn by `flush`.
+    done : In
+        Pulse: the engine's oldest started command is complete and visible.
+    semaphores : Out
+        This unit's port of the semaphores.
+    flush : In
+        Discard all commands.
+    queued : Out
+        Commands that have not started.
+    idle : Out
+        Nothing queued or started.
+    stuck : Out
+        Nothing started, and the queue empty or its head unable to start for its semaphores.
+    head_waits : Out
+        Producers (by Unit) whose token the head lacks.
+    started, retired : Out
+        Pulses: a command starts, a command retires.
+    retired_tag, retired_macro : Out
+        Tag and macro-instruction of the command that retires.
+
+    Attributes
+    ----------
+    in_flight : Signal
+        Commands started and not retired.
+    """
+
+    def __init__(self, unit: Unit, config: MlaConfig):
+        self.unit, self.depth = unit, config.queue_depth
+        self.in_flight = Signal(range(STARTED_MAX + 1))
+        super().__init__(
+            {
+                "input": In(command_stream(unit)),
+                "word_valid": In(1),
+                "word": In(WORD_LAYOUT),
+                "output": Out(command_stream(unit)),
+                "done": In(1),
+                "semaphores": Out(SemaphorePort()),
+                "flush": In(1),
+                "queued": Out(range(self.depth + 1)),
+                "idle": Out(1),
+                "stuck": Out(1),
+                "head_waits": Out(len(Unit)),
+                "started": Out(1),
+                "retired": Out(1),
+                "retired_tag": Out(META_LAYOUT["tag"].shape),
+                "retired_macro": Out(META_LAYOUT["macro"].shape),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        push, start = Signal(), Signal()
+        self._coming = Signal()
+        m.d.comb += [
+            push.eq(self.input.valid & self.input.ready),
+            start.eq(self.output.valid & self.output.ready),
+            self.started.eq(start),
+            self.input.ready.eq(self.queued != self.depth),
+        ]
+        self._commands(m, push, start)
+        self._started(m, start)
+        self._head(m)
+        return m
+
+    def _commands(self, m: Module, push: Value, start: Value) -> None:
+        """Ring of queued commands."""
+        # The metadata decide about the start: they are few bits, and should be valid early in a cycle.
+        m.submodules.metas = metas = Ram(width=META_LAYOUT.size, depth=self.depth, comb=True)
+        write = _pointer(m, "command_write", self.depth, push, self.flush)
+        read = _pointer(m, "command_read", self.depth, start, self.flush)
+        body = self._body(m, push, start, write, read)
+        m.d.comb += [
+            metas.w_addr.eq(write),
+            metas.w_data.eq(self.input.payload.meta),
+            metas.w_en.eq(push),
+            metas.r0_addr.eq(read),
+            self.output.payload.eq(Cat(body, self._meta(m, metas.r0_data))),
+        ]
+        with m.If(self.flush):
+            m.d.sync += self.queued.eq(0)
+        with m.Elif(push != start):
+            m.d.sync += self.queued.eq(Mux(push, self.queued + 1, self.queued - 1))
+
+    def _body(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
+        """Fields of the head; also drives the signal that they are still to come."""
+        body = command_layout(self.unit).size - META_LAYOUT.size
+        m.submodules.commands = ram = Ram(width=body, depth=self.depth, exclusive=True)
+        # The memory is read a cycle ahead: a command that is the head as soon as it is pushed comes a cycle later.
+        pushed = Signal()
+        m.d.sync += pushed.eq(push)
+        m.d.comb += [
+            ram.w_addr.eq(write),
+            ram.w_en.eq(push),
+            ram.w_data.eq(self.input.payload.as_value()[:body]),
+            ram.r0_addr.eq(Mux(start, _after(read, self.depth), read)),
+            self._coming.eq(pushed & (self.queued == 1)),
+        ]
+        return ram.r0_data
+
+    def connect_engine(self, m: Module, engine: stream.Interface, may_start: Value) -> None:
+        """Connect the handshake of `output` with the engine, in the module of the chip.
+
+        Parameters
+        ----------
+        m : Module
+            Module of the chip.
+        engine : Interface
+            Command stream of the engine.
+        may_start : Value
+            The counters allow a start.
+        """
+        m.d.comb += [
+            engine.valid.eq(self.output.valid & may_start),
+            self.output.ready.eq(engine.ready & may_start),
+        ]
+
+    def engine_active(self, active: Value, begins: Value) -> Value:
+        """Condition that a started command has not finished.
+
+        Parameters
+        ----------
+        active : Value
+            The engine is active.
+        begins : Value
+            The engine takes a command in this cycle.
+        """
+        return active
+
+    def _meta(self, m: Module, read: Value) -> Value:
+        """Semaphores that the head waits for and signals."""
+        return read
+
+    def _permission(self, m: Module, allowed: Signal) -> Signal:
+        """Permission for the head to start, from the state of the semaphores."""
+        return allowed
+
+    def _started(self, m: Module, start: Value) -> None:
+        """Ring of the signals and tags of started commands."""
+        meta = self.output.payload.meta
+        owed = Cat(meta.signal, meta.tag, meta.macro)
+        m.submodules.owed = ram = Ram(width=len(owed), depth=STARTED_MAX, comb=True)
+        signal = Signal.like(meta.signal)
+        m.d.comb += [
+            ram.w_addr.eq(_pointer(m, "owed_write", STARTED_MAX, start, self.flush)),
+            ram.w_en.eq(start),
+            ram.r0_addr.eq(_pointer(m, "owed_read", STARTED_MAX, self.done, self.flush)),
+            ram.w_data.eq(owed),
+            Cat(signal, self.retired_tag, self.retired_macro).eq(ram.r0_data),
+            self.retired.eq(self.done),
+            self.semaphores.give.eq(Mux(self.done, signal, 0)),
+        ]
+        with m.If(self.flush):
+            m.d.sync += self.in_flight.eq(0)
+        with m.Elif(start != self.done):
+            m.d.sync += self.in_flight.eq(Mux(start, self.in_flight + 1, self.in_flight - 1))
+
+    def _head(self, m: Module) -> None:
+        """Condition for the head to start, and the tokens and signal slots that it then takes."""
+        meta, port = self.output.payload.meta, self.semaphores
+        empty, none_started, present, allowed = Signal(), Signal(), Signal(), Signal()
+        may = self._permission(m, allowed)
+        lacks = Signal(len(meta.wait))
+        m.d.comb += [
+            empty.eq(self.queued == 0),
+            none_started.eq(self.in_flight == 0),
+            lacks.eq(meta.wait & ~port.available),
+            present.eq(~empty & ~self._coming),
+            allowed.eq(present & ~lacks.any() & ~(meta.signal & ~port.room).any()),
+            self.output.valid.eq(may & (self.in_flight != STARTED_MAX)),
+            port.take.eq(Mux(self.started, meta.wait, 0)),
+            port.owe.eq(Mux(self.started, meta.signal, 0)),
+            port.step.eq(self.started | self.done),
+            self.idle.eq(empty & none_started),
+            self.stuck.eq(none_started & ~may & ~self._coming),
+            self.head_waits.eq(
+                Mux(~present, 0, Cat(lacks.word_select(u, SEMAPHORES_PER_PAIR).any() for u in Unit))
+            ),
+        ]
+
+
+class SerialCommandQueue(CommandQueue):
+    """`CommandQueue` whose commands come word by word: the head can start when its words have arrived, too.
+
+    Latency, throughput: as `CommandQueue` and `WordQueue`.
+    Parameters, members: as `CommandQueue`.
+    """
+
+    def _body(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
+        m.submodules.words = words = WordQueue(self.unit, self.depth)
+        m.d.comb += [
+            words.valid.eq(self.word_valid),
+            words.word.eq(self.word),
+            words.take.eq(start),
+            words.flush.eq(self.flush),
+            self._coming.eq((self.queued != 0) & ~(words.loaded & self._settled(m, start))),
+        ]
+        return words.body
+
+    def _settled(self, m: Module, start: Value) -> Value:
+        """Condition that the result of `_meta` belongs to the head."""
+        return Const(1)
+
+
+class PipelinedCommandQueue(SerialCommandQueue):
+    """`SerialCommandQueue` that reads the head and decides about its start in a cycle each.
+
+    Latency: as `SerialCommandQueue`, with two cycles more until a command can start; the engine gets it a cycle after
+    its start. Throughput: one command in three cycles.
+    Parameters, members: as `CommandQueue`.
+    """
+
+    def connect_engine(self, m: Module, engine: stream.Interface, may_start: Value) -> None:
+        """As `CommandQueue.connect_engine`, through registers: only a start ends the conditions for one, and the next
+        start and the next payload come cycles later.
+        """
+        m.d.sync += [self.output.ready.eq(engine.ready & may_start), engine.valid.eq(self.started)]
+
+    def engine_active(self, active: Value, begins: Value) -> Value:
+        """As `CommandQueue.engine_active`, including the cycle in which the engine takes the command."""
+        return active | begins
+
+    def _meta(self, m: Module, read: Value) -> Value:
+        head = Signal(META_LAYOUT.size)
+        m.d.sync += head.eq(read)
+        return head
+
+    def _settled(self, m: Module, start: Value) -> Value:
+        settled = Signal()
+        m.d.sync += settled.eq((self.queued != 0) & ~start & ~self.flush)
+        return settled
+
+    def _permission(self, m: Module, allowed: Signal) -> Signal:
+        """As `CommandQueue._permission`, registered: no other unit takes these tokens or this room, so a permitted
+        start remains permitted.
+        """
+        may = Signal()
+        m.d.sync += may.eq(allowed & ~self.started & ~self.flush)
+        return may
+
+
+def command_queue(unit: Unit, config: MlaConfig) -> CommandQueue:
+    """The variant of CommandQueue for a machine, by `serial_commands` and `pipelined`."""
+    if config.serial_commands:
+        return config.variant(SerialCommandQueue, PipelinedCommandQueue)(unit, config)
+    return CommandQueue(unit, config)
+
+
+def _pointer(m: Module, name: str, depth: int, step: Value, clear: Value) -> Signal:
+    """Address of one end of a ring of `depth` words."""
+    pointer = Signal(range(depth), name=name)
+    with m.If(clear):
+        m.d.sync += pointer.eq(0)
+    with m.Elif(step):
+        m.d.sync += pointer.eq(_after(pointer, depth))
+    return pointer
+
+
+def _after(pointer: Signal, depth: int) -> Value:
+    return Mux(pointer == depth - 1, 0, pointer + 1)

@@ -1,0 +1,1 @@
+"""LOAD: DRAM to scratchpad, parameter slots and tables."""

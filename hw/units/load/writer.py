@@ -1,0 +1,241 @@
+"""The write side of LOAD: beats become scratchpad writes, slot writes, or lines of a tile to transpose."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import SP_ADDR_BITS, MlaConfig
+from hw.lib.pipeline import vacancy
+from hw.lib.rotate import rotate_left
+from hw.lib.skid_buffer import SkidBuffer
+from hw.memory.ports import SlotWritePort, SpWritePort
+from hw.units.load.transposer import Transposer
+
+
+def item_layout(config: MlaConfig) -> data.StructLayout:
+    """A beat with the fields that determine its destination.
+
+    `slot`, `table`, `collect`: to PARAM or TABLE; to TABLE; to the transposer (none: to the scratchpad at
+    `addr`). `offset`: first byte of the line within its first beat. `kept`: bytes counted. `bad`: write
+    nothing. The last four as in the transposer.
+    """
+    lane_bits = (config.n - 1).bit_length()
+    return data.StructLayout(
+        {
+            "data": 8 * config.n,
+            "mask": config.n,
+            "addr": SP_ADDR_BITS,
+            "kept": config.n.bit_length(),
+            "tag": 6,
+            "slot": 1,
+            "table": 1,
+            "collect": 1,
+            "bad": 1,
+            "offset": lane_bits,
+            "first": 1,
+            "line_end": 1,
+            "plane_end": 1,
+            "end": 1,
+            "dst": SP_ADDR_BITS,
+            "dst_step": SP_ADDR_BITS,
+            "columns": lane_bits,
+            "rows": lane_bits,
+        }
+    )
+
+
+class LoadWriter(wiring.Component):
+    """Writes items in their order and reports the last write of each command.
+
+    The entry holds two items, so that a refused write does not stop the components before it in the same cycle.
+
+    Latency: two cycles from an item to its write. Throughput: one item per cycle; a change of tag waits for
+    `tag_busy`.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+
+    Members
+    -------
+    item : In(stream of item_layout)
+        Beats with the data of their line.
+    sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
+        Write ports of scratchpad and parameter slots.
+    done : Out
+        A command's last write was granted in the previous cycle.
+    kept : Out
+        Bytes of DRAM written in the previous cycle.
+    tag : Out
+        Tag that `done` and `kept` belong to.
+    next_valid, next_tag : In
+        Tag of the command that the next item will belong to, so that the tag may change before it comes.
+    tag_busy : In
+        The tag may not change.
+    clear : In
+        Discard all data.
+    busy : Out
+        Something is waiting to be written.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._config = config
+        super().__init__(
+            {
+                "item": In(stream.Signature(item_layout(config))),
+                "sp_write": Out(SpWritePort(config)),
+                "slot_write": Out(SlotWritePort(config)),
+                "done": Out(1),
+                "kept": Out(config.n.bit_length()),
+                "tag": Out(6),
+                "next_valid": In(1),
+                "next_tag": In(6),
+                "tag_busy": In(1),
+                "clear": In(1),
+                "busy": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.transposer = transposer = Transposer(self._config)
+        m.submodules.entry = entry = SkidBuffer(item_layout(self._config))
+        wiring.connect(m, wiring.flipped(self.item), entry.i)
+        valid, item = Signal(), Signal(item_layout(self._config))
+        turn, line = Signal(len(item.offset)), Signal(len(item.offset))
+        go, may, to_sp = Signal(), Signal(), Signal()
+        column, port = transposer.sp_write, self.sp_write
+        rotated, rotated_mask = self._rotate(m, item, turn)
+        last_column = Signal()
+        m.d.comb += [
+            transposer.clear.eq(self.clear),
+            entry.clear.eq(self.clear),
+            last_column.eq(column.valid & transposer.end),
+            # Commands retire in order and one a cycle: nothing passes columns that are still to be written.
+            may.eq(valid & (item.tag == self.tag) & Mux(item.collect, ~last_column, ~transposer.busy)),
+            to_sp.eq(may & ~item.slot & ~item.collect & ~item.bad),
+            port.valid.eq(column.valid | to_sp),
+            port.addr.eq(Mux(column.valid, column.addr, item.addr)),
+            port.data.eq(Mux(column.valid, column.data, item.data)),
+            port.mask.eq(Mux(column.valid, column.mask, item.mask)),
+            column.ready.eq(port.ready),
+            column.waits.eq(port.waits),
+            go.eq(may & Mux(item.collect, transposer.beat.ready, port.ready & (to_sp | ~port.waits))),
+            entry.o.ready.eq(vacancy(valid, go, self._config.pipelined)),
+            self.busy.eq(entry.o.valid | valid | transposer.busy | port.waits),
+        ]
+        self._feed(m, transposer, item, line, rotated, rotated_mask, may)
+        self._slot(m, item, rotated, go)
+        # A command is done when its last write is granted, which until then waits in the scratchpad.
+        waiting_end, end = Signal(), Signal()
+        m.d.comb += end.eq(Mux(column.valid, transposer.end, item.end & to_sp))
+        with m.If(self.clear | port.ready):
+            m.d.sync += waiting_end.eq(end & port.valid & ~self.clear)
+        m.d.sync += [
+            self.done.eq(
+                ~self.clear & ((go & item.end & ~item.collect & ~to_sp) | (waiting_end & port.ready))
+            ),
+            self.kept.eq(Mux(go & ~item.bad & ~self.clear, item.kept, 0)),
+        ]
+        wanted = Signal(6)
+        coming = Mux(entry.o.valid, entry.o.payload.tag, self.next_tag)
+        m.d.comb += wanted.eq(Mux(valid, item.tag, coming))
+        written = ~transposer.busy & ~port.waits & ~go
+        with m.If((valid | entry.o.valid | self.next_valid) & written & ~self.tag_busy):
+            m.d.sync += self.tag.eq(wanted)
+        self._take(m, entry, valid, go, item, turn, line)
+        return m
+
+    def _rotate(self, m: Module, item: Signal, turn: Signal) -> tuple[Signal, Signal]:
+        n = self._config.n
+        return rotate_left(m, "turned", item.data, turn, n), rotate_left(m, "turned_mask", item.mask, turn, n)
+
+    def _take(
+        self,
+        m: Module,
+        entry: SkidBuffer,
+        valid: Signal,
+        go: Signal,
+        item: Signal,
+        turn: Signal,
+        line: Signal,
+    ) -> None:
+        """The item register, and the number of the line that the next beat to transpose belongs to."""
+        following, new = Signal(len(line)), entry.o.payload
+        with m.If(self.clear):
+            m.d.sync += [valid.eq(0), following.eq(0)]
+        with m.Elif(entry.o.ready):
+            m.d.sync += [
+                valid.eq(entry.o.valid),
+                item.eq(new),
+                line.eq(following),
+                turn.eq(Mux(new.collect, following, 0) - new.offset),
+            ]
+            with m.If(entry.o.valid & new.collect & new.line_end):
+                m.d.sync += following.eq(Mux(new.plane_end, 0, following + 1))
+
+    def _feed(
+        self,
+        m: Module,
+        transposer: Transposer,
+        item: Signal,
+        line: Signal,
+        rotated: Signal,
+        mask: Signal,
+        may: Signal,
+    ) -> None:
+        beat = transposer.beat.payload
+        m.d.comb += [
+            transposer.beat.valid.eq(may & item.collect),
+            beat.data.eq(rotated),
+            beat.mask.eq(Mux(item.bad, 0, mask)),
+            beat.line.eq(line),
+            beat.plane_end.eq(item.plane_end),
+            beat.end.eq(item.end),
+            beat.dst.eq(item.dst),
+            beat.dst_step.eq(item.dst_step),
+            beat.columns.eq(item.columns),
+            beat.rows.eq(item.rows),
+        ]
+
+    def _slot(self, m: Module, item: Signal, rotated: Signal, go: Signal) -> None:
+        """Rows of a slot: each comes from two beats if the line does not start at a multiple of n in DRAM."""
+        n, port = self._config.n, self.slot_write
+        held = Signal(8 * n)
+        aligned = Signal()
+        fresh = Signal(n)
+        m.d.comb += [
+            aligned.eq(item.offset == 0),
+            fresh.eq(Cat(aligned | (item.offset + i >= n) for i in range(n))),
+            port.valid.eq(go & item.slot & (aligned | ~item.first) & ~item.bad & ~self.clear),
+            port.table.eq(item.table),
+            port.addr.eq(item.addr[len(item.offset) :] << len(item.offset)),
+            port.data.eq(
+                Cat(Mux(fresh[i], rotated.word_select(i, 8), held.word_select(i, 8)) for i in range(n))
+            ),
+        ]
+        with m.If(go):
+            m.d.sync += held.eq(rotated)
+
+
+class PipelinedLoadWriter(LoadWriter):
+    """`LoadWriter` that takes an item only when it has none.
+
+    Latency: as `LoadWriter`. Throughput: one item in two cycles.
+    Parameters, members: as `LoadWriter`.
+    """
+
+    def _take(
+        self,
+        m: Module,
+        entry: SkidBuffer,
+        valid: Signal,
+        go: Signal,
+        item: Signal,
+        turn: Signal,
+        line: Signal,
+    ) -> None:
+        super()._take(m, entry, valid, go, item, turn, line)
+        with m.If(go):
+            m.d.sync += valid.eq(0)

@@ -1,0 +1,1 @@
+"""MATRIX: the unit around the systolic array."""

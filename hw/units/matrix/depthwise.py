@@ -1,0 +1,160 @@
+"""Depthwise stream of MATRIX: which steps bring a pixel, and with which a sum enters the array."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+
+
+class DepthwiseSteps(wiring.Component):
+    """Steps of one block of channels.
+
+    The sum of stream position n enters the array taps - 1 steps ahead of pixel n, as array row taps - 1 is
+    the one that uses it. If that is before the stream (lead < taps - 1), the steps begin with replayed pixels
+    of the history.
+
+    Latency: `load` and `step` act on the outputs in the next cycle. Throughput: one step a cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Machine configuration; uses `n`.
+
+    Members
+    -------
+    load, step : In(1)
+        Start with the values below (constant until the next load); one step is done.
+    period, lead, length, out_width, stride_x, stride_y, taps : In
+        x_count, dw_lead, dw_len, dw_out_w, dw_sx, dw_sy, taps of the command.
+    back : Out
+        Pixels back from the first one that this step replays; 0: it brings a pixel.
+    wave : Out(1)
+        A sum enters.
+    first : Out(1)
+        None has entered before.
+    next_x, next_y : Out(1)
+        The next sum is the next of the same row of outputs; the first of the next row.
+    end : Out(1)
+        Set in the last step.
+    """
+
+    def __init__(self, config: MlaConfig):
+        super().__init__(
+            {
+                "load": In(1),
+                "step": In(1),
+                "period": In(16),
+                "lead": In(16),
+                "length": In(20),
+                "out_width": In(16),
+                "stride_x": In(4),
+                "stride_y": In(4),
+                "taps": In(5),
+                "back": Out((config.n - 1).bit_length()),
+                "wave": Out(1),
+                "first": Out(1),
+                "next_x": Out(1),
+                "next_y": Out(1),
+                "end": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        ahead, pixels, skip, positions = (
+            Signal(5),
+            Signal(20, reset_less=True),
+            Signal(16, reset_less=True),
+            Signal(20, reset_less=True),
+        )
+        inside = Signal()
+        final, home = self._last_pixel(pixels), self.brings_pixel()
+        m.d.comb += [
+            ahead.eq(self.taps - 1),
+            inside.eq((skip == 0) & (positions != 0)),
+            self.end.eq(home & final),
+        ]
+        with m.If(self.load):
+            m.d.sync += [
+                self.back.eq(Mux(self.lead < ahead, ahead - self.lead, 0)),
+                skip.eq(Mux(self.lead > ahead, self.lead - ahead, 0)),
+                pixels.eq(self.length),
+                positions.eq(self.length - self.lead),
+            ]
+            self._register(m, final=self.length == 1, home=self.lead >= ahead)
+        with m.Elif(self.step):
+            with m.If(self.back != 0):
+                m.d.sync += self.back.eq(self.back - 1)
+                self._register(m, home=self.back == 1)
+            with m.Else():
+                m.d.sync += pixels.eq(pixels - 1)
+                self._register(m, final=pixels == 2)
+            with m.If(skip != 0):
+                m.d.sync += skip.eq(skip - 1)
+            with m.Elif(positions != 0):
+                m.d.sync += positions.eq(positions - 1)
+        self._outputs(m, inside)
+        return m
+
+    def brings_pixel(self) -> Value:
+        """Condition that this step brings a pixel: `back` is 0."""
+        return self.back == 0
+
+    def _last_pixel(self, pixels: Signal) -> Value:
+        """Condition that one pixel is left."""
+        return pixels == 1
+
+    def _register(self, m: Module, **flags: Value) -> None:
+        """Load the next values of the conditions `final` (one pixel is left) and `home` (`back` is 0) that are
+        registers.
+        """
+
+    def _outputs(self, m: Module, inside: Value) -> None:
+        """Positions with an output: every stride_x-th column, out_width of them, of every
+        stride_y-th row.
+        """
+        columns, outputs = Signal(16, reset_less=True), Signal(16, reset_less=True)
+        phase_x, phase_y = Signal(4, reset_less=True), Signal(4, reset_less=True)
+        row_end = Signal()
+        m.d.comb += [
+            row_end.eq(columns == 1),
+            self.wave.eq(inside & (phase_x == 0) & (phase_y == 0) & (outputs != 0)),
+            self.next_x.eq(self.wave & ~row_end),
+            self.next_y.eq(inside & row_end & (phase_y == 0)),
+        ]
+        with m.If(self.load):
+            m.d.sync += self.first.eq(1)
+        with m.Elif(self.step & self.wave):
+            m.d.sync += self.first.eq(0)
+        with m.If(self.load | (self.step & inside & row_end)):
+            m.d.sync += [columns.eq(self.period), outputs.eq(self.out_width), phase_x.eq(0)]
+            m.d.sync += phase_y.eq(Mux(self.load | (phase_y + 1 == self.stride_y), 0, phase_y + 1))
+        with m.Elif(self.step & inside):
+            m.d.sync += [
+                columns.eq(columns - 1),
+                phase_x.eq(Mux(phase_x + 1 == self.stride_x, 0, phase_x + 1)),
+            ]
+            with m.If(self.wave):
+                m.d.sync += outputs.eq(outputs - 1)
+
+
+class PipelinedDepthwiseSteps(DepthwiseSteps):
+    """`DepthwiseSteps` whose conditions about pixels are registers.
+
+    Latency, throughput, parameters, members: as `DepthwiseSteps`.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._flags = {"final": Signal(), "home": Signal(name="home")}
+        super().__init__(config)
+
+    def brings_pixel(self) -> Value:
+        """Register that is set while `back` is 0."""
+        return self._flags["home"]
+
+    def _last_pixel(self, pixels: Signal) -> Value:
+        return self._flags["final"]
+
+    def _register(self, m: Module, **flags: Value) -> None:
+        m.d.sync += [self._flags[name].eq(value) for name, value in flags.items()]

@@ -1,0 +1,63 @@
+"""Layouts of the signals between the components of MATRIX."""
+
+from amaranth.hdl import signed
+from amaranth.lib import data
+
+from hw.config import ACC_ADDR_BITS, SP_ADDR_BITS, MlaConfig
+from hw.units.matrix.loop_nest import lane_count_bits
+
+#: Cycles from the issue of a row (its scratchpad read) to each later stage.
+ROW_AFTER = 4  # operands of the row in a register; `swap` reaches the array
+ENTRY_AFTER = 5  # the row enters the array
+STATISTICS_AFTER = 6  # its zeros are counted, its events leave
+
+
+def update_after(n: int) -> int:
+    """Cycles from the issue of a row to its request to the accumulator."""
+    return 2 * n + 4
+
+
+def done_after(n: int) -> int:
+    """Cycles from the issue of a command's last row to `done`."""
+    return 2 * n + 8
+
+
+def row_layout(config: MlaConfig) -> data.StructLayout:
+    """One step of the activation walk.
+
+    `stream`: an activation row is streamed, and with `read` it comes from `addr`, else it is zero. `start`:
+    first step of a tile. `wave`: sums enter the array with this step, for `acc_row`. `swap`: the first of
+    them in a tile. `last`: last step of the command. `useful`: MACs that count. `rows`, `lanes`: rows of the
+    tile in the weight buffer, and lanes of each that count. The rest as in the command, and for depthwise
+    steps as in `line_step_layout`.
+    """
+    count = lane_count_bits(config.n)
+    return data.StructLayout(
+        {
+            "addr": SP_ADDR_BITS,
+            "stream": 1,
+            "read": 1,
+            "start": 1,
+            "wave": 1,
+            "swap": 1,
+            "last": 1,
+            "acc_row": ACC_ADDR_BITS,
+            "add": 1,
+            "shift": 1,
+            "useful": 11,
+            "tag": 6,
+            "a_zp": signed(9),
+            "a_unsigned": 1,
+            "w_zp": signed(9),
+            "w_unsigned": 1,
+            "by_column": 1,
+            "rows": count,
+            "lanes": count,
+            "dw": 1,
+            "fresh": 1,
+            "back": (config.n - 1).bit_length(),
+            "period": (config.line_depth - 1).bit_length(),
+            "taps": 5,
+            "groups": 2,
+        }
+    )

@@ -1,0 +1,155 @@
+"""Walks of MATRIX: nested counters, and addresses that follow them by additions alone."""
+
+from amaranth.hdl import Const, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+COUNT_BITS = 16
+
+
+class LoopNest(wiring.Component):
+    """Nested loop counters, the innermost first.
+
+    Latency: `load` and `step` act on the outputs in the next cycle. Throughput: one step a cycle.
+
+    Parameters
+    ----------
+    levels : int
+        Number of nested loops.
+
+    Members
+    -------
+    load : In(1)
+        Starts over, taking `counts`.
+    step : In(1)
+        One iteration of the innermost loop is done.
+    count{i} : In(16)
+        Iterations of loop i, at least 1; constant from `load` to the end.
+    advance : Out(levels)
+        One-hot: the loop that advances with the coming step, while all inner ones start over; none
+        at the very end.
+    last : Out(levels)
+        Loop i is in its last iteration.
+    end : Out(1)
+        All loops are.
+    """
+
+    def __init__(self, levels: int):
+        self.levels = levels
+        super().__init__(
+            {
+                "load": In(1),
+                "step": In(1),
+                "advance": Out(levels),
+                "last": Out(levels),
+                "end": Out(1),
+                **{f"count{i}": In(COUNT_BITS) for i in range(levels)},
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        inner_end: Value = Const(1)
+        for i in range(self.levels):
+            count = getattr(self, f"count{i}")
+            left = Signal(COUNT_BITS, name=f"left{i}", reset_less=True)
+            end = Signal(name=f"end{i}")
+            self._compare_last(m, i, left)
+            m.d.comb += [
+                self.advance[i].eq(inner_end & ~self.last[i]),
+                end.eq(inner_end & self.last[i]),
+            ]
+            with m.If(self.load | (self.step & end)):
+                m.d.sync += left.eq(count)
+                self._register_last(m, i, count == 1)
+            with m.Elif(self.step & inner_end):
+                m.d.sync += left.eq(left - 1)
+                self._register_last(m, i, left == 2)
+            inner_end = end
+        m.d.comb += self.end.eq(inner_end)
+        return m
+
+    def _compare_last(self, m: Module, i: int, left: Signal) -> None:
+        """Drive `last` of loop `i` from its iterations left."""
+        m.d.comb += self.last[i].eq(left == 1)
+
+    def _register_last(self, m: Module, i: int, following: Value) -> None:
+        """Load the next value of `last` of loop `i`, if `last` is a register."""
+
+
+class PipelinedLoopNest(LoopNest):
+    """`LoopNest` whose flags of the last iterations are registers, so that they are valid early in the cycle.
+
+    Latency, throughput, parameters, members: as `LoopNest`.
+    """
+
+    def _compare_last(self, m: Module, i: int, left: Signal) -> None:
+        pass
+
+    def _register_last(self, m: Module, i: int, following: Value) -> None:
+        m.d.sync += self.last[i].eq(following)
+
+
+def nested_address(
+    m: Module,
+    name: str,
+    shape: object,
+    *,
+    load: Value,
+    base: Value,
+    step: Value,
+    levels: list[tuple[Value, Value | None]],
+) -> Signal:
+    """Register that is base + sum of index * stride over nested loops.
+
+    Holds the value at the start of each loop that has a stride; when a loop advances, its start grows by the
+    stride and all inner ones copy it. A loop without a stride resets the inner ones to the start of the
+    next outer one. One adder for each stride.
+
+    Parameters
+    ----------
+    m, name, shape
+        Module that the registers are added to, their prefix, and their shape.
+    load, base
+        Start of a walk and its first value.
+    step : Value
+        The advance flags hold.
+    levels : list of (advance, stride or None)
+        The loops, innermost first.
+    """
+    starts = [
+        None if stride is None else Signal(shape, name=f"{name}_{i}", reset_less=True)
+        for i, (_, stride) in enumerate(levels)
+    ]
+    registers = [s for s in starts if s is not None]
+    if levels[-1][1] is None:
+        starts.append(Signal(shape, name=f"{name}_base", reset_less=True))
+        registers.append(starts[-1])
+    with m.If(load):
+        m.d.sync += [s.eq(base) for s in registers]
+    with m.Elif(step):
+        for i, (advance, stride) in enumerate(levels):
+            inner = [s for s in starts[: i + 1] if s is not None]
+            outer = next(s for s in starts[i:] if s is not None)
+            if inner:
+                following = Signal(shape, name=f"{name}_next{i}")
+                m.d.comb += following.eq(outer if stride is None else outer + stride)
+                with m.If(advance):
+                    m.d.sync += [s.eq(following) for s in inner]
+    return registers[0]
+
+
+def lane_count_bits(n: int) -> int:
+    """Bits of a number of lanes, 0..n."""
+    return n.bit_length()
+
+
+def lanes_in_use(m: Module, name: str, last: Value, tail: Value, usual: Value, n: int) -> Signal:
+    """Lanes in use: `tail` in the last block, else `usual`; 0 means as usual, and then all n."""
+    lanes = Signal(lane_count_bits(n), name=name)
+    usual_lanes = Signal(lane_count_bits(n), name=f"{name}_usual")
+    m.d.comb += [
+        usual_lanes.eq(Mux(usual == 0, n, usual)),
+        lanes.eq(Mux(last & (tail != 0), tail, usual_lanes)),
+    ]
+    return lanes

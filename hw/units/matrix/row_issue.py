@@ -1,0 +1,137 @@
+"""Row issue of MATRIX: decides in each cycle whether the next step is issued, and sends its operands to the
+array.
+"""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.array.line_buffer import line_step_layout
+from hw.array.systolic import OPERAND_BITS, operands
+from hw.config import MlaConfig
+from hw.memory.ports import SP_ACT_LATENCY, SpReadPort
+from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, row_layout
+
+
+class RowIssuer(wiring.Component):
+    """Issues steps: a step that starts a tile waits until its weights are there and the feeder is free.
+
+    A refused read would leave a bubble and corrupt the sums of a depthwise stream, so activation reads have
+    the highest priority: the scratchpad always grants them. A depthwise stream whose taps or groups differ from
+    the previous one's waits n cycles for the line buffers to run empty.
+
+    Latency: a step issued in cycle t is on `line_step` in t + 2, on `operands` in t + 4, on `entering` in t +
+    5. Throughput: one step a cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+
+    Members
+    -------
+    rows : In
+        Steps to issue, in loop order.
+    tiles_ready, feeder_ready : In(1)
+        The weights of the next tile are there; a tile may start.
+    act : Out(SpReadPort)
+        Read port for activations.
+    issued : Out(1)
+        The step on `rows` is issued in this cycle.
+    line_valid, line_step : Out
+        Steps of the line buffers.
+    operands, entering : Out(9 * n)
+        Activations, zero points subtracted; `entering` a cycle later.
+    swap, select : Out
+        To the array.
+    row_entering, tile_waits : Out(1)
+        A row is issued; a tile waits for its weights.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.config = config
+        width = OPERAND_BITS * config.n
+        super().__init__(
+            {
+                "rows": In(stream.Signature(row_layout(config))),
+                "tiles_ready": In(1),
+                "feeder_ready": In(1),
+                "act": Out(SpReadPort(config)),
+                "issued": Out(1),
+                "line_valid": Out(1),
+                "line_step": Out(line_step_layout(config)),
+                "operands": Out(width),
+                "entering": Out(width),
+                "swap": Out(1),
+                "select": Out(2 * config.n),
+                "row_entering": Out(1),
+                "tile_waits": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        row: data.View = self.rows.payload
+        clear, drained = Signal(), self._drained(m, row)
+        m.d.comb += [
+            clear.eq(~row.start | (self.tiles_ready & self.feeder_ready & drained)),
+            self.act.valid.eq(self.rows.valid & row.read & clear),
+            self.act.addr.eq(row.addr),
+            self.issued.eq(self.rows.valid & clear),
+            self.rows.ready.eq(self.issued),
+            self.row_entering.eq(self.issued & row.stream),
+            self.tile_waits.eq(self.rows.valid & ~clear),
+        ]
+        self._activations(m, row)
+
+        swaps = Signal(ROW_AFTER)
+        m.d.sync += swaps.eq(Cat(self.issued & row.swap, swaps))
+        m.d.comb += self.swap.eq(swaps[-1])
+        with m.If(self.issued & row.swap):
+            for k in range(self.config.n):
+                line = Signal(2, name=f"line_of{k}")
+                m.d.comb += line.eq(1 + (row.taps <= k) + ((row.taps << 1) <= k))
+                m.d.sync += self.select[2 * k : 2 * k + 2].eq(Mux(row.dw, line, 0))
+
+        line_valid, line_step = Signal(), Signal(self.line_step.shape(), reset_less=True)
+        m.d.sync += [line_valid.eq(self.issued & row.dw), self.line_valid.eq(line_valid)]
+        with m.If(self.issued & row.dw):
+            m.d.sync += [
+                line_step.pixel.eq(row.stream),
+                *(line_step[name].eq(row[name]) for name in ("fresh", "back", "period", "taps", "groups")),
+            ]
+        with m.If(line_valid):
+            m.d.sync += self.line_step.eq(line_step)
+        return m
+
+    def _drained(self, m: Module, row: data.View) -> Value:
+        """Condition that a depthwise stream of this shape may start."""
+        n = self.config.n
+        quiet, taps, groups, drained = Signal(range(n + 1), init=n), Signal(5), Signal(2), Signal()
+        with m.If(self.issued & row.dw):
+            m.d.sync += [quiet.eq(0), taps.eq(row.taps), groups.eq(row.groups)]
+        with m.Elif(quiet != n):
+            m.d.sync += quiet.eq(quiet + 1)
+        m.d.comb += drained.eq(~row.dw | (quiet == n) | ((taps == row.taps) & (groups == row.groups)))
+        return drained
+
+    def _activations(self, m: Module, row: data.View) -> None:
+        """Read data to operands, as they arrive."""
+        streams, reads = Signal(SP_ACT_LATENCY), Signal(SP_ACT_LATENCY)
+        m.d.sync += [
+            streams.eq(Cat(self.issued & row.stream, streams)),
+            reads.eq(Cat(self.issued & row.read, reads)),
+        ]
+        zero_point, unsigned = row.a_zp, row.a_unsigned
+        for i in range(SP_ACT_LATENCY):
+            late_zp, late_unsigned = (
+                Signal.like(row.a_zp, name=f"a_zp{i}", reset_less=True),
+                Signal(name=f"a_unsigned{i}", reset_less=True),
+            )
+            m.d.sync += [late_zp.eq(zero_point), late_unsigned.eq(unsigned)]
+            zero_point, unsigned = late_zp, late_unsigned
+        lanes = operands(m, "act", self.act.data, unsigned=unsigned, zero_point=zero_point)
+        with m.If(streams[-1]):
+            m.d.sync += self.operands.eq(Mux(reads[-1], Cat(lanes), 0))
+        assert ENTRY_AFTER == ROW_AFTER + 1 == SP_ACT_LATENCY + 2
+        m.d.sync += self.entering.eq(self.operands)

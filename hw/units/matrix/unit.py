@@ -1,0 +1,185 @@
+"""MATRIX: the unit around the systolic array."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from hw.array.line_buffer import LineBuffer
+from hw.array.systolic import SystolicArray
+from hw.config import MlaConfig
+from hw.isa.enums import Unit
+from hw.layouts import command_stream, event_layout
+from hw.lib.pipeline import optional_register
+from hw.memory.accumulator import AccUpdatePort
+from hw.memory.ports import SpReadPort
+from hw.units.matrix.row_issue import RowIssuer
+from hw.units.matrix.row_walker import RowWalker
+from hw.units.matrix.weight_feed import WeightFeeder
+from hw.units.matrix.weight_fetch import PipelinedWeightFetcher, WeightFetcher
+from hw.units.matrix.writeback import RowWriteback
+
+#: Commands accepted and not done: not begun, in the walker, and in the array.
+ACCEPTED_MAX = 15
+
+
+class MatrixUnit(wiring.Component):
+    """Executes MATRIX commands (docs/machine.md).
+
+    Two engines run ahead of the array: the fetcher reads weight tiles, the walker produces the steps of the
+    activations. A step meets its tile at the issuer, from where on everything is rigid.
+
+    Latency: a command accepted in cycle c issues its first row in c + 3 + K with K weight rows
+    when nothing is ahead of it; a row issued in t enters the array in t + ENTRY_AFTER, its request to the accumulator
+    comes in t + update_after(n); `done` comes done_after(n) cycles after a command's last step
+    (hw.units.matrix.layouts). Throughput: one row a cycle; a tile every
+    max(rows, n) cycles, also across commands; a depthwise stream of dw_len pixels takes dw_len cycles, and
+    taps - 1 - dw_lead more if that is positive.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+
+    Members
+    -------
+    cmd : In(command_stream(Unit.MATRIX))
+        Commands, free to start. Accepted while earlier ones run.
+    done : Out(1)
+        One pulse for each command, in order, in the first cycle in which FUSE may read all it wrote.
+    zeros : Out(32)
+        MATRIX_ZEROS of the command that was done last.
+    act, weight : Out(SpReadPort)
+        Scratchpad reads. `act` must never be refused.
+    update : Out(AccUpdatePort)
+        Sums to the accumulator.
+    events : Out(event_layout("matrix"))
+        Of these macs_issued, macs_useful, matrix_rows, matrix_tiles, matrix_zeros, acc_writes and
+        matrix_stall_bank; the others stay 0.
+    active : Out(1)
+        A command was accepted and is not done.
+    tagged : Out(1), event_tag : Out(6)
+        There are events of a step in this cycle; its tag.
+    row_entering, wait_weights, weight_shift, in_flight : Out(1)
+        Of this cycle: a row is issued; a tile waits and a weight read is refused; a tile waits otherwise; rows
+        are in flight.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.config = config
+        super().__init__(
+            {
+                "cmd": In(command_stream(Unit.MATRIX)),
+                "done": Out(1),
+                "zeros": Out(32),
+                "act": Out(SpReadPort(config)),
+                "weight": Out(SpReadPort(config)),
+                "update": Out(AccUpdatePort(config)),
+                "events": Out(event_layout("matrix")),
+                "active": Out(1),
+                "tagged": Out(1),
+                "event_tag": Out(6),
+                **dict.fromkeys(("row_entering", "wait_weights", "weight_shift", "in_flight"), Out(1)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        config = self.config
+        m.submodules.fetcher = fetcher = config.variant(WeightFetcher, PipelinedWeightFetcher)(config)
+        m.submodules.walker = walker = RowWalker(config)
+        m.submodules.issuer = issuer = RowIssuer(config)
+        m.submodules.feeder = feeder = WeightFeeder(config)
+        m.submodules.lines = lines = LineBuffer(config)
+        m.submodules.array = array = SystolicArray(config)
+        m.submodules.trail = trail = RowWriteback(config)
+        connect(m, walker.rows, issuer.rows)
+        connect(m, issuer.act, flipped(self.act))
+        connect(m, fetcher.port, flipped(self.weight))
+
+        accepted, room = Signal(), Signal()
+        row = walker.rows.payload
+        # The next command, until fetcher and walker have begun it: the condition to accept another one
+        # depends on registers alone.
+        command = Signal(self.cmd.payload.shape(), reset_less=True)
+        to_fetch, to_walk = Signal(), Signal()
+        with m.If(accepted):
+            m.d.sync += [command.eq(self.cmd.payload), to_fetch.eq(1), to_walk.eq(1)]
+        with m.Else():
+            m.d.sync += [to_fetch.eq(to_fetch & ~fetcher.load), to_walk.eq(to_walk & ~walker.load)]
+        m.d.comb += [
+            self.cmd.ready.eq(~to_fetch & ~to_walk & room),
+            accepted.eq(self.cmd.valid & self.cmd.ready),
+            fetcher.command.eq(command),
+            fetcher.load.eq(to_fetch & fetcher.ready),
+            walker.command.eq(command),
+            walker.load.eq(to_walk & walker.ready),
+            issuer.tiles_ready.eq(fetcher.tiles != 0),
+            issuer.feeder_ready.eq(feeder.ready),
+            fetcher.take.eq(issuer.issued & row.start),
+            fetcher.pop.eq(feeder.pop),
+            feeder.row.eq(fetcher.row),
+            feeder.start.eq(issuer.issued & row.swap),
+            feeder.rows.eq(row.rows),
+            feeder.lanes.eq(row.lanes),
+            feeder.by_column.eq(row.by_column),
+            feeder.zero_point.eq(row.w_zp),
+            feeder.unsigned.eq(row.w_unsigned),
+            lines.valid.eq(issuer.line_valid),
+            lines.step.eq(issuer.line_step),
+            lines.row.eq(issuer.operands),
+            array.row.eq(issuer.entering),
+            array.swap.eq(issuer.swap),
+            array.select.eq(issuer.select),
+            array.line0.eq(lines.line0),
+            array.line1.eq(lines.line1),
+            array.line2.eq(lines.line2),
+            array.live.eq(lines.live),
+            array.weights.eq(feeder.weights),
+            array.write_row.eq(feeder.write_row),
+            array.write_column.eq(feeder.write_column),
+            trail.issued.eq(issuer.issued),
+            trail.row.eq(row),
+            trail.operands.eq(issuer.operands),
+            self.update.valid.eq(trail.update_valid),
+            self.update.row.eq(trail.update_row),
+            self.update.add.eq(trail.update_add),
+            self.update.shift.eq(trail.update_shift),
+            self.update.psum.eq(array.psum),
+            self.done.eq(trail.done),
+            self.zeros.eq(trail.zeros),
+        ]
+        commands = Signal(range(ACCEPTED_MAX + 1))
+        m.d.sync += commands.eq(commands + accepted - self.done)
+        m.d.comb += [room.eq(commands != ACCEPTED_MAX), self.active.eq(commands != 0)]
+        self._observe(m, fetcher=fetcher, walker=walker, issuer=issuer, trail=trail)
+        return m
+
+    def _observe(
+        self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowWriteback
+    ) -> None:
+        """Events and the state the causes are found from."""
+        counted, refused = optional_register(m, "counted", trail.counted, self.config.pipelined), Signal()
+        events: list[Signal] = []
+        m.d.comb += [
+            refused.eq(self.weight.waits & ~self.weight.ready),
+            self.row_entering.eq(issuer.row_entering),
+            self.wait_weights.eq(issuer.tile_waits & refused & (fetcher.tiles == 0)),
+            self.weight_shift.eq(issuer.tile_waits & ~self.wait_weights),
+            self.in_flight.eq(trail.in_flight),
+        ]
+        stream = counted.valid & counted.stream
+        values = {
+            "matrix_stall_bank": refused,
+            "macs_issued": Mux(stream, self.config.n**2, 0),
+            "macs_useful": Mux(counted.valid, counted.useful, 0),
+            "matrix_rows": stream,
+            "matrix_tiles": counted.valid & counted.start,
+            "matrix_zeros": Mux(stream, counted.zeros, 0),
+            "acc_writes": counted.valid & counted.wave,
+        }
+        for name, shape in event_layout("matrix").members.items():
+            event = Signal(shape, name=f"event_{name}")
+            m.d.comb += event.eq(values.get(name, 0))
+            events.append(event)
+        m.d.comb += self.events.eq(Cat(events))
+        m.d.comb += [self.tagged.eq(counted.valid), self.event_tag.eq(counted.tag)]

@@ -1,0 +1,116 @@
+"""Weight feeder of MATRIX: writes a tile into the shadows of the array, in step with its first row."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.array.systolic import OPERAND_BITS, operands
+from hw.config import MlaConfig
+from hw.units.matrix.loop_nest import lane_count_bits
+
+
+class WeightFeeder(wiring.Component):
+    """Sends n rows a tile, the first `rows` of them from the weight buffer, the others zero.
+
+    Latency: row i is popped in cycle t + 2 + i after `start` in cycle t, and on `weights` in t + 4 + i.
+    Throughput: a tile every n cycles.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Machine configuration; uses `n`.
+
+    Members
+    -------
+    start : In(1)
+        The first sums of a tile are issued; only while `ready`. Samples the five values below.
+    rows, lanes : In
+        Rows in the buffer; lanes of each that are weights, the others being zero.
+    by_column : In(1)
+        A row of the buffer is a column of the tile.
+    zero_point, unsigned : In
+        Zero point and signedness of the weights.
+    ready : Out(1)
+        A tile may start.
+    pop : Out(1), row : In(8 * n)
+        Read of the buffer, its data in the next cycle.
+    weights, write_row, write_column : Out
+        To the array.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.n = config.n
+        super().__init__(
+            {
+                "start": In(1),
+                "rows": In(lane_count_bits(config.n)),
+                "lanes": In(lane_count_bits(config.n)),
+                "by_column": In(1),
+                "zero_point": In(signed(OPERAND_BITS)),
+                "unsigned": In(1),
+                "ready": Out(1, init=1),
+                "pop": Out(1),
+                "row": In(8 * config.n),
+                "weights": Out(OPERAND_BITS * config.n),
+                "write_row": Out(config.n),
+                "write_column": Out(config.n),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        n = self.n
+        left, rows, next_rows = (
+            Signal(range(n + 1)),
+            Signal(range(n + 1), reset_less=True),
+            Signal(range(n + 1), reset_less=True),
+        )
+        begin = Signal()
+        m.d.sync += [begin.eq(self.start), next_rows.eq(self.rows)]
+        with m.If(begin):
+            m.d.sync += [left.eq(n), rows.eq(next_rows)]
+        with m.Elif(left != 0):
+            m.d.sync += [left.eq(left - 1), rows.eq(Mux(rows == 0, 0, rows - 1))]
+        # A start begins a cycle later, so the next one may come a cycle before the last row is popped.
+        with m.If(self.start):
+            m.d.sync += self.ready.eq(0)
+        with m.Elif(~begin & (left != 0)):
+            m.d.sync += self.ready.eq(left <= 3)
+        m.d.comb += self.pop.eq((left != 0) & (rows != 0))
+
+        # Values of the tile as popped, and one cycle later with the row that was popped.
+        names = ("by_column", "zero_point", "unsigned")
+        tile = {
+            name: Signal.like(getattr(self, name), name=f"tile_{name}", reset_less=True) for name in names
+        }
+        late = {
+            name: Signal.like(getattr(self, name), name=f"late_{name}", reset_less=True) for name in names
+        }
+        lanes, late_lanes = Signal(n, reset_less=True), Signal(n, reset_less=True)
+        next_lanes = Signal.like(lanes)
+        coming = {name: Signal.like(tile[name], name=f"next_{name}") for name in names}
+        m.d.sync += [coming[name].eq(getattr(self, name)) for name in names]
+        m.d.sync += next_lanes.eq(Cat(self.lanes > i for i in range(n)))
+        with m.If(begin):
+            m.d.sync += [*(tile[name].eq(coming[name]) for name in names), lanes.eq(next_lanes)]
+        m.d.sync += [late[name].eq(tile[name]) for name in names]
+        m.d.sync += late_lanes.eq(Mux(self.pop, lanes, 0))
+
+        # One bit walks over the rows; it is back at the first one when a tile ends, as each tile has n.
+        position, sending, late_sending = Signal(n, init=1), Signal(), Signal()
+        marked = Signal(n)
+        values = operands(m, "weight", self.row, unsigned=late["unsigned"], zero_point=late["zero_point"])
+        m.d.comb += [sending.eq(left != 0), marked.eq(Mux(late_sending, position, 0))]
+        m.d.sync += late_sending.eq(sending)
+        with m.If(late_sending):
+            m.d.sync += [
+                position.eq(position.rotate_left(1)),
+                self.weights.eq(
+                    Cat(Mux(late_lanes[i], value.as_unsigned(), 0) for i, value in enumerate(values))
+                ),
+            ]
+        m.d.sync += [
+            self.write_row.eq(Mux(late["by_column"], 0, marked)),
+            self.write_column.eq(Mux(late["by_column"], marked, 0)),
+        ]
+        return m

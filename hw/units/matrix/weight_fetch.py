@@ -1,0 +1,202 @@
+"""Weight fetcher of MATRIX: reads tiles ahead of their use."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import SP_ADDR_BITS, MlaConfig
+from hw.isa.enums import Unit
+from hw.layouts import command_layout
+from hw.lib.pipeline import pipeline_register, vacancy
+from hw.lib.ram import Ram
+from hw.memory.ports import SP_READ_LATENCY, SpReadPort
+from hw.units.matrix.loop_nest import LoopNest, PipelinedLoopNest, lanes_in_use, nested_address
+
+#: Loops of the weight walk, innermost first.
+DIMS = ("kx", "ky", "ic", "oc")
+
+
+class WeightFetcher(wiring.Component):
+    """Reads the weight rows of one command after the other into a buffer of two whole tiles.
+
+    Only rows in use are read: k < K, transposed c < C, depthwise k < taps * groups. A tile counts as available in
+    the cycle after its last row was granted: it is popped no faster than it was granted, and its last row no
+    earlier than two cycles after the grant.
+
+    Latency: a command accepted in cycle c is read from c + 1 on, its first row granted in c + 2; a row granted in
+    cycle g can be popped from g + 2 on. Throughput: one row a cycle, also from command to command.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+
+    Members
+    -------
+    load : In(1), command : In
+        Takes a command; only while `ready`.
+    ready : Out(1)
+        The last row of the previous command is taken by the scratchpad, or was.
+    port : Out(SpReadPort)
+        Read port for weights.
+    tiles : Out
+        Tiles available and not yet taken.
+    take : In(1)
+        Takes a tile: its rows will be popped.
+    pop : In(1)
+        Row on `row` in the next cycle.
+    row : Out(8 * n)
+        Weight row that is popped.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.config, self.n = config, config.n
+        self.rows = 2 * config.n
+        super().__init__(
+            {
+                "load": In(1),
+                "command": In(command_layout(Unit.MATRIX)),
+                "ready": Out(1),
+                "port": Out(SpReadPort(config)),
+                "tiles": Out(range(self.rows + 1)),
+                "take": In(1),
+                "pop": In(1),
+                "row": Out(8 * config.n),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        busy, asked, granted = Signal(), Signal(), Signal()
+        tile_end, waiting_end = Signal(), Signal()
+        free = Signal(range(self.rows + 1), init=self.rows)
+        m.submodules.nest = nest = self.config.variant(LoopNest, PipelinedLoopNest)(len(DIMS))
+        m.d.comb += [
+            asked.eq(self.port.valid & self.port.ready),
+            granted.eq(self.port.waits & self.port.ready),
+            nest.load.eq(self.load),
+            nest.step.eq(asked & tile_end),
+        ]
+        m.d.comb += self.port.valid.eq(self._may_read(m, busy, asked & tile_end) & (free != 0))
+        finished = asked & tile_end & nest.end
+        m.d.comb += self.ready.eq(vacancy(busy, finished, self.config.pipelined))
+        with m.If(asked):
+            m.d.sync += waiting_end.eq(tile_end)
+        with m.If(self.load):
+            m.d.sync += busy.eq(1)
+        with m.Elif(self._ends(finished)):
+            m.d.sync += busy.eq(0)
+        self._walk(m, nest, asked, tile_end)
+        self._buffer(m, granted)
+        m.d.sync += [
+            free.eq(free + self.pop - asked),
+            self.tiles.eq(self.tiles + (granted & waiting_end) - self.take),
+        ]
+        return m
+
+    def _may_read(self, m: Module, busy: Signal, next_tile: Value) -> Value:
+        """Condition that the address of a row and the end of its tile are known."""
+        return busy
+
+    def _ends(self, finished: Value) -> Value:
+        """Condition that clears `busy` if no command is loaded."""
+        return self.ready
+
+    def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
+        """Drive `tile_end`: the next row is the last of its tile."""
+        m.d.comb += tile_end.eq(following == rows)
+
+    def _walk(self, m: Module, nest: LoopNest, asked: Signal, tile_end: Signal) -> None:
+        """Address of the row to read; counts the rows of a tile."""
+        command = self.command
+        strides = {
+            name: Signal.like(command[f"w_{name}"], name=f"stride_{name}", reset_less=True)
+            for name in ("row", *DIMS)
+        }
+        # While a command loads its loops take their counts from it, later from the copy.
+        for i, name in enumerate(DIMS):
+            held = Signal(16, name=f"{name}_count", reset_less=True)
+            with m.If(self.load):
+                m.d.sync += [held.eq(command[f"{name}_count"]), strides[name].eq(command[f"w_{name}"])]
+            m.d.comb += getattr(nest, f"count{i}").eq(Mux(self.load, command[f"{name}_count"], held))
+        with m.If(self.load):
+            m.d.sync += strides["row"].eq(command.w_row)
+
+        usual, tail, by_column = Signal(6, reset_less=True), Signal(6, reset_less=True), Signal()
+        taps = Signal(7)
+        m.d.comb += taps.eq(
+            Mux(command.word.groups[0], command.word.taps, 0)
+            + Mux(command.word.groups[1], command.word.taps << 1, 0)
+        )
+        with m.If(self.load):
+            m.d.sync += by_column.eq(command.word.w_transpose)
+            with m.If(command.word.dw):
+                m.d.sync += [usual.eq(taps), tail.eq(0)]
+            with m.Elif(command.word.w_transpose):
+                m.d.sync += [usual.eq(command.n_cols), tail.eq(command.n_tail)]
+            with m.Else():
+                m.d.sync += [usual.eq(command.k_rows), tail.eq(command.k_tail)]
+        rows = lanes_in_use(
+            m,
+            "rows",
+            Mux(by_column, nest.last[DIMS.index("oc")], nest.last[DIMS.index("ic")]),
+            tail,
+            usual,
+            self.n,
+        )
+        index, following = Signal(range(self.n), reset_less=True), Signal(range(self.n + 1))
+        m.d.comb += following.eq(index + 1)
+        self._find_end(m, asked, tile_end, following, rows)
+        with m.If(self.load):
+            m.d.sync += index.eq(0)
+        with m.Elif(asked):
+            m.d.sync += index.eq(Mux(tile_end, 0, following))
+
+        levels = [(~tile_end, strides["row"])]
+        levels += [(tile_end & nest.advance[i], strides[name]) for i, name in enumerate(DIMS)]
+        address = nested_address(
+            m, "address", SP_ADDR_BITS, load=self.load, base=command.w_base, step=asked, levels=levels
+        )
+        m.d.comb += self.port.addr.eq(address)
+
+    def _buffer(self, m: Module, granted: Signal) -> None:
+        """Granted rows arrive SP_READ_LATENCY cycles later and are written to the buffer."""
+        m.submodules.buffer = buffer = Ram(width=8 * self.n, depth=self.rows, transparent=True)
+        arriving = Signal(SP_READ_LATENCY)
+        write_to, read_from = Signal(range(self.rows)), Signal(range(self.rows))
+        m.d.sync += [
+            arriving.eq((arriving << 1) | granted),
+            write_to.eq(write_to + arriving[-1]),
+            read_from.eq(read_from + self.pop),
+        ]
+        m.d.comb += [
+            buffer.w_en.eq(arriving[-1]),
+            buffer.w_addr.eq(write_to),
+            buffer.w_data.eq(self.port.data),
+            buffer.r0_en.eq(self.pop),
+            buffer.r0_addr.eq(read_from),
+            self.row.eq(buffer.r0_data),
+        ]
+
+
+class PipelinedWeightFetcher(WeightFetcher):
+    """`WeightFetcher` with the end of a tile in a register, which a new tile sets a cycle before its first read.
+
+    Latency: as `WeightFetcher`, one cycle more. Throughput: a cycle more for each tile.
+    Parameters, members: as `WeightFetcher`; `ready`: the last row of the previous command was taken.
+    """
+
+    def _may_read(self, m: Module, busy: Signal, next_tile: Value) -> Value:
+        self._fresh = Signal()
+        m.d.sync += self._fresh.eq(self.load | next_tile)
+        return busy & ~self._fresh
+
+    def _ends(self, finished: Value) -> Value:
+        return finished
+
+    def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
+        held = pipeline_register(m, "rows_held", rows)
+        with m.If(self._fresh):
+            m.d.sync += tile_end.eq(rows == 1)
+        with m.Elif(asked):
+            m.d.sync += tile_end.eq(following + 1 == held)

@@ -1,0 +1,162 @@
+"""Writeback of MATRIX: delays each row's accumulator request, events and command end until its sums leave the array."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.array.systolic import OPERAND_BITS
+from hw.config import ACC_ADDR_BITS, MlaConfig
+from hw.lib.ram import Ram
+from hw.lib.trees import tree_sum
+from hw.units.matrix.layouts import ROW_AFTER, STATISTICS_AFTER, done_after, row_layout, update_after
+
+#: Maximum number of commands whose last row is issued and that are not done, since tiles start every n cycles or later.
+FINISHING = 4
+
+
+class RowWriteback(wiring.Component):
+    """Delay line from the issue of a step to its later effects.
+
+    Latency: in cycles after `issued`: events STATISTICS_AFTER, accumulator request update_after(n), `done` (last
+    step of a command) done_after(n). Throughput: one step a cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Machine configuration; uses `n`.
+
+    Members
+    -------
+    issued : In(1), row : In(row_layout)
+        Step that is issued to the array.
+    operands : In(9 * n)
+        Its activations, ROW_AFTER cycles later.
+    update_valid, update_row, update_add, update_shift : Out
+        Request to the accumulator.
+    done : Out(1)
+        A command's results are visible.
+    zeros : Out(32)
+        Zero lanes of the rows the command streamed; with `done` and until the next.
+    counted : Out
+        Events of one step: rows, tiles, sums (0 or 1), useful MACs, zero lanes, tag; `valid` when there is
+        one.
+    in_flight : Out(1)
+        A sum is in flight, or a command is not done.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.config = config
+        zero_bits = config.n.bit_length()
+        super().__init__(
+            {
+                "issued": In(1),
+                "row": In(row_layout(config)),
+                "operands": In(OPERAND_BITS * config.n),
+                "update_valid": Out(1),
+                "update_row": Out(ACC_ADDR_BITS),
+                "update_add": Out(1),
+                "update_shift": Out(1),
+                "done": Out(1),
+                "zeros": Out(32),
+                "counted": Out(
+                    data.StructLayout(
+                        {
+                            "valid": 1,
+                            "stream": 1,
+                            "start": 1,
+                            "wave": 1,
+                            "useful": 11,
+                            "zeros": zero_bits,
+                            "tag": 6,
+                        }
+                    )
+                ),
+                "in_flight": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        lasts = Signal(done_after(self.config.n))
+        m.d.sync += lasts.eq(Cat(self.issued & self.row.last, lasts))
+        waves = self._update(m)
+        m.d.comb += [self.done.eq(lasts[-1]), self.in_flight.eq(waves.any() | lasts.any())]
+        ended = self._count(m)
+        self._statistic(m, ended, lasts[-2])
+        return m
+
+    def _update(self, m: Module) -> Signal:
+        """Request to the accumulator: the valid bit in a shift register, the rest in a ring that is
+        written and read every cycle.
+        """
+        after = update_after(self.config.n)
+        waves = Signal(after)
+        m.d.sync += waves.eq(Cat(self.issued & self.row.wave, waves))
+        depth = 1 << after.bit_length()
+        m.submodules.ring = ring = Ram(width=ACC_ADDR_BITS + 2, depth=depth)
+        now = Signal(range(depth))
+        m.d.sync += now.eq(now + 1)
+        m.d.comb += [
+            ring.w_en.eq(self.issued),
+            ring.w_addr.eq(now),
+            ring.w_data.eq(Cat(self.row.acc_row, self.row.add, self.row.shift)),
+            ring.r0_en.eq(waves[-2]),
+            ring.r0_addr.eq(now - (after - 1)),
+            Cat(self.update_row, self.update_add, self.update_shift).eq(ring.r0_data),
+            self.update_valid.eq(waves[-1]),
+        ]
+        return waves
+
+    def _count(self, m: Module) -> Signal:
+        """Events; returns the flag of a command's last step at the same time."""
+        row = self.row
+        values = {
+            "valid": self.issued,
+            "stream": row.stream,
+            "start": row.start,
+            "wave": row.wave,
+            "useful": row.useful,
+            "tag": row.tag,
+        }
+        ended = self.issued & row.last
+        for i in range(STATISTICS_AFTER):
+            late = {
+                name: Signal(len(value), name=f"{name}{i}", reset_less=name != "valid")
+                for name, value in values.items()
+            }
+            late_ended = Signal(name=f"ended{i}")
+            m.d.sync += [*(late[name].eq(value) for name, value in values.items()), late_ended.eq(ended)]
+            values, ended = late, late_ended
+        assert STATISTICS_AFTER == ROW_AFTER + 2
+        zero = Signal(self.config.n, reset_less=True)
+        for k in range(self.config.n):
+            lane = Signal(signed(OPERAND_BITS), name=f"lane{k}")
+            m.d.comb += lane.eq(self.operands[OPERAND_BITS * k : OPERAND_BITS * (k + 1)])
+            m.d.sync += zero[k].eq(lane == 0)
+        zeros = Signal(self.config.n.bit_length(), reset_less=True)
+        m.d.sync += zeros.eq(tree_sum(m, "zeros_tree", list(zero)))
+        m.d.comb += [
+            *(self.counted[name].eq(value) for name, value in values.items()),
+            self.counted.zeros.eq(zeros),
+        ]
+        return ended
+
+    def _statistic(self, m: Module, ended: Signal, finishing: Signal) -> None:
+        """Zeros of each command: summed, then stored until the command is done."""
+        total, following = Signal(32), Signal(32)
+        m.submodules.totals = totals = Ram(width=32, depth=FINISHING, comb=True)
+        write_to, read_from = Signal(range(FINISHING)), Signal(range(FINISHING))
+        m.d.comb += following.eq(total)
+        with m.If(self.counted.valid & self.counted.stream):
+            m.d.comb += following.eq(total + self.counted.zeros)
+        m.d.sync += total.eq(following)
+        m.d.comb += [
+            totals.w_en.eq(ended),
+            totals.w_addr.eq(write_to),
+            totals.w_data.eq(following),
+            totals.r0_addr.eq(read_from),
+        ]
+        with m.If(ended):
+            m.d.sync += [total.eq(0), write_to.eq(write_to + 1)]
+        with m.If(finishing):
+            m.d.sync += [self.zeros.eq(totals.r0_data), read_from.eq(read_from + 1)]

@@ -1,0 +1,1 @@
+"""STORE: scratchpad to DRAM."""

@@ -1,0 +1,190 @@
+"""The data side of STORE: scratchpad reads become beats of W."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.bus.axi import chunk_beats, write_beat
+from hw.bus.dma_beats import BeatWalk
+from hw.bus.dma_lines import LineWalk, PipelinedLineWalk, walk_layout
+from hw.config import SP_ADDR_BITS, MlaConfig
+from hw.lib.fifo import StreamFifo
+from hw.lib.pipeline import pipeline_register
+from hw.lib.skid_buffer import SkidBuffer
+from hw.memory.ports import SP_READ_LATENCY, SpReadPort
+
+#: Beats that may be in flight from the scratchpad to the bus; covers the read latency and the buffer's own
+#: cycles.
+CREDITS = 8
+#: Context of a line: bytes less one, tag.
+CONTEXT = data.StructLayout({"rest": 20, "tag": 6})
+_BEAT_CONTEXT = data.StructLayout({"tag": 6, "end": 1})
+
+
+def data_addresses(config: MlaConfig) -> dict[str, int]:
+    """Addresses that the data side walks: of the DRAM address only the position of a beat within its chunk."""
+    return {"dram": (config.n * chunk_beats(config) - 1).bit_length(), "src": SP_ADDR_BITS}
+
+
+class StoreData(wiring.Component):
+    """Reads the beats of commands whose requests were accepted and sends them.
+
+    Latency: SP_READ_LATENCY + 1 cycles from a granted read to its beat. Throughput: one beat per cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+
+    Members
+    -------
+    walk : In(stream)
+        Commands: walk_layout(data_addresses(config), CONTEXT).
+    sp_read : Out(SpReadPort)
+        Read port of the scratchpad.
+    w : Out(stream of write_beat)
+        Write data of the bus.
+    issued, issued_len : In
+        A request was accepted, and its beats less one.
+    blank : In
+        Stop reading; send the remaining beats of accepted requests with their strobes off.
+    clear : In
+        Drop all commands.
+    tag : In
+        Beats of commands with another tag wait (unless `blank`).
+    next_valid, next_tag : Out
+        A beat is available, and its tag.
+    kept : Out
+        Bytes read in the previous cycle.
+    sent_end : Out
+        The last beat of a command was read in this cycle.
+    owes : Out
+        Beats of accepted requests are still to be sent.
+    active : Out
+        A command or a beat is in progress.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._config = config
+        super().__init__(
+            {
+                "walk": In(stream.Signature(walk_layout(data_addresses(config), CONTEXT))),
+                "sp_read": Out(SpReadPort(config)),
+                "w": Out(stream.Signature(write_beat(config))),
+                "issued": In(1),
+                "issued_len": In(8),
+                "blank": In(1),
+                "clear": In(1),
+                "tag": In(6),
+                "next_valid": Out(1),
+                "next_tag": Out(6),
+                "kept": Out(config.n.bit_length()),
+                "sent_end": Out(1),
+                "owes": Out(1),
+                "active": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        config = self._config
+        line_walk = config.variant(LineWalk, PipelinedLineWalk)
+        m.submodules.lines = lines = line_walk(addresses=data_addresses(config), context=CONTEXT)
+        # A refused read holds the beats up, not the walk: it would be a long path.
+        m.submodules.following = following = SkidBuffer(lines.line.payload.shape())
+        m.submodules.beats = beats = BeatWalk(config, _BEAT_CONTEXT)
+        m.submodules.buffer = buffer = StreamFifo(write_beat(config), CREDITS)
+        wiring.connect(m, wiring.flipped(self.walk), lines.walk)
+        wiring.connect(m, buffer.r, wiring.flipped(self.w))
+        wiring.connect(m, lines.line, following.i)
+        self._span(m, following, beats)
+        beat, port = beats.beat.payload, self.sp_read
+        owed, credits = Signal(18), Signal(range(CREDITS + 1), init=CREDITS)
+        may, go = Signal(), Signal()
+        allowed, taken = self._may(m, beats.beat.valid, owed, credits, go)
+        # The beat whose read waits in the scratchpad, or that is sent blank without one.
+        blank, strobes, last, granted = Signal(), Signal(config.n), Signal(), Signal()
+        m.d.comb += [
+            lines.clear.eq(self.clear),
+            following.clear.eq(self.clear),
+            beats.clear.eq(self.clear),
+            may.eq(allowed),
+            port.valid.eq(may & ~self.blank & (beat.context.tag == self.tag)),
+            port.addr.eq(beat.addr),
+            go.eq(may & port.ready & (self.blank | (beat.context.tag == self.tag))),
+            granted.eq(blank | (port.waits & port.ready)),
+            beats.beat.ready.eq(go),
+            self.next_valid.eq(beats.beat.valid),
+            self.next_tag.eq(beat.context.tag),
+            self.sent_end.eq(go & beat.line_end & beat.context.end),
+            self.owes.eq((owed != 0) | (credits != CREDITS)),
+            self.active.eq(lines.line.valid | following.o.valid | beats.beat.valid | self.owes),
+        ]
+        m.d.sync += [
+            owed.eq(owed + Mux(self.issued, self.issued_len + 1, 0) - taken),
+            credits.eq(credits + (self.w.valid & self.w.ready) - taken),
+            self.kept.eq(Mux(go & ~self.blank, beat.bytes, 0)),
+            blank.eq(go & self.blank),
+        ]
+        with m.If(go):
+            m.d.sync += [strobes.eq(beat.mask), last.eq(beat.burst_end)]
+        valid = granted
+        for i in range(SP_READ_LATENCY):
+            stage = [
+                Signal(config.n, name=f"strobes_{i}"),
+                Signal(name=f"last_{i}"),
+                Signal(name=f"valid_{i}"),
+            ]
+            m.d.sync += [stage[0].eq(Mux(self.blank, 0, strobes)), stage[1].eq(last), stage[2].eq(valid)]
+            strobes, last, valid = stage
+        m.d.comb += [
+            buffer.w.valid.eq(valid),
+            buffer.w.payload.data.eq(port.data),
+            buffer.w.payload.strb.eq(strobes),
+            buffer.w.payload.last.eq(last),
+        ]
+        return m
+
+    def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:
+        """Conditions that the beat may be read, and that one is counted as read.
+
+        Parameters
+        ----------
+        m : Module
+            Module that registers are added to.
+        valid : Value
+            There is a beat to read.
+        owed, credits : Signal
+            Beats of accepted requests still to be read; free entries of the buffer.
+        go : Signal
+            The beat is read.
+        """
+        return valid & (owed != 0) & (credits != 0), go
+
+    def _span(self, m: Module, lines: SkidBuffer, beats: BeatWalk) -> None:
+        """Position of a line within the beats of the bus."""
+        line, span = lines.o.payload, beats.line.payload
+        lane_bits = (self._config.n - 1).bit_length()
+        offset = line.dram[:lane_bits]
+        m.d.comb += [
+            beats.line.valid.eq(lines.o.valid),
+            lines.o.ready.eq(beats.line.ready),
+            span.start.eq(offset),
+            span.last.eq(line.context.rest + offset),
+            span.addr.eq(line.src - offset),
+            span.slot.eq(line.dram[lane_bits:]),
+            span.context.tag.eq(line.context.tag),
+            span.context.end.eq(line.end),
+        ]
+
+
+class PipelinedStoreData(StoreData):
+    """`StoreData` that decides about a read from the state of the cycle before.
+
+    Latency: as `StoreData`. Throughput: one beat in two cycles.
+    Parameters, members: as `StoreData`.
+    """
+
+    def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:
+        went = pipeline_register(m, "went", go)
+        return valid & pipeline_register(m, "room", (owed != went) & (credits != went)) & ~went, went

@@ -1,0 +1,73 @@
+"""Waivers for lines of the hardware that tests do not reach, with the reasons."""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from hw.errors import InputError
+from scripts.coverage.merge import Spot
+from scripts.coverage.sources import source_line
+
+FIELDS = {"file", "line", "reason", "where"}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Waiver for unreached spots of a line.
+
+    Parameters
+    ----------
+    file, line : str
+        Source file, and text of the line without its indentation.
+    reason : str
+        Reason why the spots are not reached.
+    where : str
+        Pattern that a spot's `about` must contain; the default matches all.
+    """
+
+    file: str
+    line: str
+    reason: str
+    where: str = ""
+
+    def covers(self, spot: Spot) -> bool:
+        """Return whether the waiver covers a spot."""
+        return (
+            spot.place.file == self.file
+            and source_line(spot.place) == self.line
+            and re.search(self.where, spot.about) is not None
+        )
+
+
+def read_reasons(path: Path) -> list[Reason]:
+    """Read the waivers of a TOML file: tables `[[unreached]]` with the fields of `Reason`.
+
+    Raises
+    ------
+    InputError
+        The file has another form.
+    """
+    try:
+        tables = tomllib.loads(path.read_text("utf-8")).get("unreached", [])
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not UTF-8, not TOML, a number too long
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InputError(f"{path}: explanations must be tables [[unreached]], not {tables!r}")
+    reasons = []
+    for number, table in enumerate(tables, 1):
+        if not FIELDS - {"where"} <= table.keys() <= FIELDS or not all(
+            isinstance(v, str) for v in table.values()
+        ):
+            rule = "needs the strings file, line and reason, and may have where"
+            raise InputError(f"{path}: explanation {number} {rule}, not {sorted(table)}")
+        try:
+            re.compile(table.get("where", ""))
+        except re.error as error:
+            raise InputError(f"{path}: explanation {number}: where is no pattern: {error}") from error
+        reasons.append(Reason(**table))
+    return reasons

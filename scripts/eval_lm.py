@@ -1,0 +1,82 @@
+"""Evaluates a language model by the measured cost of single answers about held-out layers."""
+
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from compiler.cache.digest import name as digest
+from compiler.llm.data.held_out import MACHINES
+from compiler.llm.evaluate.race import held_out_points
+from compiler.llm.evaluate.sample_quality import Sampled, figures, sampled
+from compiler.llm.model.weights import load
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
+from compiler.tuning.measure.measurer import Measurer
+from hw.errors import WorkError
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
+
+_MACHINE, _SEED = "usual", 0
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Answers about one layer.
+
+    Parameters
+    ----------
+    key : str
+        Key of the result.
+    place : int
+        Index of the layer.
+    point : CalibrationNetwork
+        Network that consists of the layer.
+    samples : int
+        Number of answers.
+    """
+
+    key: str
+    place: int
+    point: CalibrationNetwork
+    samples: int
+
+
+def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> dict[str, Any]:
+    """Measure answers about held-out layers, which are the same in every call.
+
+    Parameters
+    ----------
+    model : Path
+        Model file to evaluate.
+    layers, samples, lanes : int
+        Numbers of layers, of answers per layer, and of parallel processes.
+    file : Path
+        JSONL file of finished layers, from which an interrupted call resumes.
+
+    Returns
+    -------
+    dict
+        Values of `compiler.llm.evaluate.sample_quality.figures`, and all layers.
+
+    Raises
+    ------
+    WorkError
+        A worker process died.
+    """
+    machine, mine = MACHINES[_MACHINE], digest(model.read_bytes())[:12]
+    points = islice(held_out_points(machine.conditions.config.n, _SEED, machine), layers)
+    jobs = [_Job(f"{mine} {place} {samples}", place, point, samples) for place, point in enumerate(points)]
+    done = {row["key"] for row in Lines(file).read()}
+    in_lanes(_judge, [job for job in jobs if job.key not in done], lanes, model, file)
+    rows = {row["key"]: Sampled(**row["sampled"]) for row in Lines(file).read()}
+    if missing := [job for job in jobs if job.key not in rows]:
+        raise WorkError(f"{file}: {len(missing)} layers were not judged; the same call goes on")
+    found = [rows[job.key] for job in jobs]
+    return figures(found) | {"layers": [asdict(each) for each in found]}
+
+
+def _judge(job: _Job, model: Path, file: Path) -> None:
+    machine = MACHINES[_MACHINE]
+    with Measurer(job.point.graph(), machine.conditions, machine.options, 1, _SEED) as measurer:
+        found = sampled(measurer, job.point.family, load(model)[0], job.samples, job.place)
+    Lines(file).add({"key": job.key, "sampled": asdict(found)})

@@ -1,0 +1,79 @@
+"""Measurement cache in a JSONL file, with which comparisons of methods can be interrupted and resumed."""
+
+from pathlib import Path
+from time import monotonic
+
+from compiler.cache.digest import name
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile, Result
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.schedule.schedule import Schedule
+from compiler.tuning_db.json_codec import read_result, result_values
+from hw.errors import InputError
+from scripts.jsonl_log import Lines
+
+
+class FileMemory:
+    """Measurement cache of a measurer.
+
+    Keys are program words and initial memory, so that later compiler versions can use the file.
+
+    Parameters
+    ----------
+    prepared : ModelCompiler
+        Compiler of the model.
+    conditions : HardwareProfile
+        Hardware configuration and DRAM timing.
+    file : path or None
+        Path of the JSONL file; None to cache in memory only.
+
+    Attributes
+    ----------
+    seconds : float
+        Total time of compiling, proving and running all requested schedules on one device, cached or not;
+        0 for lines without a time.
+    """
+
+    def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, file: Path | None):
+        self.prepared, self.conditions = prepared, conditions
+        self.seconds = 0.0
+        self._keys: dict[str, str | None] = {}
+        self._lines = None if file is None else Lines(file)
+        self._known: dict[str, tuple[Result, float]] = {}
+        for data in self._lines.read() if self._lines else ():
+            self._known[data["key"]] = read_result(data["result"]), data.get("seconds", 0.0)
+        self._since = monotonic()
+
+    def lookup(self, schedule: Schedule) -> Result | None:
+        """Return the cached result of a schedule, or None."""
+        key = self.key(schedule)
+        result, seconds = (None, 0.0) if key is None else self._known.get(key, (None, 0.0))
+        self.seconds += seconds
+        self._since = monotonic()
+        return result
+
+    def put(self, schedule: Schedule, result: Result) -> None:
+        """Cache a result with its time, measured since the previous request or result."""
+        seconds = monotonic() - self._since
+        self.seconds += seconds
+        key = self.key(schedule)
+        if key is not None:
+            self._known[key] = result, seconds
+            if self._lines is not None:
+                self._lines.add({"key": key, "result": result_values(result), "seconds": round(seconds, 6)})
+        self._since = monotonic()
+
+    def key(self, schedule: Schedule) -> str | None:
+        """Return the key of a schedule's programs; None if it does not compile."""
+        text = schedule.to_json()
+        if text not in self._keys:
+            try:
+                self._keys[text] = programs_of(self.prepared.network(schedule), self.conditions)
+            except InputError:
+                self._keys[text] = None
+        return self._keys[text]
+
+
+def programs_of(network: CompiledNetwork, conditions: HardwareProfile) -> str:
+    """Return the digest of everything that determines the cycles of a network."""
+    return name(conditions.key, network.digest)

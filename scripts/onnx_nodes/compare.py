@@ -1,0 +1,114 @@
+"""Comparison of the results of a node test with the expected ones.
+
+The criteria are stated on the page generated from the results (`page.py`).
+"""
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from compiler.onnx_backend import MlaBackendRep
+from compiler.reference import evaluate
+
+Arrays = dict[str, np.ndarray]
+#: Steps of its scale by which a quantized result may differ from the real operator's on the same 8-bit numbers.
+UNITS = 1
+FLOAT_UNITS = {"softmax": 2, "layer_norm": 2, "rms_norm": 2, "gelu": 2}
+#: Of a quantized result against the test's numbers: steps, and part of the greatest of them.
+STEPS, PART = 2, 0.02
+
+
+class WrongError(Exception):
+    """Wrong result of a test; the message describes the difference."""
+
+
+def checked(
+    test: Any, model: onnx.ModelProto, ready: MlaBackendRep, sample: Arrays, found: list, wanted: list
+) -> float:
+    """Check all results and return the maximum relative error of quantized ones.
+
+    Raises
+    ------
+    WrongError
+        A result is wrong.
+    """
+    graph = ready.network.graph
+    assert graph is not None
+    host = evaluate(graph, sample, rounding="onnxruntime")
+    steps = _steps(graph)
+    near = None
+    worst = 0.0
+    for tensor, got, right in zip(ready.network.outputs, found, wanted, strict=True):
+        if got.shape != right.shape or got.dtype != right.dtype:
+            raise WrongError(f"{tensor.name}: {got.dtype}{got.shape}, not {right.dtype}{right.shape}")
+        if tensor.name not in steps:
+            _same(tensor.name, got, right, test)
+            continue
+        step, units = steps[tensor.name]
+        if _off(got, host[tensor.name]) > (units + 0.01) * step:
+            raise WrongError(f"{tensor.name}: more than {units} steps from the same operator on the host")
+        near = near or _rounded_answers(model, graph, sample)
+        greatest = float(np.abs(right[np.isfinite(right)]).max(initial=0))
+        off = _off(got, right)
+        bound = max(STEPS * step, PART * greatest) + _off(near[tensor.name], right)
+        if len(model.graph.node) == 1 and off > bound:
+            raise WrongError(f"{tensor.name}: off by {off:.3g} with steps of {step:.3g}")
+        worst = max(worst, off / greatest if greatest else 0.0)
+    return worst
+
+
+def _same(name: str, got: np.ndarray, right: np.ndarray, test: Any) -> None:
+    """Check that results that are not quantized equal the expected ones."""
+    if got.dtype.kind == "f":
+        if not np.allclose(got, right, rtol=test.rtol, atol=test.atol, equal_nan=True):
+            raise WrongError(f"{name}: off by {_off(got, right):.3g}")
+    elif not np.array_equal(got, right):
+        raise WrongError(f"{name}: {np.count_nonzero(got != right)} of {got.size} integers differ")
+
+
+def _off(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the maximum difference; equal infinities and NaN in both count as equal."""
+    with np.errstate(invalid="ignore"):
+        off = np.atleast_1d(np.abs(a.astype(np.float64) - b.astype(np.float64)))
+    off[np.atleast_1d((a == b) | (np.isnan(a) & np.isnan(b)))] = 0
+    return float(np.nan_to_num(off, nan=np.inf).max(initial=0))
+
+
+def _steps(graph: Any) -> dict[str, tuple[float, int]]:
+    """Return the step of each quantized output and the tolerance in steps."""
+    units = max((FLOAT_UNITS.get(node.op, UNITS) for node in graph), default=UNITS)
+    scales = [
+        tensor.quantization.scale[0] for node in graph if (tensor := graph.out(node)).quantization is not None
+    ]
+    made: dict[str, tuple[float, int]] = {}
+    for name in graph.outputs:
+        node = graph.producer(name)
+        while node is not None and node.op in ("transpose", "reshape") and node.inputs[0] not in graph.inputs:
+            node = graph.producer(node.inputs[0])
+        if graph.tensors[name].dtype != "float32" or node is None or not scales:
+            continue
+        if node.op == "dequantize":
+            q = graph.ins(node)[0].quantization
+            made[name] = (q.scale[0], units)
+        elif any(node.op == "quantize" for node in graph):
+            made[name] = (max(scales), units)  # computed in float of what was quantized before
+    return made
+
+
+def _rounded_answers(model: onnx.ModelProto, graph: Any, sample: Arrays) -> Arrays:
+    """Return the results of ONNX's reference for inputs rounded to 8 bits, as the accelerator reads them."""
+    rounded = dict(sample)
+    for node in graph:
+        x = graph.ins(node)[0] if node.inputs else None
+        while x is not None and (maker := graph.producer(x.name)) and maker.op in ("transpose", "reshape"):
+            x = graph.ins(maker)[0]
+        q = graph.out(node).quantization
+        if node.op == "quantize" and x is not None and x.name in rounded and q.whole:
+            steps = np.rint(np.nan_to_num(sample[x.name]).astype(np.float64) / q.scale[0]) + q.zero_point[0]
+            limits = np.iinfo(graph.out(node).dtype)
+            rounded[x.name] = q.dequantized(np.clip(steps, limits.min, limits.max).astype(np.int64))
+    names = [value.name for value in model.graph.output]
+    with np.errstate(all="ignore"):
+        return dict(zip(names, map(np.asarray, ReferenceEvaluator(model).run(None, rounded)), strict=True))

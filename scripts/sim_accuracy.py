@@ -1,0 +1,68 @@
+"""Checks the outputs of `make sim` against the labels, the golden model and onnxruntime."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.serve.observers import ServingObserver
+from compiler.server.request import RequestResult
+from scripts.networks.digits import MODEL
+
+
+class Marks(ServingObserver):
+    """Checker of every served image.
+
+    Parameters
+    ----------
+    compiled : CompiledNetwork
+        Network of the static compiler, whose outputs on the golden model are the expected ones.
+    labels : array
+        Labels of the images, 0..9.
+
+    Attributes
+    ----------
+    images, right, exact : int
+        Numbers of images served, classified correctly, and with bit-exact outputs.
+    """
+
+    def __init__(self, compiled: CompiledNetwork, labels: Sequence[int] | np.ndarray):
+        self.compiled, self.labels = compiled, labels
+        self.images = self.right = self.exact = 0
+        self._came: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def result(self, result: RequestResult) -> None:
+        """Check the output of an image."""
+        (image,), (scores,) = result.inputs.values(), result.outputs.values()
+        (expected,) = self.compiled(**result.inputs).values()
+        self.images += 1
+        self.right += int(scores.argmax() == self.labels[result.index])
+        self.exact += np.array_equal(scores, expected)
+        self._came.append((image, scores))
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the images so far that were classified correctly."""
+        return self.right / max(self.images, 1)
+
+    def beside_onnxruntime(self) -> tuple[int, int] | None:
+        """Return the number of images that onnxruntime puts into the same class, and the maximum difference of a score.
+
+        None if it is not installed. It computes layers in floating point, the chip in integers.
+        """
+        try:
+            import onnxruntime
+        except ImportError:
+            return None
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(str(MODEL), options, ["CPUExecutionProvider"])
+        (tensor,) = session.get_inputs()
+        same = greatest = 0
+        for image, scores in self._came:
+            (wanted,) = session.run(None, {tensor.name: image})
+            wanted = np.asarray(wanted)
+            same += int(wanted.argmax() == scores.argmax())
+            greatest = max(greatest, int(np.abs(wanted.astype(int) - scores.astype(int)).max()))
+        return same, greatest

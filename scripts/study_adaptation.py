@@ -1,0 +1,181 @@
+"""Measures how fast and how well serving adapts to a quarter of the DRAM bandwidth, and back.
+
+`python -m scripts.study_adaptation digits kws_ref_model` serves each network in step with its search, changes the
+simulated memory twice, and then tunes from scratch for both memories with as many trials as serving had requests in
+each. A line per change reports after how many requests it was detected and identified, the cycles per request 200
+requests after it, and that gain relative to tuning from scratch; exit status 1 if a target is missed.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+
+from compiler.bench.tiny import NETWORKS, model_path
+from compiler.cache.model_source import ModelSource
+from compiler.cli.exit_status import run_to_status
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.quantize.ranges import random_samples
+from compiler.serve.observers import ServingHistory, ServingProgress
+from compiler.serve.search_worker import SearchJob
+from compiler.serve.serve import Change, Serving, open_machine, serve
+from compiler.server.request import RequestSource
+from compiler.server.server import MAX_IN_FLIGHT
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Objective
+from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.tuner import tune
+from compiler.util.progress import progress
+from hw.config import load_target
+from scripts.networks.digits import MODEL
+
+#: Requests until a change is noticed, until there is a version for it, and the share of the gain that this has.
+NOTICED, SPECIALISED, SHARE = 20, 200, 0.9
+#: Requests before the first change, and on either side of the second.
+_BEFORE, _BETWEEN = 60, SPECIALISED + 20
+_SLOW = DramTiming(bytes_per_cycle=4.0)
+#: Requests over which cycles are told.
+_SOME = 8
+
+
+@dataclass(frozen=True)
+class Row:
+    """Result of one change of the DRAM timing.
+
+    Parameters
+    ----------
+    network : str
+        Name of the served network.
+    bytes_per_cycle : float
+        DRAM bandwidth after the change.
+    noticed, known, specialised : int or None
+        Number of requests until the change was detected, the timing identified, and nine tenths of the gain reached
+        permanently; None if not at all.
+    before, after : float
+        Cycles of a request just after the change, and 200 requests after it.
+    scratch : float
+        Cycles of a request after tuning from scratch.
+    """
+
+    network: str
+    bytes_per_cycle: float
+    noticed: int | None
+    known: int | None
+    specialised: int | None
+    before: float
+    after: float
+    scratch: float
+
+    @property
+    def share(self) -> float:
+        """Share of the gain of tuning from scratch; 1 if that has no gain."""
+        gain = self.before - self.scratch
+        return (self.before - self.after) / gain if gain > 0 else 1.0
+
+    @property
+    def passed(self) -> bool:
+        """True if all targets are met."""
+        bars = ((self.noticed, NOTICED), (self.specialised, SPECIALISED))
+        return all(count is not None and count <= most for count, most in bars) and self.share >= SHARE
+
+    def text(self) -> str:
+        """The result as one line of text."""
+        return (
+            f"{self.network}, {self.bytes_per_cycle:g} bytes a cycle: noticed after {self.noticed} requests, "
+            f"memory known after {self.known}, {SHARE:.0%} of the gain after {self.specialised}; {self.before:,.0f} -> "
+            f"{self.after:,.0f} cycles, from scratch {self.scratch:,.0f}: {self.share:.0%} of the gain, "
+            f"{self.scratch / self.after:.1%} of the speed: {'ok' if self.passed else 'MISSED'}"
+        )
+
+
+def adaptation(name: str, method: str, seed: int) -> list[Row]:
+    """Return the results of both changes for one network."""
+    source = ModelSource(MODEL if name == "digits" else model_path(name))
+    job = SearchJob(
+        source.graph,
+        load_target("n16"),
+        CompileOptions(rounding=source.rounding, seed=seed),
+        method,
+        seed=seed,
+    )
+    network = ModelCompiler(job.graph, job.config, job.options).network()
+    moments = (_BEFORE, _BEFORE + _BETWEEN)
+    changes = tuple(
+        Change(at, dram.latency, dram.bytes_per_cycle)
+        for at, dram in zip(moments, (_SLOW, DEFAULT_DRAM), strict=True)
+    )
+    serving = Serving(network, DEFAULT_DRAM, job, pace=1, changes=changes)
+    count = moments[1] + _BETWEEN
+    history = ServingHistory(clocked=True)
+    samples = islice(cycle(random_samples(job.graph, seed, _SOME)), count)
+    with open_machine(serving) as device, progress(f"serving {name}", count, "requests") as task:
+        serve(serving, device, RequestSource(samples), [history, ServingProgress(task, clocked=True)])
+    return [
+        _row(name, at, dram, history, _from_scratch(job, dram))
+        for at, dram in zip(moments, (_SLOW, DEFAULT_DRAM), strict=True)
+    ]
+
+
+def _from_scratch(job: SearchJob, dram: DramTiming) -> float:
+    """Return the cycles of a request after tuning from scratch for a DRAM timing."""
+    conditions = HardwareProfile(job.config, dram)
+    options = replace(job.options, dram=dram)
+    print(f"tuning from scratch: {_BETWEEN} trials", file=sys.stderr, flush=True)
+    with Measurer(job.graph, conditions, options, 1, job.seed, stream=True) as measurer:
+        best = tune(measurer, job.method, _BETWEEN, Objective.THROUGHPUT, job.seed).best.result
+    assert isinstance(best, Measurement)
+    return best.cycles
+
+
+def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch: float) -> Row:
+    def after(event: str, since: int) -> int | None:
+        """Return the number of requests until the first decision of a kind."""
+        found = [each["request"] - since for each in history.events if each["event"] == event]
+        return next((count for count in found if 0 <= count < _BETWEEN), None)
+
+    last, served = at + SPECIALISED, history.versions
+    reload = next((each for each in range(at + _SOME, last) if served[each] != served[at]), last)
+    before = median(history.cycles[at + _SOME // 2 : reload])
+    enough = before - SHARE * max(before - scratch, 0)
+    slow = [number for number in range(at, last) if history.cycles[number] > enough]
+    specialised = slow[-1] + 1 - at if slow else 0
+    now = median(history.cycles[last - _SOME : last])
+    return Row(
+        # The requests on their way come out under the new memory; the first of them is number 1.
+        name,
+        dram.bytes_per_cycle or 16.0,
+        after("drift", at - MAX_IN_FLIGHT - 1),
+        after("conditions", at),
+        specialised if specialised < SPECIALISED else None,
+        before,
+        now,
+        scratch,
+    )
+
+
+def main() -> int:
+    """Serve and tune all networks, and print the results."""
+    parser = argparse.ArgumentParser(prog="study_adaptation", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("networks", nargs="+", choices=("digits", *NETWORKS), metavar="NETWORK")
+    parser.add_argument("--method", choices=METHODS, default="evolution", help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    rows: list[Row] = []
+    for name in args.networks:
+        for row in adaptation(name, args.method, args.seed):
+            print(row.text(), flush=True)
+            rows.append(row)
+    if args.json:
+        found = [asdict(row) | {"share": row.share, "passed": row.passed} for row in rows]
+        args.json.write_text(json.dumps({"schema_version": 1, "rows": found}, indent=2) + "\n", "utf-8")
+    return 0 if all(row.passed for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(run_to_status("study_adaptation", main))

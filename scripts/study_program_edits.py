@@ -1,0 +1,424 @@
+"""Measures the gain of program edits over schedules: the best of many schedules of a layer, and edits of its programs.
+
+`python -m scripts.study_program_edits --shapes 3 --folder build/study_program_edits` searches, for each layer,
+`--trials` schedules with distinct programs, by several methods, then `--programs` micro-programs derived from the best.
+It resumes after an interruption; `--only-render` writes the tables (report.json, report.md) of the results. `--among`
+selects layers whose names contain one of some texts, such as those for which a run with few trials found a gain.
+"""
+
+import argparse
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from compiler.ir.identity import stored
+from compiler.llm.data.held_out import is_held_out
+from compiler.llm.generate.candidate_pool import CandidateKind
+from compiler.llm.generate.lm_generator import LmGenerator
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, singles
+from compiler.tuning.edits.edit import EditError
+from compiler.tuning.edits.editable_programs import EditablePrograms
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
+from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Objective
+from compiler.tuning.search.generator_search import GeneratorSearch
+from compiler.tuning.search.method import SearchMethod, Trial
+from compiler.tuning.search.methods import LLM
+from compiler.tuning.search.program_edit_search import Edits, ProgramEditSearch
+from compiler.tuning.search.tuner import tune
+from hw.config import load_target
+from hw.errors import InputError
+from scripts.jsonl_log import Lines
+from scripts.measurement_cache import FileMemory
+from scripts.process_pool import in_lanes
+from scripts.study_program_edits_report import render
+
+KINDS = (
+    "conv",
+    "dense",
+    "depthwise",
+    "matmul",
+    "add",
+    "mul",
+    "max_pool",
+    "avg_pool",
+    "softmax",
+    "mean",
+    "norm",
+    "tanh",
+    "transpose",
+    "channels_first",
+)
+#: Methods that look for schedules, turn by turn, each with so many parts of all trials in a turn; turns at most.
+SCHEDULES, _PARTS, _TURNS = ("hpm", "coordinate", "evolution", "random"), 8, 12
+#: Bytes of a layer's input and weights: neither in one tile nor slow.
+_BYTES = (4096, 65_536)
+#: Part of the trials of programs that all starts share; the others are for what is best then.
+_SHARED = 0.5
+
+
+@dataclass(frozen=True)
+class Job:
+    """Study of one layer.
+
+    Parameters
+    ----------
+    point : CalibrationNetwork
+        Network that consists of the layer.
+    trials, programs, starts : int
+        Numbers of schedules to measure, of further programs per method, and of schedules that those start from.
+    methods : tuple of str
+        Names of the methods, keys of PROGRAMS.
+    seed : int
+        Random seed of the methods.
+    folder : path
+        Folder of measurements and results.
+    """
+
+    point: CalibrationNetwork
+    trials: int
+    programs: int
+    starts: int
+    methods: tuple[str, ...]
+    seed: int
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Description of the layer in one line."""
+        (op,) = self.point.ops
+        shape = "x".join(map(str, self.point.shape))
+        size = f" to {op.size}" if op.size else ""
+        window = f", {op.window}x{op.window} / {op.stride}" if op.window > 1 else ""
+        groups = f", {op.groups} groups" if op.groups > 1 else ""
+        return f"{op.kind} {shape}{size}{window}{groups}"
+
+    @property
+    def key(self) -> str:
+        """Key of the results."""
+        methods = " ".join(self.methods)
+        return f"{self.name}; {self.trials}, {self.programs} from {self.starts} by {methods}; {self.seed}"
+
+
+def main() -> int:
+    """Study all layers and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--shapes", type=int, default=2, help="held-out layers of each kind")
+    parser.add_argument(
+        "--bytes",
+        type=int,
+        nargs=2,
+        default=_BYTES,
+        metavar=("LEAST", "MOST"),
+        help="of a layer's input and weights (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--among", nargs="*", metavar="TEXT", help="of these layers, those with one of such texts"
+    )
+    parser.add_argument("--trials", type=int, default=1024, help="schedules of each layer")
+    parser.add_argument("--programs", type=int, default=256, help="programs beyond them, by each method")
+    parser.add_argument("--starts", type=int, default=4, help="schedules that they begin with")
+    parser.add_argument("--methods", default="edits", help=f"by commas, of {', '.join(PROGRAMS)}")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--folder", type=Path, default=Path("build/study_program_edits"))
+    parser.add_argument("--only-render", action="store_true", help="of what there is, for the same arguments")
+    args = parser.parse_args()
+    try:
+        jobs = jobs_of(args)
+    except InputError as error:
+        parser.error(str(error))
+    done = {row["key"] for row in Lines(rows_file(args.folder)).read()}
+    waiting = [job for job in jobs if job.key not in done]
+    print(f"{len(jobs)} layers, {len(jobs) - len(waiting)} of them done", flush=True)
+    status = 0 if args.only_render else in_lanes(look, waiting, args.lanes)
+    wanted = {job.key: number for number, job in enumerate(jobs)}
+    rows = {row["key"]: row for row in Lines(rows_file(args.folder)).read() if row["key"] in wanted}
+    print(render(sorted(rows.values(), key=lambda row: wanted[row["key"]]), args.folder))
+    return status
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """Return the jobs of the requested layers, with layer kinds interleaved."""
+    if not 0 < args.bytes[0] < args.bytes[1]:
+        raise InputError(f"--bytes: {args.bytes[0]} to {args.bytes[1]} is no range of sizes")
+    for option in ("shapes", "trials", "programs", "starts", "lanes"):
+        if getattr(args, option) < 1:
+            raise InputError(f"--{option} must be at least 1, not {getattr(args, option)}")
+    methods = tuple(args.methods.split(","))
+    for name in methods:
+        if name not in PROGRAMS:
+            raise InputError(f"--methods must be among {', '.join(PROGRAMS)}, not {name!r}")
+        PROGRAMS[name]()
+    found: dict[str, list[CalibrationNetwork]] = {kind: [] for kind in args.kinds}
+    for point in held_out_layers(args.seed, *args.bytes):
+        mine = found.get(point.family, [])
+        if point.family in found and len(mine) < args.shapes:
+            mine.append(point)
+        if all(len(points) == args.shapes for points in found.values()):
+            break
+    points = [points[number] for number in range(args.shapes) for points in found.values()]
+    more = args.trials, args.programs, args.starts, methods, args.seed, args.folder
+    jobs = [Job(point, *more) for point in points]
+    if args.among is None:
+        return jobs
+    if vain := [text for text in args.among if not any(text in job.name for job in jobs)]:
+        names = "; ".join(job.name for job in jobs)
+        raise InputError(f"--among: no layer has {vain[0]!r} in its name; there are {names}")
+    return [job for job in jobs if any(text in job.name for text in args.among)]
+
+
+def rows_file(folder: Path) -> Path:
+    """Return the path of the results."""
+    return folder / "layers.jsonl"
+
+
+def held_out_layers(seed: int, least: int = _BYTES[0], most: int = _BYTES[1]) -> Iterator[CalibrationNetwork]:
+    """Yield distinct held-out layers in a range of sizes indefinitely."""
+    rng, seen = random.Random(f"new territory {seed}"), set()
+    for point in singles(load_target("n16").n, rng):
+        if point not in seen and is_held_out(point) and least <= _bytes(point) <= most:
+            seen.add(point)
+            if _compiles(point):
+                yield point
+
+
+def _bytes(point: CalibrationNetwork) -> int:
+    (h, w, c), (op,) = point.shape, point.ops
+    return h * w * c + op.window**2 * c * op.size
+
+
+def _compiles(point: CalibrationNetwork) -> bool:
+    try:
+        return bool(
+            ModelCompiler(point.graph(), load_target("n16"), CompileOptions(rounding="reference"))
+            .network()
+            .codes
+        )
+    except InputError:
+        return False
+
+
+def look(job: Job) -> None:
+    """Study one layer and append the results to the file."""
+    conditions, began = HardwareProfile(load_target("n16")), monotonic()
+    with Measurer(job.point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
+        file = job.folder / "measured" / f"{job.name.replace(' ', '_').replace('/', 'by')}.jsonl"
+        cache = measurer.cache = FileMemory(measurer.prepared, conditions, file)
+        baseline = measurer.baseline()
+        schedules, asked = schedules_of(measurer, cache, job.trials, job.seed)
+        told = monotonic()
+        found = _summary(schedules[0]) | {"asked": asked, "measured": len(schedules), "seconds": told - began}
+        print(
+            f"{job.name}: {found['cycles']:,} of {baseline.cycles:,} after {len(schedules)} schedules of {asked}, "
+            f"{told - began:.0f} s",
+            flush=True,
+        )
+        row: dict[str, Any] = {
+            "key": job.key,
+            "kind": job.point.family,
+            "layer": job.name,
+            "point": job.point.as_json(),
+            "static": baseline.cycles,
+            "floor": baseline.floor,
+            "seed": job.seed,
+            "schedules": found,
+            "programs": {},
+        }
+        for name in job.methods:
+            found = programs_of(measurer, name, schedules[: job.starts], job.programs, job.seed)
+            row["programs"][name] = found | {"seconds": monotonic() - told}
+            told = monotonic()
+            print(
+                f"{job.name}: {name} {found['cycles']:,}, {row['programs'][name]['seconds']:.0f} s",
+                flush=True,
+            )
+    Lines(rows_file(job.folder)).add(row)
+
+
+def cycles(trial: Trial) -> int:
+    """Return the cycles of a successful trial."""
+    assert isinstance(trial.result, Measurement)
+    return trial.result.cycles
+
+
+def _summary(trial: Trial) -> dict[str, Any]:
+    """Return cycles, cycles by cause and the schedule of a trial as a JSON object."""
+    assert isinstance(trial.result, Measurement)
+    where: dict[str, int] = {}
+    for entry in trial.result.layers:
+        for cause, count in entry.where.items():
+            where[cause] = where.get(cause, 0) + count
+    return {"cycles": trial.result.cycles, "where": where, "schedule": stored(trial.schedule)}
+
+
+def schedules_of(measurer: Measurer, cache: FileMemory, trials: int, seed: int) -> tuple[list[Trial], int]:
+    """Return trials of schedules with distinct programs, best first, and the number of requested measurements.
+
+    There are fewer only if a round of all methods finds no more; then at least as many were requested.
+    """
+    found: dict[str | None, Trial] = {}
+    asked = 0
+    for turn in range(_TURNS):
+        before = len(found)
+        for method in SCHEDULES:
+            tuned = tune(
+                measurer, method, min(-(-trials // _PARTS), trials - len(found)), seed=seed * _TURNS + turn
+            )
+            first = Trial(measurer.first.schedule, tuned.baseline, tuned.curve[0][1])
+            asked += len(tuned.trials)
+            for trial in [first, *tuned.trials]:
+                if trial.cost is not None and len(found) < trials:
+                    found.setdefault(cache.key(trial.schedule), trial)
+        if len(found) in (before, trials) and (len(found) == trials or asked >= trials):
+            break
+    return sorted(found.values(), key=lambda trial: trial.cost or 0.0), asked
+
+
+class Quoted(LmGenerator):
+    """Language model generator that records its answers.
+
+    Attributes
+    ----------
+    said : dict
+        For each proposed schedule as JSON, the schedule that it was first proposed for, and the answer; None for an
+        initial schedule of the search.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(kinds=[CandidateKind.EDITS])
+        self.said: dict[str, tuple[str, str] | None] = {}
+
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
+        """Yield candidates and record the answers."""
+        now = task.schedule.to_json()
+        self.said.setdefault(now, None)
+        for candidate in super().propose(task):
+            self.said.setdefault(candidate.schedule.to_json(), (now, candidate.description))
+            yield candidate
+
+    def answers(self, schedule: Schedule) -> list[str]:
+        """Return the answers that led to a schedule, first answer first."""
+        text, found = schedule.to_json(), []
+        while (step := self.said.get(text)) is not None:
+            text, why = step
+            found.append(why)
+        return found[::-1]
+
+
+#: Who makes programs of a schedule's: a generator of micro-programs to ask, or None: the search among edits.
+PROGRAMS: dict[str, Callable[[], Generator | None]] = {
+    "edits": lambda: None,
+    "polish": GENERATORS["polish"],
+    LLM: Quoted,
+}
+
+
+def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement, seed: int) -> SearchMethod:
+    """Return a search among programs that starts from those of a schedule."""
+    generator = PROGRAMS[name]()
+    searcher = (
+        ProgramEditSearch(measurer, Objective.LATENCY, baseline, seed, patience=0)
+        if generator is None
+        else GeneratorSearch(measurer, Objective.LATENCY, baseline, seed, generators=[generator])
+    )
+    searcher.best = start
+    searcher.register(start.schedule)  # it is known
+    return searcher
+
+
+def programs_of(
+    measurer: Measurer, name: str, starts: Sequence[Trial], trials: int, seed: int
+) -> dict[str, Any]:
+    """Return the best program found by one method: cycles, texts, and the edits that lead to it.
+
+    Half of the trials are divided among all starts, the others go to the one with the best program.
+    """
+    baseline, results = measurer.baseline(), Counter({"measured": 0, "rejected": 0, "inexact": 0})
+    searchers = [_searcher(measurer, name, start, baseline, seed + at) for at, start in enumerate(starts)]
+    for searcher in searchers:
+        _go_on(measurer, searcher, round(trials * _SHARED) // len(searchers), results)
+    for searcher in sorted(searchers, key=lambda each: cycles(each.best)):
+        _go_on(measurer, searcher, trials - results["measured"], results)
+    searcher = min(searchers, key=lambda each: cycles(each.best))
+    best, edits, said = searcher.best, [], []
+    if isinstance(searcher, ProgramEditSearch) and best.schedule.programs:
+        best, edits = pruned(measurer, best, searcher.edits[best.schedule.to_json()])
+    if isinstance(searcher, GeneratorSearch):
+        said = [
+            text
+            for each in searcher.generators
+            if isinstance(each, Quoted)
+            for text in each.answers(best.schedule)
+        ]
+    begun = {"start": searchers.index(searcher), "starts": [cycles(start) for start in starts]}
+    return dict(results) | begun | {"edits": edits, "said": said} | _summary(best)
+
+
+def _go_on(measurer: Measurer, searcher: SearchMethod, count: int, results: Counter[str]) -> None:
+    """Try further programs while there are any."""
+    for _ in range(count):
+        schedule = searcher.propose()
+        if not schedule.programs:
+            return
+        (result,) = measurer.measure([schedule])
+        searcher.record(schedule, result)
+        results["measured"] += 1
+        results["rejected"] += not isinstance(result, Measurement)
+        results["inexact"] += isinstance(result, Measurement) and not result.exact
+
+
+def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Trial, list[dict[str, Any]]]:
+    """Remove the edits without effect from a program; return it and the remaining edits with their gains.
+
+    Returns
+    -------
+    Trial
+        Trial of the pruned program.
+    list of dict
+        Program, edit as text, and cycles lost without it (None: other edits depend on it).
+    """
+    workshop = EditablePrograms(measurer.prepared.network(replace(best.schedule, programs={})))
+    worth: list[dict[str, Any]] = []
+    for name in edits:
+        at = len(edits[name]) - 1
+        while at >= 0:
+            fewer = edits | {name: edits[name][:at] + edits[name][at + 1 :]}
+            trial = _without(measurer, workshop, fewer)
+            if trial is not None and cycles(trial) <= cycles(best):
+                edits, best = fewer, trial
+            at -= 1
+    for name, mine in edits.items():
+        for at, edit in enumerate(mine):
+            trial = _without(measurer, workshop, edits | {name: mine[:at] + mine[at + 1 :]})
+            more = None if trial is None else cycles(trial) - cycles(best)
+            worth.append({"program": name, "edit": str(edit), "worth": more})
+    return best, worth
+
+
+def _without(measurer: Measurer, workshop: EditablePrograms, edits: dict[str, Edits]) -> Trial | None:
+    """Measure a program with fewer edits; None if it cannot be built or is rejected."""
+    try:
+        schedule = workshop.with_edits(edits)
+    except (EditError, InputError):
+        return None
+    (result,) = measurer.measure([schedule])
+    if not isinstance(result, Measurement) or not result.believable:
+        return None
+    return Trial(schedule, result, float(result.cycles))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

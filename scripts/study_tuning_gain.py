@@ -1,0 +1,139 @@
+"""Measures the gain of tuning over the original static compiler, under default and changed conditions.
+
+`python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, cycles of the
+compiler of commit 3783297 (`scripts/study_tuning_gain.json`), of the current static compiler, and of the best schedule
+found, and the closed part of the gap to the lower bound. Under changed conditions the best default schedule also runs.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+from compiler.bench.architectures import model_file
+from compiler.bench.tiny import NETWORKS, model_path
+from compiler.cache.model_source import ModelSource
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.tuner import tune
+from hw.config import load_target
+from scripts.measurement_cache import FileMemory
+
+FROZEN = Path(__file__).with_suffix(".json")
+PUBLISHED = ("mobilenet_v1", "mobilenet_v2")
+USUAL_NAME = "usual"
+
+
+def conditions() -> dict[str, HardwareProfile]:
+    """Return the hardware profiles by name."""
+    n16 = load_target("n16")
+    return {
+        USUAL_NAME: HardwareProfile(n16),
+        "bandwidth / 4": HardwareProfile(n16, DramTiming(DEFAULT_DRAM.latency, n16.n / 4)),
+        "latency 400": HardwareProfile(n16, DramTiming(400)),
+        "SP 64 KiB": HardwareProfile(replace(n16, sp_bytes=1 << 16)),
+        "N = 8": HardwareProfile(load_target("n8")),
+    }
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cycles of a network under a condition.
+
+    Parameters
+    ----------
+    frozen, static : int
+        Cycles of the static compiler at the commit, and now.
+    carried_over : int or None
+        Cycles of the best schedule for the default conditions; None if it does not fit, or for these conditions.
+    found : list of int
+        Best cycles of each seed.
+    floor : int
+        Lower bound of the cycles.
+    """
+
+    network: str
+    condition: str
+    frozen: int
+    static: int
+    carried_over: int | None
+    found: list[int]
+    floor: int
+
+    @property
+    def left(self) -> float:
+        """Return the remaining share of the gap to the lower bound at the commit, median over seeds."""
+        return (median(self.found) - self.floor) / (self.frozen - self.floor)
+
+    def __str__(self) -> str:
+        over = "-" if self.carried_over is None else f"{self.carried_over / median(self.found):.2f}x"
+        spread = f"{min(self.found):,}..{max(self.found):,}"
+        return (
+            f"{self.network:<24} {self.condition:<14} {self.frozen:>10,} {self.static:>10,} "
+            f"{median(self.found):>12,.0f} ({spread}) {self.floor:>10,} {100 * (1 - self.left):>6.1f}% {over:>7}"
+        )
+
+
+def main() -> int:
+    """Measure all networks and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", nargs="*", default=[*NETWORKS, *PUBLISHED])
+    parser.add_argument("--conditions", nargs="*", default=list(conditions()))
+    parser.add_argument("--method", choices=list(METHODS), default="coordinate")
+    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--file",
+        type=Path,
+        default=Path("build/study_tuning_gain.jsonl"),
+        help="file of measurements, which are not repeated",
+    )
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    rows: list[Row] = []
+    for network in args.networks:
+        best: Schedule | None = None
+        for condition in args.conditions:
+            row, schedule = _row(network, condition, best, args)
+            best = schedule if condition == USUAL_NAME else best
+            rows.append(row)
+            print(row, flush=True)
+            if args.json:
+                args.json.write_text(json.dumps([vars(each) for each in rows], indent=1), "utf-8")
+    for condition in args.conditions:
+        left = geometric_mean(row.left for row in rows if row.condition == condition)
+        print(f"{condition}: {100 * (1 - left):.1f}% of the gap to the floor closed (geometric mean)")
+    return 0
+
+
+def _row(
+    network: str, condition: str, usual: Schedule | None, args: argparse.Namespace
+) -> tuple[Row, Schedule]:
+    source = ModelSource(model_file(network) if network in PUBLISHED else model_path(network))
+    place = conditions()[condition]
+    with Measurer(source.graph, place, CompileOptions(rounding=source.rounding)) as measurer:
+        measurer.cache = FileMemory(measurer.prepared, place, args.file)
+        runs = [tune(measurer, args.method, args.trials, seed=seed) for seed in range(args.seeds)]
+        over = measurer.measure([usual])[0] if usual is not None and condition != USUAL_NAME else None
+    best = min(runs, key=lambda run: run.best.cost or 0)
+    frozen: dict[str, Any] = json.loads(FROZEN.read_text("utf-8"))
+    row = Row(
+        network,
+        condition,
+        frozen["cycles"][network][condition],
+        runs[0].baseline.cycles,
+        over.cycles if isinstance(over, Measurement) else None,
+        [int(run.best.cost or 0) for run in runs],
+        runs[0].baseline.floor,
+    )
+    return row, best.best.schedule
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The names of `import compiler`: lazy, documented, and usable by themselves."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import compiler
+from hw.errors import InputError
+from scripts.networks.digits import MODEL
+
+#: Slow to import, and needed by none who only asks for the version.
+HEAVY = ("numpy", "networkx", "onnx", "tflite", "amaranth", "scipy", "sqlalchemy", "lightgbm")
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = f"import compiler, sys; print(sorted(sys.modules.keys() & set({HEAVY})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_all_names_are_there():
+    assert set(compiler.__all__) == {
+        "CompileOptions",
+        "CompiledNetwork",
+        "Generator",
+        "Schedule",
+        "SearchMethod",
+        "Session",
+        "compile",
+        "open_device",
+        "tune",
+    }
+    assert set(compiler.__all__) <= set(dir(compiler))
+    with pytest.raises(AttributeError, match="no attribute 'compiled'"):
+        compiler.compiled  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("name", compiler.__all__)
+def test_each_name_is_documented_with_an_example(name):
+    value = getattr(compiler, name)
+    assert getattr(compiler, name) is value
+    text = inspect.getdoc(value)
+    assert text is not None and "Examples\n--------\n>>> " in text
+
+
+@pytest.mark.parametrize("package", ["compiler", "cosim", "hw"])
+def test_type_checkers_may_use_the_annotations(package):
+    file = importlib.import_module(package).__file__
+    assert file is not None and (Path(file).parent / "py.typed").exists()
+
+
+def test_compile_run_and_schedule():
+    network = compiler.compile(MODEL, "n4", cache=False)
+    assert isinstance(network, compiler.CompiledNetwork)
+    sample = (
+        np.random.default_rng(0).integers(-128, 128, network.inputs[0].shape).astype(network.inputs[0].dtype)
+    )
+    expected = network(sample)
+    schedule = compiler.Schedule.from_json(network.schedule.to_json())
+    same = compiler.compile(MODEL, "n4", cache=False, schedule=schedule)
+    with compiler.open_device(same, "golden") as device:
+        outputs = compiler.Session(device, same).run({same.inputs[0].name: sample})
+    assert outputs.keys() == expected.keys()
+    assert all(np.array_equal(outputs[name], expected[name]) for name in outputs)
+
+
+def test_open_device_opens_rtl_unless_told_otherwise():
+    network = compiler.compile(MODEL, "n4")
+    said: list[str] = []
+    with compiler.open_device(network, say=said.append) as device:
+        outputs, cycles = compiler.Session(device, network).measure(
+            {each.name: np.zeros(each.shape, each.dtype) for each in network.inputs}
+        )
+    assert cycles > 0 and outputs and said
+    for bad in ({"kind": "fpga"}, {"samples": 0}, {"network": "model"}):
+        with pytest.raises(InputError, match=f"{next(iter(bad))} must be"):
+            compiler.open_device(**{"network": network, "kind": "golden"} | bad)  # type: ignore[arg-type]
+
+
+class Halve(compiler.SearchMethod):
+    """Halves the rows of one layer at a time."""
+
+    def propose(self):
+        schedule = self.best.schedule
+        name = self.rng.choice(list(schedule.layers))
+        layer = schedule.layers[name]
+        layer = replace(layer, rows=max(1, layer.rows // 2))
+        return replace(schedule, layers=schedule.layers | {name: layer})
+
+    def learn(self, trial):
+        pass
+
+
+class HalfRows(compiler.Generator):
+    """Halves the rows of each layer."""
+
+    name = "half-rows"
+
+    def propose(self, task):
+        for layer in task.layers:
+            now = task.schedule.layers[layer]
+            yield task.with_layers({layer: replace(now, rows=max(1, now.rows // 2))}, self.name, "rows")
+
+
+def test_tune(tmp_path):
+    heard: list[int] = []
+    found = compiler.tune(
+        MODEL,
+        "n4",
+        trials=3,
+        method="random",
+        database=tmp_path / "x.db",
+        seed=1,
+        on_trial=lambda number, _trial, best: heard.append(number),
+    )
+    assert heard == [1, 2, 3] and len(found.trials) == 3 and found.cached_count == 0
+    network = compiler.compile(MODEL, "n4", schedule=found.best.schedule)
+    assert network.schedule == found.best.schedule
+    again = compiler.tune(MODEL, "n4", trials=3, method="random", database=tmp_path / "x.db", seed=1)
+    assert again.cached_count == 3
+    options = compiler.CompileOptions(rounding="onnxruntime", batch=2)
+    assert compiler.tune(MODEL, "n4", trials=1, options=options).baseline.cycles > found.baseline.cycles
+
+
+def test_tune_with_classes():
+    assert len(compiler.tune(MODEL, "n4", trials=2, method=Halve).trials) == 2
+    found = compiler.tune(MODEL, "n4", trials=2, generator=HalfRows())
+    assert len(found.trials) == 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"trials": 0}, "trials must be at least 1"),
+        ({"goal": "speed"}, "goal must be latency, energy, throughput, not 'speed'"),
+        ({"method": "luck"}, "a search method must be one of"),
+        ({"forbid": ["luck"]}, "luck"),
+        ({"options": {"batch": 2}}, "options must be CompileOptions or None"),
+        ({"target": 4}, "target must be"),
+        ({"seed": -1}, "seed must be at least 0"),
+    ],
+)
+def test_tune_refuses_bad_arguments_before_it_measures(bad, message):
+    with pytest.raises(InputError, match=message):
+        compiler.tune(**{"model": MODEL, "target": "n4", "trials": 1} | bad)

@@ -1,0 +1,48 @@
+"""Fetching the trained networks, from a folder that stands for the public repository."""
+
+import pytest
+
+from compiler.bench import tiny
+from compiler.bench.tiny import NETWORKS, model_path
+from hw.errors import InputError, WorkError
+from tests.support.trained_networks import model
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """A copy of the repository's layout with one network; and an empty cache."""
+    data = model("ad01_int8").read_bytes()
+    folder = tmp_path / "source" / NETWORKS["ad01_int8"][0]
+    folder.mkdir(parents=True)
+    (folder / "ad01_int8.tflite").write_bytes(data)
+    monkeypatch.delenv("MLA_MODELS", raising=False)
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tiny, "_BESIDE", tmp_path / "nowhere")
+    return folder, (tmp_path / "source").as_uri()
+
+
+def test_a_network_is_fetched_once(source):
+    folder, url = source
+    path = model_path("ad01_int8", url)
+    assert path.read_bytes() == model("ad01_int8").read_bytes()
+    (folder / "ad01_int8.tflite").unlink()
+    assert model_path("ad01_int8", url) == path
+
+
+def test_a_network_that_is_another_is_not_used(source):
+    folder, url = source
+    (folder / "ad01_int8.tflite").write_bytes(b"TFL3")
+    with pytest.raises(WorkError, match=r"has SHA-256 .* not 87cf2419"):
+        model_path("ad01_int8", url)
+    assert not (tiny.models_folder() / "ad01_int8.tflite").exists()
+
+
+def test_what_cannot_be_fetched_says_what_to_do(source, monkeypatch, tmp_path):
+    _, url = source
+    with pytest.raises(WorkError, match=r"cannot be fetched: .* name that in MLA_MODELS"):
+        model_path("kws_ref_model", url)
+    with pytest.raises(InputError, match="network must be one of"):
+        model_path("lenet", url)
+    monkeypatch.setenv("MLA_MODELS", str(tmp_path))
+    with pytest.raises(InputError, match="MLA_MODELS must name a folder with"):
+        model_path("ad01_int8", url)

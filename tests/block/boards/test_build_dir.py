@@ -1,0 +1,81 @@
+"""Where a board build works: nothing of the user's is ever lost, and an earlier build only for a whole new one."""
+
+from pathlib import Path
+
+import pytest
+
+from hw.boards.board import BOARDS
+from hw.boards.build_dir import MARK, build_directory
+from hw.boards.flow import build_component
+from hw.errors import InputError, WorkError
+
+NAMES = ("top.lpf", "tool.log", "board.bit")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Files of a folder by name, but the mark."""
+    return {path.name: path.read_text() for path in folder.iterdir() if path.name != MARK}
+
+
+def fill(folder: Path, text: str, names: tuple[str, ...] = NAMES) -> None:
+    """A build that ends well."""
+    with build_directory(folder, names) as work:
+        for name in names:
+            (work / name).write_text(text)
+
+
+@pytest.mark.parametrize("name", ["top.lpf", "top.v", "report.txt", "ulx3s-85f.bit"])
+def test_files_of_the_user_are_refused_and_kept(tmp_path, name):
+    mine = {"thesis.txt": "mine", name: "mine too"}
+    for each, text in mine.items():
+        (tmp_path / each).write_text(text)
+
+    def make() -> None:
+        pytest.fail("the folder must be refused before anything is built")
+
+    with pytest.raises(InputError, match=f"cannot be used: no build of this program made the {name} in it"):
+        build_component(BOARDS["ulx3s-85f"], make, seeds=1, folder=tmp_path)
+    assert contents(tmp_path) == mine
+
+
+def test_other_files_stay(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    fill(tmp_path, "first")
+    fill(tmp_path, "second", ("top.lpf", "tool.log"))
+    assert contents(tmp_path) == {"thesis.txt": "mine", "top.lpf": "second", "tool.log": "second"}
+    (tmp_path / "board.bit").write_text("mine")
+    with pytest.raises(InputError, match=r"made the board\.bit in it"):
+        fill(tmp_path, "third")
+
+
+@pytest.mark.parametrize("blow", [KeyboardInterrupt, SystemExit, OSError])
+def test_an_interrupt_leaves_everything_as_it_was(tmp_path, blow):
+    fill(tmp_path / "old", "good")
+    for folder in (tmp_path / "old", tmp_path / "new"):
+        with pytest.raises(blow), build_directory(folder, NAMES) as work:
+            (work / "board.bit").write_text("half")
+            raise blow
+    assert contents(tmp_path / "old") == dict.fromkeys(NAMES, "good")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failure_leaves_its_logs_alone(tmp_path):
+    fill(tmp_path, "good")
+    with (
+        pytest.raises(WorkError, match=f"^tool failed: {tmp_path}/tool.log$"),
+        build_directory(tmp_path, NAMES) as work,
+    ):
+        for name in NAMES:
+            (work / name).write_text("bad")
+        raise WorkError(f"tool failed: {work / 'tool.log'}")
+    assert contents(tmp_path) == {"top.lpf": "good", "tool.log": "bad", "board.bit": "good"}
+    fill(tmp_path, "better")
+    assert contents(tmp_path) == dict.fromkeys(NAMES, "better")
+
+
+def test_a_mark_reaches_nothing_outside(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / MARK).write_text("../thesis.txt\n..\n")
+    fill(tmp_path / "out", "new")
+    assert (tmp_path / "thesis.txt").read_text() == "mine"

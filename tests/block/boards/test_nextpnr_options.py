@@ -1,0 +1,20 @@
+"""Options that travel in the netlist arrive in the router."""
+
+import json
+
+from hw.boards.nextpnr_options import ROUTING, set_options
+from hw.boards.toolchain import NEXTPNR, YOSYS, Job, run_all
+
+DESIGN = "module top(input a, b, output o); assign o = a ^ b; endmodule"
+
+
+def test_options_arrive(tmp_path):
+    """The router writes what it worked with into the netlist it has routed."""
+    (tmp_path / "top.v").write_text(DESIGN)
+    script = "read_verilog top.v; synth_ecp5 -top top -json top.json"
+    run_all([Job(tool=YOSYS, arguments=["-p", script], folder=tmp_path, log="yosys.log", title="synthesis")])
+    set_options(tmp_path / "top.json", ROUTING)
+    arguments = ["--85k", "--json", "top.json", "--router", "router2", "--write", "routed.json"]
+    run_all([Job(tool=NEXTPNR, arguments=arguments, folder=tmp_path, log="nextpnr.log", title="routing")])
+    settings = json.loads((tmp_path / "routed.json").read_text())["modules"]["top"]["settings"]
+    assert {name: settings[name].strip() for name in ROUTING} == ROUTING

@@ -1,0 +1,252 @@
+"""Nothing that is stored depends on what types, fields and members are called in Python: literals of what is stored."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pytest
+
+import compiler.pipeline
+import compiler.runtime.package.writer
+import compiler.tuning.calibration.collect
+import compiler.tuning_db.database  # noqa: F401  with the others above: all types that are stored
+from compiler.cache.digest import name
+from compiler.cost.learned.features import NAMES
+from compiler.ir import identity as module
+from compiler.ir.identity import identities, identity, restored, stored
+from compiler.layers.base import Image, Layer
+from compiler.layers.registry import LAYER_KINDS, kind_of
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.options import DramTiming, MemoryLimits
+from compiler.profile.measurement import HardwareProfile
+from compiler.schedule.program_override import ProgramText
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning_db.entries import options_of, shape_of, subgraph_of
+from hw.config import load_target
+from hw.isa.enums import Dtype, Unit
+from tests.cache.test_digest import graph
+from tests.tuning_db.test_keys_and_distances import layers
+
+#: Stable names: none of them may ever change. A new type or part is added here; a new part of a type that has digests
+#: changes the digests of all its values.
+STABLE = {
+    "BSource": "NONE ACC SP",
+    "Compare": "ALWAYS EQ NE LT GE LTU GEU",
+    "ConvLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp",
+    "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides",
+    "Copy": "source walk rescale fill",
+    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads x_zp",
+    "Drain": "bias mult exponent zp clip rounding dtype residual table",
+    "Dram": "latency bytes_per_cycle",
+    "Dtype": "I8 U8 I16 I32",
+    "DynamicLayer": "name nodes ops x y shapes macs batch makes",
+    "ElementwiseLayer": "name nodes ops x y shapes macs batch other spread stream src stage fields table drain",
+    "Execution": "key when cycles utilization where load_bytes store_bytes conflicts reuse energy_uj bound",
+    "Floor": "macs bytes",
+    "Guard": "compare selector value",
+    "HostNode": "node op reason edge",
+    "HpmOp": "kind size window stride groups",
+    "Image": "h w c dtype",
+    "Key": "subgraph profile options",
+    "Layer": "name nodes ops x y shapes macs batch",
+    "LayerCycles": "names cycles where",
+    "LayerInfo": "nodes ops floor tag program",
+    "LayerSchedule": (
+        "rows band width columns depth slots slot_buffers order x_buffers w_buffers y_buffers acc_buffers "
+        "fold strips together prefetch on_chip overlap common_scale ramp taper planes joined counted"
+    ),
+    "Limits": "sp_bytes acc_bytes dram_bytes",
+    "MatmulLayer": "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table",
+    "Measurement": "cycles layers energy_uj dram_bytes exact floor",
+    "MlaConfig": (
+        "n sp_bytes acc_bytes sp_banks acc_banks wis_words segments opcodes candidates queue_depth "
+        "param_slots table_slots line_depth fuse_rate tags loop_depth call_depth max_burst windows "
+        "serial_commands pipelined"
+    ),
+    "MoveLayer": "name nodes ops x y shapes macs batch copies constants",
+    "Node": "name op inputs outputs attributes bodies",
+    "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon gamma beta bits shift y_zp clip",
+    "Op": "PASS ADD SUB MUL SQUARE",
+    "Options": "rounding schedule strict calibration seed offset batch batches skip keep_float single dram limits",
+    "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",
+    "PReluLayer": (
+        "name nodes ops x y shapes macs batch other spread stream src stage fields table drain slopes "
+        "slope_dtype x_zp slope_zp y_zp positive negative rounding clip"
+    ),
+    "Phase": "conv offset",
+    "Point": "shape ops",
+    "PoolLayer": "name nodes ops x y shapes macs batch kernel strides pads average clip x_zp scaled",
+    "Post": "NONE SCALE COUNT RECIP RSQRT",
+    "ProgramText": "replaces text",
+    "Quantization": "scale zero_point axis",
+    "QuantizationReport": "samples measured random outputs tensors kept",
+    "Reduce": "NONE SUM MAX MIN",
+    "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
+    "Rejected": "stage reason",
+    "Requant": "OFF SLOT ROW IMM",
+    "Rescale": "x_zp y_zp mult exponent rounding",
+    "Residual": "tensor stage fields",
+    "Rounding": "DOUBLE SINGLE EVEN AWAY",
+    "Sample": "index number point schedules layers",
+    "Schedule": "fusions layers programs",
+    "Smaller": "batch floor infos",
+    "SoftmaxLayer": "name nodes ops x y shapes macs batch scale step y_zp clip",
+    "Space": "SP PARAM TABLE",
+    "Spread": "ALL CHANNEL PIXEL SCALAR",
+    "Stack": "name dtype zp starts pitch constant",
+    "Tensor": "name shape dtype quantization data",
+    "TensorReport": "name scale zero_point method sqnr_db node alone_db",
+    "Unit": "LOAD MATRIX FUSE STORE",
+    "Walk": "dims x y",
+}
+
+
+def test_no_stable_name_has_changed():
+    assert {each.name: " ".join(each.parts.values()) for each in identities().values()} == STABLE
+
+
+@pytest.mark.parametrize(
+    ("value", "digest"),
+    [
+        (lambda: name(graph()), "b9b2f4785884888e2b9ae06b80d7473a66b329e44fcb45b0e11bcbaa50e5c516"),
+        (
+            lambda: name(LayerSchedule(order="channels")),
+            "5279f2cc39b1ed663a66b4a67339bc3a241be13e0d93918e07608c98590ee1f8",
+        ),
+        (
+            lambda: name(
+                Schedule((("a", "b"),), {"a": LayerSchedule(rows=3)}, {"p": ProgramText("00", "halt")})
+            ),
+            "0754575cda70e64d89d3392af69c9c3c416a72b5b6d0030ef86eea6d53640bd4",
+        ),
+        (
+            lambda: name(
+                Unit.FUSE, [1, 2.5, "x", b"y", None, True], {"k": np.arange(6, dtype=np.int16).reshape(2, 3)}
+            ),
+            "09d17e4dec3b2da292b209cc005b10c93ffa67dcc4ecdcbcf6fb5a866de25a08",
+        ),
+        (
+            lambda: HardwareProfile(load_target("n16"), DramTiming(200, 8.0)).key,
+            "a6cf90bfb7688e98cbd9725f0ba51efa285e7dcc081ee99b874dfba3ef1e3166",
+        ),
+        (lambda: subgraph_of(layers()), "f1aa845d963daef0c97836bdc6d62079efcd641895c4ccf7d7ad597b6f7747b6"),
+        (lambda: shape_of(layers()), "dd28a98bb3316fdd23d5f33cfeaac83bb6f9090d591a389fb0e071eef16e9809"),
+        (
+            lambda: options_of(rounding="reference", limits=MemoryLimits(dram_bytes=5)),
+            "d08694827f77a7c62279b7006a42f9e64b0a9b8a5c643f8dcccfcd030ea57856",
+        ),
+    ],
+    ids=["graph", "layer schedule", "schedule", "values", "conditions", "subgraph", "shape", "options"],
+)
+def test_digests_are_those_of_commit_077e149(value: Any, digest: str):
+    assert value() == digest
+
+
+def hash_of(words: Any) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
+
+
+def test_models_that_come_with_the_compiler_keep_their_meaning():
+    """The words of the language model and the features of the performance model, and their order."""
+    assert hash_of(LANGUAGE.words) == "3df525d07696114f99c2563326d793cf9bd5d22c74172642a4a239765a0aa1f0"
+    assert hash_of(NAMES) == "04bb43f32d2b2dbd9822db24d31b0f11c814cb36028de1b55d037514f3c489ed"
+    assert [kind.name for kind in LAYER_KINDS][:12] == [
+        "conv",
+        "depthwise",
+        "matmul",
+        "pool",
+        "elementwise",
+        "softmax",
+        "norm",
+        "reduce",
+        "move",
+        "prelu",
+        "dynamic",
+        "convtranspose",
+    ]
+
+
+def subclasses(kind: type) -> Iterator[type]:
+    for each in kind.__subclasses__():
+        yield from (each, *subclasses(each))
+
+
+def test_every_layer_has_a_kind():
+    found = [each for each in subclasses(Layer) if each.__module__.startswith("compiler.")]
+    assert sorted(found, key=str) == sorted((kind.layer for kind in LAYER_KINDS), key=str)
+    assert len({kind.name for kind in LAYER_KINDS}) == len(LAYER_KINDS)
+    assert {kind_of(layer).name for layer in layers()} == {"conv"}
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_IDENTITIES", dict(identities()))
+
+
+def test_a_renamed_type_keeps_its_digest(fresh: None, monkeypatch: pytest.MonkeyPatch):
+    @dataclass
+    class Old:
+        size: int
+        how: "OldHow"
+
+    class OldHow(Enum):
+        FAST = 1
+
+    @dataclass
+    class New:
+        n_bytes: int
+        mode: "NewHow"
+
+    class NewHow(Enum):
+        QUICK = 1
+
+    found = []
+    versions: list[Any] = [(Old, OldHow, OldHow.FAST), (New, NewHow, NewHow.QUICK)]
+    for kind, how, value in versions:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_IDENTITIES", {})
+            identity("Thing", "size", "how")(kind)
+            identity("How", "FAST")(how)
+            found.append(name(kind(3, value)))
+            assert stored(kind(3, value)) == {"size": 3, "how": value}
+            assert restored(kind, {"how": value, "size": 3}) == kind(3, value)
+    assert found[0] == found[1]
+
+
+def test_a_subclass_has_the_names_of_its_base(fresh: None):
+    @identity("Base", "a")
+    @dataclass
+    class Base:
+        first: int
+
+    @identity("More", "b")
+    @dataclass
+    class More(Base):
+        second: int
+
+    assert stored(More(1, 2)) == {"a": 1, "b": 2}
+    assert stored([Base(1), {"x": (More(1, 2),)}]) == [{"a": 1}, {"x": ({"a": 1, "b": 2},)}]
+
+
+def test_what_has_no_stable_names_is_not_stored(fresh: None):
+    @dataclass
+    class Unknown:
+        size: int
+
+    class Kind(Enum):
+        ONE = 1
+
+    for value in (Unknown(1), Kind.ONE):
+        with pytest.raises(TypeError, match="no stable names"):
+            name(value)
+    with pytest.raises(TypeError, match="no stable names"):
+        stored({"x": Unknown(1)})
+    for names in (("Unknown",), ("Unknown", "a", "b"), ("Image", "a")):
+        with pytest.raises(TypeError):
+            identity(*names)(Unknown)
+    with pytest.raises(TypeError, match="no field 'depth'"):
+        restored(Image, {"h": 1, "w": 1, "c": 1, "depth": 1})
+    assert restored(Image, {"h": 1, "w": 2, "c": 3}) == Image(1, 2, 3, Dtype.I8)

@@ -1,0 +1,205 @@
+"""Search methods and generators of the user's own: from a module, from an installed package, and everything wrong."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.search.methods import METHODS
+from hw.config import TARGETS
+from scripts.networks.digits import MODEL
+from tests.support import plugins
+
+DOCS = TARGETS.parents[1] / "docs"
+TUNE = ("tune", MODEL, "--devices", "1", "--target", "n4", "--no-cache")
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of plug-ins in the current folder."""
+    return plugins.write_module(tmp_path, monkeypatch)
+
+
+def example(page: str, name: str) -> str:
+    """The module of that name in the documentation."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    (found,) = (block for block in blocks if block.startswith(f"# {name}.py\n"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "options"),
+    [
+        ("tuning.md", "annealing", ("--method", "annealing:Annealing")),
+        ("generators.md", "halve", ("--generator", "halve:Halve")),
+    ],
+)
+def test_the_documentation_s_examples(mla, tmp_path, monkeypatch, page, name, options):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path(f"{name}.py").write_text(example(page, name))
+    result = mla(*TUNE, "--trials", "6", *options, "--json", "-")
+    assert result.status == 0, result.err
+    document = json.loads(result.out)
+    assert (
+        document["trials"] == 6
+        and document["exact"]
+        and document["best_cycles"] <= document["baseline_cycles"]
+    )
+    # Trials that can be measured at all were found.
+    assert document["rejected"] < 6
+    assert (document["method"], document["generators"]) in (
+        ("annealing:Annealing", None),
+        ("generators", ["halve:Halve"]),
+    )
+
+
+def test_what_a_plug_in_prints_is_no_result(mla, module):
+    result = mla(*TUNE, "--trials", "2", "--method", f"{module}:Good", "--json", "-")
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["method"] == f"{module}:Good"
+    assert "imported\n" in result.err and result.err.count("proposing\n") == 2
+    assert len(sys.modules[module].Good.heard) == 2
+
+
+def test_generators_by_name_and_module(mla, module):
+    result = mla(
+        *TUNE,
+        "--trials",
+        "2",
+        "--method",
+        f"{module}:Asks",
+        "--generator",
+        "polish",
+        "--generator",
+        f"{module}:Sub",
+        "--json",
+        "-",
+    )
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["generators"] == ["polish", f"{module}:Sub"]
+
+
+def test_who_repeats_himself_is_left(mla, module):
+    """A generator without end that proposes nothing new: random changes follow."""
+    result = mla(*TUNE, "--trials", "1", "--generator", f"{module}:Endless")
+    assert result.status == 0, result.err
+    assert "trial 1 of 1" in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            ("--method", "{0}:Raises"),
+            "{0}:Raises: propose failed: ZeroDivisionError: division by zero ({0}.py, line ",
+        ),
+        (("--generator", "{0}:Fails"), "{0}:Fails: propose failed: ValueError: oh ({0}.py, line "),
+    ],
+)
+def test_failures_are_one_line(mla, module, options, text):
+    result = mla(*TUNE, "--trials", "1", *(each.format(module) for each in options))
+    assert (result.status, result.out) == (2, "")
+    *_, last = result.err.splitlines()
+    assert last.startswith("mla tune: ") and text.format(module) in last
+    assert "Traceback" not in result.err
+
+
+def test_a_method_keeps_to_what_is_forbidden(mla, module):
+    result = mla(*TUNE, "--trials", "1", "--method", f"{module}:Forbidden", "--forbid", "tiling")
+    assert result.status == 2
+    assert f"{module}:Forbidden: propose must change no tiling, which is forbidden" in result.err
+
+
+def test_bad_options(complains, module):
+    tune = (*TUNE, "--trials", "1")
+    complains(2, "invalid choice: 'evolutoin' (did you mean evolution?)", *tune, "--method", "evolutoin")
+    complains(2, "choose from fusion, tiling, polish, module:Class)", *tune, "--generator", "x")
+    complains(2, "such as generators, not random", *tune, "--method", "random", "--generator", "polish")
+    complains(2, "such as generators, not llm", *tune, "--method", "llm", "--generator", "polish")
+    complains(2, "absent:X: absent cannot be imported: ModuleNotFoundError", *tune, "--method", "absent:X")
+    complains(2, "--generator requires --adapt", "serve", MODEL, "--generator", "polish")
+
+
+def test_bad_plug_ins_of_serve_are_refused_at_once(mla, module):
+    result = mla(
+        "serve", MODEL, "--requests", "1", "--target", "n4", "--adapt", "--method", f"{module}:value"
+    )
+    assert (result.status, result.out) == (2, "")
+    assert result.err.endswith(
+        f"{module}:value must be a subclass of compiler.tuning.search.method.SearchMethod, not 3\n"
+    )
+
+
+def test_serve_searches_with_a_plug_in(mla, module):
+    """Its process imports the module from the current folder."""
+    result = mla(
+        "serve",
+        MODEL,
+        "--requests",
+        "2",
+        "--target",
+        "n4",
+        "--adapt",
+        "--trials-per-request",
+        "1",
+        "--generator",
+        f"{module}:Sub",
+    )
+    assert result.status == 0, result.err
+    assert len([line for line in map(json.loads, result.out.splitlines()) if "index" in line]) == 2
+    tried = re.search(r"(\d+) candidates", result.err)
+    assert tried is not None and int(tried[1]) >= 1, result.err
+
+
+def install(folder: Path, name: str, *entries: str) -> None:
+    """A distribution's metadata, as an installer leaves it."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("".join(f"{entry}\n" for entry in entries))
+
+
+def test_installed_packages_add_names(mla, complains, module, tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / f"{module}_pkg.py").write_text(plugins.SOURCE)
+    install(
+        site,
+        "extras",
+        "[mla.search_methods]",
+        f"good = {module}_pkg:Good",
+        f"broken = {module}_pkg:value",
+        "gone = nowhere_at_all:X",
+        f"random = {module}_pkg:Raises",
+        "[mla.generators]",
+        f"sub = {module}_pkg:Sub",
+    )
+    monkeypatch.syspath_prepend(site)
+    assert list(METHODS)[-3:] == ["broken", "gone", "good"] and list(GENERATORS)[-1] == "sub"
+    assert (
+        METHODS["random"].__module__ == "compiler.tuning.search.random_search"
+    )  # a name of the project stays the project's
+    assert "edits, broken, gone, good, llm, module:Class" in " ".join(mla("tune", "--help").out.split())
+    for options in (("--method", "good"), ("--generator", "sub")):
+        result = mla(*TUNE, "--trials", "1", *options)
+        assert result.status == 0, result.err
+    tune = (*TUNE, "--trials", "1", "--method")
+    complains(2, f"search method broken ({module}_pkg:value) must be a subclass of", *tune, "broken")
+    complains(2, "search method gone (nowhere_at_all:X) cannot be imported: ModuleNotFound", *tune, "gone")
+    complains(2, "invalid choice: 'goood' (did you mean good?)", *tune, "goood")
+    install(site, "others", "[mla.search_methods]", f"good = {module}_pkg:Raises")
+    complains(
+        2, f"good: several installed packages add it: {module}_pkg:Good, {module}_pkg:Raises", *tune, "good"
+    )
+
+
+def test_every_name_is_that_of_its_class():
+    """Candidates have the generator's own name, reports that of the registry."""
+    assert {name: kind.name for name, kind in GENERATORS.items()} == {name: name for name in GENERATORS}
+    assert "hpm" in METHODS and "nothing" not in METHODS and len(METHODS) == len(list(METHODS))
+    with pytest.raises(KeyError):
+        METHODS["nothing"]

@@ -1,0 +1,64 @@
+"""Tables: plain and of full width in files, as wide as the terminal there, colours only where they are wanted."""
+
+import io
+
+import pytest
+
+from compiler.util.tables import Column, figures, format_table, shorten_middle
+
+COLUMNS = [Column("layer", shrinks=True), *figures("cycles"), Column("bound")]
+LONG = "functional_1/depthwise_conv2d_12/BiasAdd;functional_1/depthwise_conv2d_12/weights_12"
+ROWS = [["a[b]c", "1,234", "bus"], [LONG, "7", "compute"]]
+
+
+class Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def test_in_a_file_nothing_is_cut_and_nothing_coloured() -> None:
+    text = format_table(COLUMNS, ROWS, total=True, stream=io.StringIO())
+    width = len(LONG)
+    assert text.splitlines() == [
+        f"{'layer':<{width}}  cycles  bound",
+        f"{'a[b]c':<{width}}   1,234  bus",
+        f"{LONG}       7  compute",
+    ]
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM", None])
+def test_on_a_terminal_names_lose_their_middle(variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if variable:
+        monkeypatch.setenv(variable, "dumb")
+    text = format_table(COLUMNS, ROWS, stream=Terminal())
+    assert ("\x1b[" in text) == (variable is None)
+    if variable:
+        assert all(len(line) <= 60 for line in text.splitlines())
+        last = text.splitlines()[-1]
+        assert last.startswith("functional_1/") and "…" in last and "weights_12  " in last
+
+
+def test_wide_characters_take_two_columns() -> None:
+    text = format_table([Column("name"), *figures("n")], [["卷积", "1"], ["conv", "2"]], stream=io.StringIO())
+    assert text.splitlines() == ["name  n", "卷积  1", "conv  2"]
+
+
+def test_without_rows_there_is_a_heading() -> None:
+    assert format_table(COLUMNS, [], stream=io.StringIO()) == "layer  cycles  bound"
+
+
+def test_the_middle_goes_first() -> None:
+    assert shorten_middle("abcdefghij", lambda text: len(text) <= 10) == "abcdefghij"
+    assert shorten_middle("abcdefghij", lambda text: len(text) <= 6) == "abc…ij"
+    assert shorten_middle("abcdefghij", lambda text: len(text) <= 1) == "…"
+    names = [f"depthwise_conv2d_{number}" for number in range(20)]
+    assert len({shorten_middle(name, lambda text: len(text) <= 14) for name in names}) == len(names)

@@ -1,0 +1,53 @@
+"""Targets are the TOML files of one folder: adding a file adds a name everywhere."""
+
+import importlib
+import shutil
+import sys
+
+import pytest
+
+from hw import config
+
+HELP = "n4, n8, n12w, n16, n32, ulx3s-85f or a TOML file of the same fields"
+
+
+@pytest.fixture
+def one_more(tmp_path, monkeypatch) -> None:
+    """A target more than there are."""
+    folder = tmp_path / "targets"
+    shutil.copytree(config.TARGETS, folder)
+    (folder / "n12w.toml").write_text((folder / "n16.toml").read_text() + "line_depth = 512\n")
+    monkeypatch.setattr(config, "TARGETS", folder)
+
+
+def test_names_are_in_order_of_their_numbers():
+    assert config.target_names()[:4] == ["n4", "n8", "n16", "n32"]
+    assert config.targets_by_lanes() == {4: "n4", 8: "n8", 16: "n16", 32: "n32"}
+
+
+@pytest.mark.usefixtures("one_more")
+def test_a_new_file_is_a_new_name(mla, complains, tmp_path):
+    assert config.load_target("n12w").line_depth == 512
+    assert config.targets_by_lanes()[16] == "n16"
+    for verb in ("run", "tune", "exec", "verilog"):
+        assert HELP in " ".join(mla(verb, "--help").out.split()), verb
+    known = "target must be one of n4 n8 n12w n16 n32 ulx3s-85f or an existing .toml file, not 'n5'"
+    complains(2, known, "verilog", "-o", tmp_path / "x.v", "--target", "n5")
+
+
+def test_conditions_and_samples_are_of_the_folder_s_targets(monkeypatch):
+    """Of machines with another number of lanes; 8 is held out from training."""
+    from compiler.bench import networks_suite
+    from compiler.llm.data import held_out
+
+    names = [(each.name, each.target) for each in networks_suite.CONDITIONS if each.target != "n16"]
+    assert names == [("N = 8", "n8"), ("N = 32", "n32")]
+    others = {name: each.target for name, (each, _) in held_out.TRAINING.items() if each.target != "n16"}
+    assert others == {"N = 4": "n4", "N = 32": "n32"}
+    assert held_out.HELD_OUT["N = 8"].target == "n8"
+    # As if there were no n4.
+    fewer = {lanes: name for lanes, name in config.targets_by_lanes().items() if lanes != 4}
+    monkeypatch.setattr(config, "targets_by_lanes", lambda: fewer)
+    monkeypatch.delitem(sys.modules, held_out.__name__)
+    monkeypatch.setattr("compiler.llm.data.held_out", held_out, raising=False)
+    assert "N = 4" not in importlib.import_module(held_out.__name__).TRAINING

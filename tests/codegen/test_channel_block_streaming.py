@@ -1,0 +1,146 @@
+"""Results handed over to a depthwise convolution in planes: outputs, what is refused, cycles on the RTL."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Quantization
+from compiler.options import CompileOptions, DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
+from compiler.schedule.schedule import Schedule
+from compiler.scheduler.initial import tiling_contexts
+from compiler.tuning.fusion.channel_streaming import apply, streaming_pairs
+from compiler.tuning.measure.measurer import Measurer
+from cosim.golden import GoldenDevice
+from hw.config import load_target
+from hw.errors import InputError
+from tests.support.graphs import Draft
+
+OPTIONS = CompileOptions(rounding="reference")
+EVEN = Quantization.of(0.05, 0)
+
+
+def pair(
+    seed: int, size: tuple[int, int], channels: tuple[int, int], kernel: int, stride: int, own: int = 1
+) -> Draft:
+    """A convolution of `own` x `own` taps and a depthwise one behind it."""
+    draft = Draft(np.random.default_rng(seed))
+    (h, w), (c, wide) = size, channels
+    plain: dict[str, Any] = {"strides": (1, 1), "pads": (own // 2,) * 4, "dilations": (1, 1), "groups": 1}
+    x = draft.input((1, h, w, c))
+    t = draft.node("conv2d", [x, draft.constant((wide, own, own, c))], (1, h, w, wide), **plain)
+    pad = kernel // 2
+    out = (1, (h + 2 * pad - kernel) // stride + 1, (w + 2 * pad - kernel) // stride + 1, wide)
+    window: dict[str, Any] = {"strides": (stride, stride), "pads": (pad,) * 4, "dilations": (1, 1)}
+    y = draft.node(
+        "depthwise_conv2d", [t, draft.constant((kernel, kernel, wide), quantization=EVEN)], out, **window
+    )
+    draft.graph.finish([y.name])
+    return draft
+
+
+def outputs(network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        return Session(device, network).run(inputs)
+
+
+SHAPES = [
+    ((9, 7), (8, 40), 3, 1, 1),
+    ((12, 10), (5, 24), 3, 2, 1),
+    ((8, 8), (3, 33), 5, 1, 3),
+    ((11, 5), (16, 64), 3, 1, 3),
+    ((6, 6), (4, 7), 3, 2, 1),
+    ((9, 12), (6, 10), 7, 1, 1),
+    ((13, 9), (4, 20), 5, 2, 1),
+]
+
+
+@pytest.mark.parametrize("target", ["n4", "n8", "n16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_outputs_are_those_of_the_host(shape: tuple, target: str) -> None:
+    draft, config = pair(7, *shape), load_target(target)
+    prepared = ModelCompiler(draft.graph, config, OPTIONS)
+    first = prepared.network().schedule
+    (lowered,) = prepared.lowered(first.fusions)
+    pairs = streaming_pairs(lowered, tiling_contexts(config, lowered))
+    assert list(pairs) == [0]
+    candidates = pairs[0].candidates()
+    inputs = draft.random_inputs()
+    wanted = evaluate(draft.graph, inputs, rounding="reference")
+    ran = 0
+    for fused in candidates[:: max(len(candidates) // 6, 1)]:
+        try:
+            network = prepared.network(apply(first, pairs[0], fused))
+        except InputError as error:
+            assert "does not fit" in str(error)
+            continue
+        ran += 1
+        found = outputs(network, inputs)
+        for name, array in wanted.items():
+            assert np.array_equal(found[name], array), f"{shape} {target}: {fused}"
+    assert ran
+
+
+def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
+    """A schedule that hands over, but for changes of the first layer."""
+    network = compile(draft.graph, "n8")
+    first, second = (layer.name for layer in network.layers[:2])
+    layers = dict(network.schedule.layers)
+    layers[first] = replace(
+        layers[first], **({"order": "channels", "columns": 1, "stream_channel_blocks": 1} | changes)
+    )
+    layers[second] = replace(layers[second], columns=1)
+    return draft.graph, replace(network.schedule, layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"order": "rows"}, 'its order must be "channels"'),
+        ({"columns": 2, "stream_channel_blocks": 2}, "columns of both layers must be the same"),
+        ({"interleave": True}, "takes turns otherwise"),
+    ],
+)
+def test_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:
+    graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1), **changes)
+    with pytest.raises(InputError, match=rf"schedule: layer '.*' cannot hand planes over: .*{message}"):
+        compile(graph, "n8", schedule=schedule)
+
+
+def test_only_a_depthwise_convolution_alone_takes_planes() -> None:
+    draft = pair(3, (8, 8), (8, 40), 3, 1)
+    name = next(node.outputs[0] for node in draft.graph if node.op == "conv2d")
+    graph, schedule = schedule_of(draft)
+    graph.finish([*graph.outputs, name])
+    with pytest.raises(InputError, match="its result has other uses"):
+        compile(graph, "n8", schedule=schedule)
+    graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1))
+    last = compile(graph, "n8").layers[1].name
+    layers = schedule.layers | {last: replace(schedule.layers[last], stream_channel_blocks=1)}
+    with pytest.raises(InputError, match="it is no convolution of one group and one image"):
+        compile(graph, "n8", schedule=replace(schedule, layers=layers))
+
+
+def test_what_is_handed_over_does_not_cross_the_bus() -> None:
+    """On a machine whose scratchpad does not hold the result between them, with half a row of memory a cycle."""
+    draft, config = pair(5, (32, 32), (8, 64), 3, 1), replace(load_target("n8"), sp_bytes=32768)
+    dram = DramTiming(bytes_per_cycle=4.0)
+    with Measurer(draft.graph, HardwareProfile(config, dram), OPTIONS) as measurer:
+        first = measurer.first.schedule
+        (lowered,) = measurer.prepared.lowered(first.fusions)
+        (fusible,) = streaming_pairs(lowered, tiling_contexts(config, lowered, dram)).values()
+        apart = measurer.baseline()
+        tried = measurer.measure([apply(first, fusible, fused) for fused in fusible.candidates()[:4]])
+        together = [each for each in tried if isinstance(each, Measurement)]
+    between = 32 * 32 * 64
+    assert together and all(each.exact for each in together)
+    assert min(each.dram_bytes for each in together) <= apart.dram_bytes - 2 * between + 8 * 32 * 32 * 8
+    assert min(each.cycles for each in together) < apart.cycles

@@ -1,0 +1,76 @@
+"""Loops found in sequences of commands say the same as the sequence."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from compiler.codegen.emit import CommandLoop, Delta, Item, leaves, reroll
+from compiler.codegen.semaphores import Issued
+from hw.isa.commands import UNIT_FIELDS
+from hw.isa.enums import Unit
+
+
+def unrolled(items: Sequence[Item]) -> Iterator[tuple[Issued, tuple[int, ...]]]:
+    """All commands in order, each with the values of its fields that time."""
+    for item in items:
+        if isinstance(item, Issued):
+            yield item, item.values
+            continue
+        for time in range(item.count):
+            for position, (leaf, values) in _numbered(item.body):
+                yield leaf, _moved(values, item.deltas[position], time)
+
+
+def _numbered(body: Sequence[Item]) -> Iterator[tuple[int, tuple[Issued, tuple[int, ...]]]]:
+    """The commands a body unrolls to, each with its position among the leaves."""
+    start = 0
+    for item in body:
+        count = len(leaves(item))
+        where = {id(leaf): start + i for i, leaf in enumerate(leaves(item))}
+        for leaf, values in unrolled([item]):
+            yield where[id(leaf)], (leaf, values)
+        start += count
+
+
+def _moved(values: tuple[int, ...], delta: Delta, time: int) -> tuple[int, ...]:
+    if not delta or not time:
+        return values
+    out = list(values)
+    for index, step in delta.items():
+        out[index] += step * time
+    return tuple(out)
+
+
+def sequence(rng: random.Random) -> list[Issued]:
+    """Commands with stretches that repeat, nested, their fields growing evenly, and others between them."""
+    out = []
+    for _ in range(rng.randint(1, 4)):
+        body = [
+            (rng.choice(list(Unit)), rng.randrange(4), rng.randrange(9)) for _ in range(rng.randint(1, 4))
+        ]
+        outer, inner = rng.randint(1, 4), rng.randint(1, 5)
+        for i in range(outer):
+            for j in range(inner):
+                for k, (unit, wait, step) in enumerate(body):
+                    values = [0] * len(UNIT_FIELDS[unit])
+                    values[1] = 7 * k + step * j + 100 * i
+                    out.append(Issued(unit, 0, tuple(values), wait=wait))
+    return out
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_loops_are_the_sequence_they_were_found_in(seed: int) -> None:
+    commands = sequence(random.Random(seed))
+    depth = 1 + seed % 4
+    items = reroll(commands, depth)
+    found = [(leaf.unit, leaf.wait, values) for leaf, values in unrolled(items)]
+    assert found == [(c.unit, c.wait, c.values) for c in commands], f"seed {seed}"
+    assert all(item.depth <= depth for item in items if isinstance(item, CommandLoop))
+
+
+def test_even_growth_is_one_loop() -> None:
+    fields = len(UNIT_FIELDS[Unit.LOAD])
+    commands = [Issued(Unit.LOAD, 0, (0, 16 * i, *([0] * (fields - 2)))) for i in range(50)]
+    (loop,) = reroll(commands, 4)
+    assert isinstance(loop, CommandLoop) and (loop.count, loop.deltas) == (50, ({1: 16},))

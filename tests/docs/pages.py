@@ -1,0 +1,190 @@
+"""Runs the commands and the code of a page of the documentation, and compares what they print.
+
+A page is Markdown. Its fenced blocks are carried out from top to bottom in one folder:
+
+- a block with a title, such as ```python title="annealing.py", is written to that file;
+- ```diff title="FILE" changes FILE: lines with " " or "-" must be there, one behind the other, exactly once;
+- ```console has commands behind "$ " and below each what it prints to standard output;
+- ```python is executed, with the names of the blocks before; a ```text block right behind it is what it prints.
+
+In what is printed, a line "..." stands for any lines, "..." within a line for any text. Trailing blanks do not count.
+With MLA_UPDATE_DOCS=1 a block that differs is replaced by what was printed.
+"""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_SECONDS = 600
+
+
+class PageError(AssertionError):
+    """What a block prints, or needs, is not what its page says."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its title, its text, and where the text is in the page."""
+
+    kind: str
+    title: str
+    text: str
+    start: int
+    end: int
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page."""
+    return [
+        Block(each[1], each[2] or "", each[3], each.start(3), each.end(3)) for each in _FENCE.finditer(page)
+    ]
+
+
+def matches(expected: str, printed: str) -> bool:
+    """Whether text is as a page says, which may leave parts out with "..."."""
+    pattern = ""
+    for line in expected.rstrip().splitlines():
+        if line.strip() == "...":
+            pattern += r"(?:[^\n]*\n)*?"
+        else:
+            pattern += ".*?".join(re.escape(part) for part in line.rstrip().split("...")) + r"[ ]*\n"
+    return re.fullmatch(pattern, printed.rstrip("\n") + "\n" if printed.strip() else "") is not None
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """Commands of a console block, and what each prints; a line that ends in a backslash goes on."""
+    found: list[tuple[str, str]] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith("$ "):
+            command = line[2:]
+            while command.endswith("\\"):
+                command = command[:-1] + next(lines).strip()
+            found.append((command, ""))
+        elif found:
+            found[-1] = found[-1][0], f"{found[-1][1]}{line}\n"
+        else:
+            raise PageError(f"a console block must begin with a command, not {line!r}")
+    return found
+
+
+def apply(folder: Path, name: str, diff: str) -> None:
+    """Change a file: the lines of the diff that are not new must be in it exactly once, in a row."""
+    path = folder / name
+    lines = path.read_text().splitlines()
+    changes = [line for line in diff.splitlines() if line]
+    old = [line[1:] for line in changes if line[0] in " -"]
+    new = [line[1:] for line in changes if line[0] in " +"]
+    places = [at for at in range(len(lines)) if lines[at : at + len(old)] == old]
+    if len(places) != 1:
+        raise PageError(f"{name}: the lines of the diff are there {len(places)} times, not once:\n{diff}")
+    lines[places[0] : places[0] + len(old)] = new
+    path.write_text("\n".join(lines) + "\n")
+
+
+class Runner:
+    """Carries out the blocks of one page.
+
+    Parameters
+    ----------
+    page : Path
+        The Markdown file.
+    folder : Path
+        Empty folder to work in. Folders of the project that pages name are linked there.
+    copy : tuple of str
+        Folders of the project that the page changes: they are there as copies, and commands use them.
+    """
+
+    def __init__(self, page: Path, folder: Path, copy: tuple[str, ...] = ()):
+        self.page, self.folder, self.text = page, folder, page.read_text()
+        self._names: dict[str, object] = {"__name__": "__main__"}
+        self._printed = ""
+        for name in {"scripts", "examples", "compiler", "cosim", "hw", "tests"} - set(copy):
+            (folder / name).symlink_to(ROOT / name)
+        for name in copy:
+            command = ["cp", "-r", str(ROOT / name), str(folder / name)]
+            subprocess.run(command, check=True)
+        tools = folder / ".tools"
+        tools.mkdir()
+        for name, line in (("python", ""), ("mla", " -m compiler.cli.main")):
+            (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{line} "$@"\n')
+            (tools / name).chmod(0o755)
+        self._environment = os.environ | {
+            "PATH": f"{tools}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(folder),
+        }
+
+    def run(self) -> None:
+        """Carry out all blocks.
+
+        Raises
+        ------
+        PageError
+            A command fails, or something else is printed than the page says.
+        """
+        page = blocks(self.text)
+        replaced: list[tuple[Block, str]] = []
+        for number, block in enumerate(page):
+            if block.kind == "diff":
+                apply(self.folder, block.title, block.text)
+            elif block.title:
+                (self.folder / block.title).write_text(block.text)
+            elif block.kind == "console":
+                printed = [
+                    (command, expected, self._command(command)) for command, expected in commands(block.text)
+                ]
+                if not all(matches(expected, out) for _, expected, out in printed):
+                    replaced.append((block, "".join(f"$ {command}\n{out}" for command, _, out in printed)))
+            elif block.kind == "python":
+                out = self._python(block.text)
+                after = page[number + 1] if number + 1 < len(page) else None
+                if (
+                    after is None
+                    or after.kind != "text"
+                    or self.text[block.end + 4 : after.start - 8].strip()
+                ):
+                    if out:
+                        raise PageError(f"{self.page.name}: prints what the page does not say:\n{out}")
+                elif not matches(after.text, out):
+                    replaced.append((after, out))
+        if replaced and os.environ.get("MLA_UPDATE_DOCS") == "1":
+            for block, text in reversed(replaced):
+                self.text = self.text[: block.start] + text + self.text[block.end :]
+            self.page.write_text(self.text)
+        elif replaced:
+            block, text = replaced[0]
+            raise PageError(f"{self.page.name} says\n{block.text}\nand this is printed\n{text}")
+
+    def _command(self, command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", command],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise PageError(
+                f"{self.page.name}: {command}: status {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+    def _python(self, text: str) -> str:
+        """Execute a block with the names of those before it."""
+        printed, before = io.StringIO(), Path.cwd()
+        os.chdir(self.folder)
+        try:
+            with contextlib.redirect_stdout(printed):
+                exec(compile(text, str(self.page), "exec"), self._names)
+        finally:
+            os.chdir(before)
+        return printed.getvalue()

@@ -1,0 +1,95 @@
+"""Operators of ONNX that only the host has, and functions of one number as tables."""
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler.api import compile
+from compiler.frontends.onnx import read_onnx
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from compiler.reference import evaluate
+from compiler.runtime.package.writer import read_package, to_bytes
+from hw.errors import InputError
+from tests.support.onnx_models import model, node, reference, small
+
+ROWS = (4, 30)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    """Normal random numbers, the same each time."""
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def sorted_rows() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Two layers with the three greatest of each row between them."""
+    inputs = {"x": numbers(*ROWS)}
+    nodes = [node("MatMul", "x w", "a"), node("TopK", "a k", "b places"), node("MatMul", "b v", "y")]
+    held = {"w": numbers(30, 16), "k": np.array([3]), "v": numbers(3, 5)}
+    return model(nodes, inputs, ["y", "places"], held), inputs
+
+
+def test_between_layers_of_the_accelerator(tmp_path: Path) -> None:
+    made, inputs = sorted_rows()
+    network = compile(read_onnx(made), "n4", calibration=[inputs])
+    assert {each.op: each.reason for each in network.host if each.op == "TopK"} == {
+        "TopK": "not supported on the accelerator"
+    }
+    steps = ("dense", "dequantize", "quantize", "dense")  # the host sorts float32 numbers
+    assert [layer.ops for layer in network.infos] == [(op,) for op in steps]
+    found, wanted = network(**inputs), reference(made, inputs)
+    assert np.mean(found["places"] == wanted["places"]) > 0.8 and found["places"].dtype == np.int64
+    assert np.abs(found["y"] - wanted["y"]).max() < 0.1 * np.abs(wanted["y"]).max()
+    path = tmp_path / "network.mla"
+    path.write_bytes(to_bytes(network))
+    again = read_package(path)(**inputs)
+    np.testing.assert_array_equal(again["y"], found["y"])
+    with pytest.raises(InputError, match=r"not for the accelerator: .*TopK:b \(TopK\): not supported"):
+        compile(read_onnx(made), "n4", calibration=[inputs], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [("Erf", {}), ("Celu", {"alpha": 0.7}), ("Softsign", {}), ("Sin", {}), ("Reciprocal", {}), ("Pow", {})],
+)
+def test_functions_are_tables(op: str, attributes: dict) -> None:
+    inputs, held = {"x": np.abs(numbers(3, 50)) + 1}, {"e": np.array(1.5, np.float32)} if op == "Pow" else {}
+    made = model([node(op, " ".join(["x", *held]), "y", **attributes)], inputs, ["y"], held)
+    graph = read_onnx(made)
+    assert [each.op for each in graph] == ["function"]
+    np.testing.assert_allclose(evaluate(graph, inputs)["y"], reference(made, inputs)["y"], rtol=1e-5)
+    network = compile(graph, "n4", calibration=[inputs])
+    assert [layer.ops for layer in network.infos] == [("function",)]
+    wanted = reference(made, inputs)["y"]
+    assert np.abs(network(**inputs)["y"] - wanted).max() < 0.02 * np.abs(wanted).max()
+
+
+def _node(text: str) -> Graph:
+    graph = Graph("one")
+    graph.add_input(Tensor("x", (2, 3), "float32"))
+    graph.add_tensor(Tensor("y", (2, 3), "float32"))
+    attributes = {"operator": "Any", "model": text, "number": 0, "why": "a test"}
+    graph.add_node(Node("node", "onnx", ("x",), ("y",), attributes))
+    return graph.finish(["y"])
+
+
+@pytest.mark.parametrize("text", ["", "no base 64", base64.b64encode(b"no protocol buffer").decode()])
+def test_damaged_in_a_package(text: str) -> None:
+    """What a compiled file holds instead of a node."""
+    with pytest.raises(InputError, match="node 'node'"):
+        evaluate(_node(text), {"x": np.zeros((2, 3), np.float32)})
+
+
+def test_control_flow_in_a_package() -> None:
+    """A node that is given with a loop inside, which could be endless, is not run."""
+    (held,) = (each for each in read_onnx(small(node("Erf", "x", "y"))) if each.op == "function")
+    made = onnx.ModelProto.FromString(base64.b64decode(held.attributes["model"]))
+    made.graph.node[0].attribute.append(onnx.helper.make_attribute("body", made.graph))
+    text = base64.b64encode(made.SerializeToString()).decode()
+    with pytest.raises(InputError, match="must hold no graphs"):
+        evaluate(_node(text), {"x": np.zeros((2, 3), np.float32)})
+    assert replace(held, name="other").operator == "Erf"

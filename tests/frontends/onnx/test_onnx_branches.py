@@ -1,0 +1,71 @@
+"""Branches of ONNX's If that are never taken: nothing in them, or only for them, stops a model."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
+from compiler.reference import evaluate
+from tests.support.onnx_models import node, reference
+
+HIDDEN, SHAPE = 4, (5, 2, 3)
+#: An LSTM that neither the accelerator nor the host has.
+UNUSUAL = {"hidden_size": HIDDEN, "activations": ["Relu", "Tanh", "Tanh"]}
+CONSTANTS = {
+    "w": np.full((1, 4 * HIDDEN, 3), 0.1, np.float32),
+    "r": np.full((1, 4 * HIDDEN, HIDDEN), 0.1, np.float32),
+    "no": np.array(False),
+    "few": np.array(3),
+}
+
+
+def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+    """A subgraph whose output is the last node's."""
+    made = onnx.ValueInfoProto(name=nodes[-1].output[0])
+    return helper.make_graph(list(nodes), name, [], [made])
+
+
+def model(nodes: list[onnx.NodeProto], condition: str, then: onnx.GraphProto) -> onnx.ModelProto:
+    """If the condition holds, `then`; else a ReLU of x."""
+    other = branch("else", node("Relu", "x", "e"))
+    chosen = helper.make_node("If", [condition], ["y"], then_branch=then, else_branch=other)
+    graph = helper.make_graph(
+        [*nodes, chosen],
+        "branches",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(data, name) for name, data in CONSTANTS.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def inside(lstm: onnx.NodeProto) -> onnx.GraphProto:
+    return branch("then", lstm, node("Identity", "h", "t"))
+
+
+LSTM = node("LSTM", "x w r", "h", **UNUSUAL)
+OUTSIDE = branch("then", node("Identity", "h", "t"))
+SIZE = [node("Size", "x", "n"), node("Less", "n few", "small")]
+CASES = {
+    "inside": model([], "no", inside(LSTM)),
+    "optional outputs": model([], "no", inside(node("LSTM", "x w r", "- h", **UNUSUAL))),
+    "read by the branch alone": model([LSTM], "no", OUTSIDE),
+    "by a condition that follows from shapes": model([LSTM, *SIZE], "small", OUTSIDE),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_branch_that_is_never_taken(name: str) -> None:
+    x = np.linspace(-1, 1, 30, dtype=np.float32).reshape(SHAPE)
+    graph = read_onnx(CASES[name])
+    assert [each.op for each in graph] == ["clip"]
+    np.testing.assert_array_equal(evaluate(graph, {"x": x})["y"], reference(CASES[name], {"x": x})["y"])
+
+
+def test_a_branch_that_is_taken() -> None:
+    """What it cannot do without is named."""
+    made = model([LSTM], "yes", OUTSIDE)
+    made.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    with pytest.raises(UnsupportedNodesError, match="LSTM"):
+        read_onnx(made)

@@ -1,0 +1,227 @@
+"""What ONNX's reference leaves out is refused, and what it computes for the host is what onnxruntime computes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from compiler.api import compile
+from compiler.frontends.onnx import read_onnx
+from compiler.reference import evaluate
+from compiler.runtime.package.writer import read_package, to_bytes
+from hw.errors import InputError
+from tests.support.onnx_models import check, model, node, ops, read, small
+
+STEPS, BATCH, SIZE, HIDDEN = 4, 2, 3, 5
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+LENGTHS = np.array([2, STEPS], np.int32)
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    """Normal random numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def integers(*shape: int, seed: int = 0) -> np.ndarray:
+    """Random bytes."""
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def weights(op: str, directions: int = 1) -> dict[str, Any]:
+    rows = GATES[op] * HIDDEN
+    return {"w": numbers(directions, rows, SIZE, seed=1), "r": numbers(directions, rows, HIDDEN, seed=2)}
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "message"),
+    [
+        (
+            "LSTM",
+            {"activations": ["HardSigmoid", "Relu", "Tanh"]},
+            "activations 'HardSigmoid, Relu, Tanh' (only Sig",
+        ),
+        (
+            "GRU",
+            {"activations": ["HardSigmoid", "Relu"]},
+            "activations 'HardSigmoid, Relu' (only Sigmoid, Tanh)",
+        ),
+        ("RNN", {"activations": ["Relu"]}, "activations 'Relu' (only Tanh)"),
+        ("LSTM", {"clip": 0.3}, "clip of 0.3"),
+        ("GRU", {"clip": 0.3}, "clip of 0.3"),
+        ("RNN", {"clip": 0.3}, "clip of 0.3"),
+        ("LSTM", {"input_forget": 1}, "input_forget"),
+    ],
+)
+def test_refused_attributes(op: str, attributes: dict[str, Any], message: str) -> None:
+    recurrent = node(op, "x w r", "y", hidden_size=HIDDEN, **attributes)
+    made = small(recurrent, shape=(STEPS, BATCH, SIZE), **weights(op))
+    with pytest.raises(InputError) as error:
+        read_onnx(made)
+    assert f"no conversion for node '{op}:y' ({op}: {message}" in str(error.value)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("op", GATES)
+def test_sequences_of_different_lengths_are_refused(op: str, direction: str) -> None:
+    recurrent = node(op, "x w r - n", "y", hidden_size=HIDDEN, direction=direction)
+    made = small(recurrent, shape=(STEPS, BATCH, SIZE), **weights(op), n=LENGTHS)
+    with pytest.raises(InputError, match=rf"{op}:y' \({op}: sequence_lens other than the {STEPS} steps"):
+        read_onnx(made)
+    whole = small(recurrent, shape=(STEPS, BATCH, SIZE), **weights(op), n=np.full(BATCH, STEPS, np.int32))
+    read_onnx(whole)
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(
+    ("op", "attributes"), [("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("RNN", {}), ("LSTM", {})]
+)
+def test_recurrent(
+    tmp_path: Path, op: str, attributes: dict[str, Any], direction: str, started: bool
+) -> None:
+    count = 2 if direction == "bidirectional" else 1
+    held = weights(op, count) | {"b": numbers(count, 2 * GATES[op] * HIDDEN, seed=3)}
+    text, outputs = "x w r b -", ["y", "h"]
+    if started:
+        held["s"], text = numbers(count, BATCH, HIDDEN, seed=4), f"{text} s"
+    if op == "LSTM":  # peepholes, which the accelerator does not have
+        held |= {"c": numbers(count, BATCH, HIDDEN, seed=5), "p": numbers(count, 3 * HIDDEN, seed=6)}
+        text, outputs = f"{text} c p" if started else f"{text} - - p", [*outputs, "last"]
+        held = held if started else {key: value for key, value in held.items() if key != "c"}
+    x = {"x": numbers(STEPS, BATCH, SIZE)}
+    recurrent = node(op, text, " ".join(outputs), hidden_size=HIDDEN, direction=direction, **attributes)
+    assert set(ops(check(tmp_path, model([recurrent], x, outputs, held), x))) == {"onnx"}
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_batches_first(op: str) -> None:
+    """Which onnxruntime does not have: the same, its dimensions in another order."""
+    x = numbers(STEPS, BATCH, SIZE)
+    made = [
+        small(node(op, "x w r", "y", hidden_size=HIDDEN, layout=layout), shape=shape, **weights(op))
+        for layout, shape in ((0, x.shape), (1, (BATCH, STEPS, SIZE)))
+    ]
+    first, second = (
+        evaluate(read_onnx(each), {"x": value})["y"]
+        for each, value in zip(made, (x, x.transpose(1, 0, 2)), strict=True)
+    )
+    np.testing.assert_allclose(second, first.transpose(2, 0, 1, 3), atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [11, 19, 21, 22])
+def test_counted_padding_with_rounding_up(tmp_path: Path, opset: int) -> None:
+    """Pads are counted, and what rounding up adds behind them is not, in all operator sets."""
+    for kernel, strides, pads in (
+        ([1, 4], [3, 4], [0, 2, 0, 2]),
+        ([3, 3], [2, 2], [1, 1, 0, 1]),
+        ([3, 2], [3, 4], [0] * 4),
+    ):
+        x = {"x": numbers(1, 2, 9, 10)}
+        pool = node(
+            "AveragePool",
+            "x",
+            "y",
+            kernel_shape=kernel,
+            strides=strides,
+            pads=pads,
+            ceil_mode=1,
+            count_include_pad=1,
+        )
+        assert "onnx" not in ops(check(tmp_path, model([pool], x, ["y"], opset=opset), x))
+
+
+def linear(op: str, names: str, flowing: dict[str, np.ndarray], held: dict[str, Any]) -> onnx.ModelProto:
+    return model([node(op, names, "y")], flowing, ["y"], held)
+
+
+def test_integers_whose_factors_flow(tmp_path: Path) -> None:
+    """Kernels, and scales and zero points along an axis, that no operator on real numbers takes."""
+    images = {"x": integers(1, 3, 8, 8), "w": integers(4, 3, 3, 3, seed=1)}
+    rows = {"x": integers(5, 8), "w": integers(8, 4, seed=1)}
+    zeros = {"xz": np.uint8(7), "wz": np.uint8(100)}
+    scales = {"xs": np.float32(0.1), "ws": np.float32(0.02), "ys": np.float32(0.7), "yz": np.uint8(90)}
+    channels = {"ws": np.linspace(0.01, 0.02, 4, dtype=np.float32), "wz": np.full(4, 100, np.uint8)}
+    every = "x xs xz w ws wz ys yz"
+    for op, names, flowing, held in (
+        ("QLinearConv", every, images, zeros | scales),
+        ("QLinearConv", every, images, zeros | scales | channels),
+        ("ConvInteger", "x w xz wz", images, zeros),
+        ("QLinearMatMul", every, rows, zeros | scales | channels),
+        ("MatMulInteger", "x w xz wz", rows, zeros | {"wz": integers(4, seed=2)}),
+        ("MatMulInteger", "x w xz wz", rows | {"wz": integers(4, seed=2)}, {"xz": np.uint8(7)}),
+    ):
+        assert set(ops(check(tmp_path, linear(op, names, flowing, held), flowing))) == {"onnx"}, op
+
+
+def test_numbers_of_channels_of_signals(tmp_path: Path) -> None:
+    """Which ONNX's reference lays along another dimension."""
+    names = "x xs xz w ws wz ys yz"
+    held = {
+        "xs": np.float32(0.1),
+        "xz": np.uint8(7),
+        "ws": np.linspace(0.01, 0.02, 4, dtype=np.float32),
+        "wz": np.full(4, 9, np.uint8),
+        "ys": np.float32(0.7),
+        "yz": np.uint8(90),
+    }
+    flowing = {"x": integers(1, 4, 8), "w": integers(4, 4, 3, seed=1)}
+    assert set(ops(check(tmp_path, linear("QLinearConv", names, flowing, held), flowing))) == {"onnx"}
+
+
+def test_numbers_of_rows() -> None:
+    """Which ONNX's reference would lay along the columns of a square factor, and onnxruntime refuses."""
+    one = helper.make_tensor_value_info
+    zeros = integers(4)
+    graph = helper.make_graph(
+        [node("MatMulInteger", "x w xz", "y")],
+        "test",
+        [one("x", onnx.TensorProto.UINT8, [4, 4]), one("w", onnx.TensorProto.UINT8, [4, 4])],
+        [one("y", onnx.TensorProto.INT32, [4, 4])],
+        [numpy_helper.from_array(zeros, "xz")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    x, w = integers(4, 4, seed=1), integers(4, 4, seed=2)
+    wanted = (x.astype(int) - zeros.astype(int)[:, None]) @ w.astype(int)
+    np.testing.assert_array_equal(evaluate(read_onnx(made), {"x": x, "w": w})["y"], wanted)
+
+
+def test_operator_sets_to_come(tmp_path: Path) -> None:
+    made, last = small(node("Relu", "x", "y")), onnx.defs.onnx_opset_version()
+    made.opset_import[0].version = last
+    read(tmp_path, made)
+    made.opset_import[0].version = last + 1
+    with pytest.raises(InputError, match=rf"operator set must be {last} or earlier, .*, not {last + 1}"):
+        read(tmp_path, made)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "lengths", "message"),
+    [
+        ({"clip": 0.3}, None, "clip of 0.3"),
+        ({}, LENGTHS, "sequence_lens other than the 4 steps of all sequences"),
+    ],
+)
+def test_a_compiled_file_from_before_they_were_refused_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    attributes: dict,
+    lengths: np.ndarray | None,
+    message: str,
+) -> None:
+    text, held = "x w r" if lengths is None else "x w r - n", weights("GRU")
+    held |= {} if lengths is None else {"n": lengths}
+    recurrent = node("GRU", text, "y", hidden_size=HIDDEN, **attributes)
+    made = small(recurrent, shape=(STEPS, BATCH, SIZE), **held)
+    path = tmp_path / "old.mla"
+    with monkeypatch.context() as before:
+        before.setattr("compiler.frontends.onnx.host.check_reference", lambda *_: None)
+        path.write_bytes(to_bytes(compile(read_onnx(made), "n4")))
+    with pytest.raises(InputError) as error:
+        read_package(path)
+    assert str(error.value) == (
+        f"{path}: damaged compiled network: node 'GRU:y' (GRU): {message} is left out by ONNX's reference; "
+        "compile the model again"
+    )

@@ -1,0 +1,94 @@
+"""Inputs bound to constants: the network has the others, and its outputs are those of the bound values."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.api import compile
+from compiler.cache.model_source import ModelSource
+from compiler.frontends.model import read_model
+from compiler.reference import evaluate
+from hw.errors import InputError
+from tests.support.one_operator import options
+from tests.support.onnx_models import node, reference
+from tests.support.tflite_models import Draft, litert
+
+
+def rates(path: Path) -> onnx.ModelProto:
+    """A model that does one thing for a rate of 16,000, and another, of another shape, for others."""
+    branches = [
+        helper.make_graph([each], name, [], [onnx.ValueInfoProto(name=each.output[0])])
+        for name, each in (
+            ("then", node("Relu", "x", "t")),
+            ("else", node("ReduceMax", "x", "e", keepdims=0)),
+        )
+    ]
+    nodes = [
+        node("Equal", "rate known", "same"),
+        helper.make_node("If", ["same"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "rates",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 8)),
+            helper.make_tensor_value_info("rate", TensorProto.INT64, ()),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array(16000), "known")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(made.SerializeToString())
+    return made
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+def test_of_onnx(rate: int, tmp_path: Path) -> None:
+    path = tmp_path / "rates.onnx"
+    made, x = rates(path), np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
+    graph = read_model(path, bind={"rate": np.array(rate)})
+    assert graph.inputs == ["x"] and not any(each.bodies for each in graph)
+    want = reference(made, {"x": x, "rate": np.array(rate)})["y"]
+    np.testing.assert_array_equal(evaluate(graph, {"x": x})["y"], want)
+
+
+@pytest.mark.parametrize("value", [7, np.arange(-4, 4, dtype=np.int8)])
+def test_of_tflite(value: int | np.ndarray, tmp_path: Path) -> None:
+    """Integers as they are stored."""
+    draft = Draft(np.random.default_rng(0), "int8")
+    a, b = draft.input((3, 8)), draft.input((8,))
+    draft.op("ADD", [a, b], (3, 8), options("Add", fusedActivationFunction=0, potScaleInt16=False))
+    path, x = tmp_path / "add.tflite", draft.values(a)
+    path.write_bytes(draft.file())
+    network = compile(path, "n8", bind={b: value})
+    assert [tensor.name for tensor in network.inputs] == [a]
+    (want,) = litert(draft.file(), [x, np.broadcast_to(np.asarray(value, np.int8), 8)], "reference")
+    np.testing.assert_array_equal(network(x)[draft.outputs[0]], want)
+
+
+@pytest.mark.parametrize(
+    ("bind", "message"),
+    [
+        ({"speed": np.array(1)}, "there is no input 'speed'; inputs are 'x', 'rate'"),
+        ({"rate": np.array(0.5)}, r"bound input 'rate' must be int64; \[0.5\] is not"),
+        ({"x": np.zeros(3)}, r"bound input 'x' must be one number or of shape \[2, 8\], not \[3\]"),
+    ],
+)
+def test_what_does_not_fit_is_named(bind: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
+    rates(tmp_path / "rates.onnx")
+    with pytest.raises(InputError, match=message):
+        read_model(tmp_path / "rates.onnx", bind=bind)
+
+
+def test_what_is_remembered_is_of_the_values(tmp_path: Path) -> None:
+    """The cache's key of a graph tells bound values apart."""
+    rates(tmp_path / "rates.onnx")
+    sources = [
+        ModelSource(tmp_path / "rates.onnx", bind={"rate": np.array(rate)}) for rate in (16000, 8000, 16000)
+    ]
+    first, other, again = (source.digest for source in sources)
+    assert first == again != other
+    assert sources[0]._key() != sources[1]._key()

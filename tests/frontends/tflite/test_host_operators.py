@@ -1,0 +1,153 @@
+"""TFLite operators that only the host has, which says why; what is known of constants is computed before."""
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.reference import evaluate
+from hw.errors import InputError
+from tests.support.one_operator import options
+from tests.support.tflite_models import Draft, check, litert, read
+
+ROWS = (3, 5, 8)
+
+
+def of_axis(kind: str):
+    def case(d: Draft) -> None:
+        settings = options("ArgMax" if kind == "ARG_MAX" else "ArgMin", outputType=2)
+        d.op(kind, [d.input(ROWS), d.held(-1)], ROWS[:2], settings, dtype="int32")
+
+    return case
+
+
+def division(d: Draft) -> None:
+    d.positive = True
+    d.op("DIV", [d.input(ROWS), d.input(ROWS)], ROWS, options("Div", fusedActivationFunction=0))
+
+
+def power(d: Draft) -> None:
+    d.positive = True
+    d.op("POW", [d.input(ROWS), d.input(ROWS)], ROWS)
+
+
+def select(d: Draft) -> None:
+    a, b = d.input(ROWS), d.input(ROWS)
+    chosen = d.op("LESS", [a, b], ROWS, options("Less"), dtype="bool")
+    d.then(d.op("SELECT_V2", [chosen, a, b], ROWS))
+
+
+def gather_nd(d: Draft) -> None:
+    indices = d.rng.integers(0, 3, (4, 2))
+    d.op("GATHER_ND", [d.input(ROWS), d.held(indices)], (4, 8))
+
+
+def cast(d: Draft) -> None:
+    d.op("CAST", [d.input(ROWS)], ROWS, dtype="int32")
+
+
+def bilinear(**settings: bool):
+    def case(d: Draft) -> None:
+        x = d.input((1, 5, 6, 3))
+        given = options("ResizeBilinear", **({"alignCorners": False, "halfPixelCenters": False} | settings))
+        d.op("RESIZE_BILINEAR", [x, d.held([11, 9])], (1, 11, 9, 3), given, like=x)
+
+    return case
+
+
+def plain(kind: str, scale: float | None = None):
+    def case(d: Draft) -> None:
+        d.op(kind, [d.input(ROWS)], ROWS, scale=scale)
+
+    return case
+
+
+CASES = {
+    "argmax": (of_axis("ARG_MAX"), "ARG_MAX"),
+    "argmin": (of_axis("ARG_MIN"), "ARG_MIN"),
+    "div": (division, "DIV"),
+    "pow": (power, "POW"),
+    "select": (select, "SELECT_V2"),
+    "gather_nd": (gather_nd, "GATHER_ND"),
+    "cast": (cast, "CAST"),
+    "bilinear": (bilinear(), "RESIZE_BILINEAR"),
+    "bilinear of centres": (bilinear(halfPixelCenters=True), "RESIZE_BILINEAR"),
+    "bilinear of corners": (bilinear(alignCorners=True), "RESIZE_BILINEAR"),
+    "log_softmax": (plain("LOG_SOFTMAX"), "LOG_SOFTMAX"),
+    "l2": (plain("L2_NORMALIZATION"), "L2_NORMALIZATION"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_host_computes_and_says_why(name: str, tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(zlib.crc32(name.encode())), "float32")
+    case, kind = CASES[name]
+    case(draft)
+    inputs = [draft.values(each) for each in draft.inputs]
+    network = compile(read(draft, tmp_path), "n8")
+    assert f"the accelerator has no {kind}: " in " ".join(node.reason for node in network.host)
+    found = network(*inputs)
+    for output, wanted in zip(draft.outputs, litert(draft.file(), inputs, "xnnpack"), strict=True):
+        np.testing.assert_allclose(found[output], wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["argmax", "bilinear"])
+def test_of_quantized_numbers(name: str, tmp_path: Path) -> None:
+    """What is computed of real numbers is off by a step at most."""
+    draft = Draft(np.random.default_rng(3), "int8")
+    CASES[name][0](draft)
+    network = check(draft, tmp_path, "reference", within=1 if name == "bilinear" else 0)
+    assert any(CASES[name][1] in node.reason for node in network.host)
+
+
+def test_shapes_are_known_before(tmp_path: Path) -> None:
+    """A shape cut up, packed, and used to reshape and to pad: nothing of it is left."""
+    draft = Draft(np.random.default_rng(4), "int8")
+    x = draft.input((2, 3, 4))
+    shape = draft.op("SHAPE", [x], (3,), options("Shape", outType=2), dtype="int32")
+    settings = {"beginMask": 0, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "offset": False}
+    cut = [draft.held([number]) for number in (0, 1, 1)]
+    first = draft.op(
+        "STRIDED_SLICE",
+        [shape, *cut],
+        (),
+        options("StridedSlice", shrinkAxisMask=1, **settings),
+        dtype="int32",
+    )
+    packed = draft.op(
+        "PACK", [first, draft.held(12)], (2,), options("Pack", axis=0, valuesCount=2), dtype="int32"
+    )
+    y = draft.op("RESHAPE", [x, packed], (2, 12), like=x)
+    pads = draft.op("PACK", [packed, packed], (2, 2), options("Pack", axis=0, valuesCount=2), dtype="int32")
+    draft.then(draft.op("PAD", [y, pads], (16, 26), like=x))
+    assert [node.op for node in read(draft, tmp_path)] == ["reshape", "pad"]
+    assert not check(draft, tmp_path, "reference").host
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "float32"])
+def test_division_rounded_down(dtype: str, tmp_path: Path) -> None:
+    """Of either sign; quantized integers are divided as they are stored."""
+    rng = np.random.default_rng(zlib.crc32(dtype.encode()))
+    for shape in ((3, 5, 8), (8,), ()):
+        draft = Draft(rng, dtype)
+        x = draft.input(ROWS)
+        divisor = draft.constant(shape, like=x)
+        numbers = draft.tensors[divisor]
+        draft.tensors[divisor] = np.where(numbers == 0, 3, numbers).astype(dtype)
+        draft.op("FLOOR_DIV", [x, divisor], ROWS, options("FloorDiv"), like=x)
+        inputs = [draft.values(x)]
+        (want,) = litert(draft.file(), inputs, "reference")
+        graph = read(draft, tmp_path)
+        np.testing.assert_array_equal(evaluate(graph, {x: inputs[0]})[graph.outputs[0]], want)
+
+
+def test_division_by_zero_is_named(tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(0), "int32")
+    draft.op("FLOOR_DIV", [draft.input((4,)), draft.input((4,))], (4,), options("FloorDiv"))
+    (tmp_path / "model.tflite").write_bytes(draft.file())
+    network = compile(tmp_path / "model.tflite", "n8")
+    assert [node.reason for node in network.host] == ["floor_div is not supported on the accelerator"]
+    with pytest.raises(InputError, match="divides by zero"):
+        network(np.ones(4, np.int32), np.zeros(4, np.int32))

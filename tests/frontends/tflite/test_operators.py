@@ -1,0 +1,206 @@
+"""TFLite operators on the accelerator make what LiteRT makes of them, with either rounding, for random shapes."""
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from compiler.api import compile
+from compiler.reference import evaluate
+from tests.support import tflite_cases as cases
+from tests.support.one_operator import options
+from tests.support.tflite_cases import Case
+from tests.support.tflite_models import Draft, check, litert, read
+
+TRIALS = 2
+BYTES, SIGNED = ("int8", "uint8"), ("int8",)
+CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
+    "concatenation": (cases.concatenation, BYTES),
+    "leaky_relu": (cases.leaky_relu, BYTES),
+    "prelu": (cases.prelu, BYTES),
+    "gelu": (cases.gelu, BYTES),
+    "abs": (cases.function("ABS"), SIGNED),
+    "log": (cases.function("LOG", low=True), SIGNED),
+    "sqrt": (cases.function("SQRT", low=True), SIGNED),
+    "rsqrt": (cases.function("RSQRT", low=True), SIGNED),
+    "relu": (cases.function("RELU"), BYTES),
+    "relu6": (cases.function("RELU6"), BYTES),
+    "relu_n1_to_1": (cases.function("RELU_N1_TO_1"), BYTES),
+    "hard_swish": (cases.function("HARD_SWISH"), BYTES),
+    "logistic": (cases.function("LOGISTIC", 1 / 256, 0), BYTES),
+    "tanh": (cases.function("TANH", 1 / 128, 128), BYTES),
+    "exp": (cases.function("EXP", 0.5), SIGNED),
+    "batch_matmul": (cases.batch_matmul, SIGNED),
+    "pad": (cases.pad("PAD"), BYTES),
+    "padv2": (cases.pad("PADV2"), BYTES),
+    "mirror_pad": (cases.mirror_pad, BYTES),
+    "transpose": (cases.transpose, BYTES),
+    "slice": (cases.part, BYTES),
+    "strided_slice": (cases.strided_slice, BYTES),
+    "strided_ellipsis": (cases.strided_ellipsis, BYTES),
+    "split": (cases.split, BYTES),
+    "split_v": (cases.split_v, BYTES),
+    "pack": (cases.pack, BYTES),
+    "unpack": (cases.unpack, BYTES),
+    "gather": (cases.gather, BYTES),
+    "resize": (cases.resize, BYTES),
+    "transpose_conv": (cases.transpose_conv, BYTES),
+    "convolution": (cases.convolution, BYTES),
+    "dense": (cases.dense, BYTES),
+    "average_pool": (cases.pool("AVERAGE_POOL_2D"), BYTES),
+    "max_pool": (cases.pool("MAX_POOL_2D"), BYTES),
+    "depthwise": (cases.depthwise, BYTES),
+    "space_to_batch": (cases.space_to_batch, BYTES),
+    "depth_to_space": (cases.depth_to_space, BYTES),
+    "softmax": (cases.softmax, BYTES),
+    "tile": (cases.tile, SIGNED),
+    "broadcast_to": (cases.broadcast_to, BYTES),
+    "reverse": (cases.reverse, BYTES),
+    "requantize": (cases.requantize, BYTES),
+    "add": (cases.binary("ADD"), BYTES),
+    "sub": (cases.binary("SUB"), BYTES),
+    "mul": (cases.binary("MUL"), BYTES),
+    "maximum": (cases.extreme("MAXIMUM"), BYTES),
+    "minimum": (cases.extreme("MINIMUM"), BYTES),
+    "mean": (cases.reduction("MEAN"), BYTES),
+    "sum": (cases.reduction("SUM"), BYTES),
+    "reduce_max": (cases.reduction("REDUCE_MAX", same=True), BYTES),
+    "reduce_min": (cases.reduction("REDUCE_MIN", same=True), BYTES),
+}
+
+
+#: LiteRT's reference sum reads signed values as unsigned ones.
+LEFT_OUT = {("sum", "int8", "reference")}
+#: Sums that lie half-way, or nearly, whatever is added to their elements.
+HOSTED = {
+    (op, "xnnpack"): {"float32 rounds some of the sums as no multiplier does"} for op in ("sum", "mean")
+}
+COMBINATIONS = [
+    (name, dtype, rounding)
+    for name, (_, types) in CASES.items()
+    for dtype in types
+    for rounding in ("reference", "xnnpack")
+    if (name, dtype, rounding) not in LEFT_OUT
+]
+
+
+def most_off(name: str, rounding: str) -> int:
+    """What results may differ by.
+
+    LiteRT's default kernel between int8 and uint8 rounds otherwise in vectors than at their end.
+    """
+    return int(name == "softmax" or (name, rounding) == ("requantize", "xnnpack"))
+
+
+def on_the_accelerator(name: str, dtype: str, rounding: str, rng: np.random.Generator, folder: Path) -> None:
+    """One model: LiteRT's results, and nothing on the host."""
+    draft = Draft(rng, dtype)
+    CASES[name][0](draft)
+    network = check(draft, folder, rounding, within=most_off(name, rounding))
+    assert {node.reason for node in network.host} <= HOSTED.get((name, rounding), set())
+
+
+@pytest.mark.parametrize(("name", "dtype", "rounding"), COMBINATIONS)
+def test_on_the_accelerator(
+    name: str, dtype: str, rounding: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    for _ in range(TRIALS):
+        on_the_accelerator(name, dtype, rounding, rng, tmp_path)
+
+
+#: LiteRT reads int16 slopes as bytes, and in its reference sum signed values as unsigned ones.
+WRONG_IN_LITERT = {("prelu", "reference"), ("prelu", "xnnpack"), ("sum", "reference")}
+#: Tables that are made with the C library's functions, which round as its version does.
+BY_LIBRARY = ("gelu", "exp", "log")
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("dtype", ["int16", "int32"])
+@pytest.mark.parametrize("name", CASES)
+def test_wider_integers(name: str, dtype: str, rounding: str, tmp_path: Path) -> None:
+    """LiteRT's results wherever the operator runs; on the host with a reason if LiteRT has no such kernel."""
+    if dtype == "int16" and (name, rounding) in WRONG_IN_LITERT:
+        pytest.skip("LiteRT is wrong")
+    seed = zlib.crc32(f"{name} {dtype} {rounding}".encode())
+    print(f"seed {seed}")
+    draft = Draft(np.random.default_rng(seed), dtype)
+    CASES[name][0](draft)
+    inputs = [draft.values(each) for each in draft.inputs]
+    try:
+        litert(draft.file(), inputs, rounding)
+    except (RuntimeError, ValueError):
+        (tmp_path / "model.tflite").write_bytes(draft.file())
+        network = compile(tmp_path / "model.tflite", "n8", rounding=rounding)
+        assert network.host and all(node.reason for node in network.host)
+        return
+    check(draft, tmp_path, rounding, within=int(dtype == "int16" and name in BY_LIBRARY))
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+def test_an_average_of_int16(rounding: str, tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(0), "int16")
+    settings = options(
+        "Pool2D",
+        padding=schema.Padding.VALID,
+        strideH=2,
+        strideW=2,
+        filterHeight=2,
+        filterWidth=2,
+        fusedActivationFunction=0,
+    )
+    x = draft.input((1, 4, 4, 8))
+    draft.op("AVERAGE_POOL_2D", [x], (1, 2, 2, 8), settings, like=x)
+    network = check(draft, tmp_path, rounding)
+    assert [node.reason for node in network.host] == ["tensor 'x0' must be int8 or uint8, not int16"]
+    np.testing.assert_array_equal(network(np.full((1, 4, 4, 8), 1000, np.int16))["t1"], 1000)
+
+
+#: Operators of float32 numbers only; ROUND and its kin have steps, which a quantized input meets elsewhere.
+FLOATS: dict[str, Case] = {
+    "neg": cases.function("NEG"),
+    "square": cases.function("SQUARE"),
+    "sin": cases.function("SIN"),
+    "cos": cases.function("COS"),
+    "div": cases.divided,
+    "pow": cases.power,
+    "squared_difference": cases.squared_difference,
+    "cumsum": cases.cumsum,
+    "add_n": cases.add_n,
+}
+STEPS = {
+    "floor": cases.function("FLOOR"),
+    "ceil": cases.function("CEIL"),
+    "round": cases.function("ROUND"),
+    "sign": cases.function("SIGN"),
+}
+SHARED = {name: case for name, (case, _) in CASES.items() if name not in ("requantize", "exp")}
+#: Results of int8 operators, each with an error of its own, are off by so much of what the numbers differ by.
+MOST_NOISE = 0.06
+
+
+def deviation(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Root mean square of the differences, in those of the numbers from zero."""
+    return float(np.sqrt(np.mean((found - wanted) ** 2) / max(np.mean(wanted**2), 1e-6)))
+
+
+@pytest.mark.parametrize("name", sorted({**SHARED, **FLOATS, **STEPS}))
+def test_of_real_numbers(name: str, tmp_path: Path) -> None:
+    """A float model means what it means to LiteRT, and quantized after training runs on the accelerator alone."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    for _ in range(TRIALS):
+        draft = Draft(rng, "float32")
+        (SHARED | FLOATS | STEPS)[name](draft)
+        graph = read(draft, tmp_path)
+        inputs = [draft.values(each) for each in draft.inputs]
+        named = dict(zip(graph.inputs, inputs, strict=True))
+        wanted, real = litert(draft.file(), inputs, "xnnpack"), evaluate(graph, named)
+        for output, array in zip(graph.outputs, wanted, strict=True):
+            np.testing.assert_allclose(real[output], array, rtol=2e-5, atol=2e-5)
+        network = compile(graph, "n8", calibration={key: value[None] for key, value in named.items()})
+        assert [node.reason for node in network.host if not node.edge] == []
+        if name not in STEPS:
+            found = network(*inputs)
+            for output, array in zip(graph.outputs, wanted, strict=True):
+                assert deviation(found[output], array) < MOST_NOISE, output

@@ -1,0 +1,142 @@
+"""Random TFLite networks of many operators behind and beside one another make what LiteRT makes of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from tests.support.one_operator import options
+from tests.support.tflite_models import Draft, check
+
+Grow = Callable[[Draft, str], str]
+
+
+def shape_of(d: Draft, name: str) -> tuple[int, ...]:
+    return d.tensors[name][0]
+
+
+def conv(d: Draft, x: str) -> str:
+    (n, h, w, c), out = shape_of(d, x), int(d.rng.integers(1, 20))
+    kernel = int(d.rng.choice([1, 3]))
+    weights, bias = d.weights((out, kernel, kernel, c), 0, x)
+    settings = options(
+        "Conv2D",
+        padding=schema.Padding.SAME,
+        strideH=1,
+        strideW=1,
+        dilationHFactor=1,
+        dilationWFactor=1,
+        fusedActivationFunction=int(d.rng.choice([0, 1])),
+    )
+    return d.op("CONV_2D", [x, weights, bias], (n, h, w, out), settings, scale=0.3)
+
+
+def leaky(d: Draft, x: str) -> str:
+    return d.op("LEAKY_RELU", [x], shape_of(d, x), options("LeakyRelu", alpha=0.25))
+
+
+def gelu(d: Draft, x: str) -> str:
+    return d.op("GELU", [x], shape_of(d, x), options("Gelu", approximate=False))
+
+
+def branches(d: Draft, x: str) -> str:
+    """Two convolutions, one of them behind a pool, joined."""
+    (n, h, w, c) = shape_of(d, x)
+    settings = options(
+        "Pool2D",
+        padding=schema.Padding.SAME,
+        strideH=1,
+        strideW=1,
+        filterHeight=3,
+        filterWidth=3,
+        fusedActivationFunction=0,
+    )
+    pooled = d.op("MAX_POOL_2D", [x], (n, h, w, c), settings, like=x)
+    a = conv(d, pooled)
+    b = d.op("QUANTIZE", [conv(d, x)], shape_of(d, d.outputs[-1]), options("Quantize"), like=a)
+    whole = (n, h, w, shape_of(d, a)[3] + shape_of(d, b)[3])
+    return d.op("CONCATENATION", [a, b], whole, options("Concatenation", axis=3), like=a)
+
+
+def halves(d: Draft, x: str) -> str:
+    """Split, the greater of both halves, packed with the lesser."""
+    n, h, w, c = shape_of(d, x)
+    if c % 2:
+        return x
+    part = (n, h, w, c // 2)
+    a, b = d.ops("SPLIT", [d.held(3), x], [part] * 2, options("Split", numSplits=2), like=x)
+    most, least = (
+        d.op(kind, [a, b], part, options("MaximumMinimum"), like=x) for kind in ("MAXIMUM", "MINIMUM")
+    )
+    packed = d.op("PACK", [most, least], (n, h, w, 2, c // 2), options("Pack", axis=3, valuesCount=2), like=x)
+    return d.op("RESHAPE", [packed, d.held([n, h, w, c])], (n, h, w, c), like=x)
+
+
+def resize(d: Draft, x: str) -> str:
+    n, h, w, c = shape_of(d, x)
+    size = (min(2 * h, 12), min(2 * w, 12))
+    settings = options("ResizeNearestNeighbor", alignCorners=False, halfPixelCenters=False)
+    return d.op("RESIZE_NEAREST_NEIGHBOR", [x, d.held(size)], (n, *size, c), settings, like=x)
+
+
+def pad(d: Draft, x: str) -> str:
+    n, h, w, c = shape_of(d, x)
+    edges = d.held([[0, 0], [1, 0], [0, 2], [0, 0]])
+    if min(h, w) > 2 and d.rng.integers(2):
+        return d.op("MIRROR_PAD", [x, edges], (n, h + 1, w + 2, c), options("MirrorPad", mode=0), like=x)
+    return d.op("PAD", [x, edges], (n, h + 1, w + 2, c), like=x)
+
+
+def cut(d: Draft, x: str) -> str:
+    n, h, w, c = shape_of(d, x)
+    numbers = [d.held(values) for values in ([0, 0, 0, 0], [n, h, w, c], [1, 2, 1, 1])]
+    settings = options(
+        "StridedSlice",
+        beginMask=15,
+        endMask=15,
+        ellipsisMask=0,
+        newAxisMask=0,
+        shrinkAxisMask=0,
+        offset=False,
+    )
+    return d.op("STRIDED_SLICE", [x, *numbers], (n, -(-h // 2), w, c), settings, like=x)
+
+
+def attention(d: Draft, x: str) -> str:
+    """Pixels times pixels, times pixels."""
+    n, h, w, c = shape_of(d, x)
+    rows = d.op("RESHAPE", [x, d.held([n, h * w, c])], (n, h * w, c), like=x)
+    settings = options("BatchMatMul", adjX=False, adjY=True, asymmetricQuantizeInputs=False)
+    scores = d.op("BATCH_MATMUL", [rows, rows], (n, h * w, h * w), settings, scale=0.5)
+    gates = d.op("LOGISTIC", [scores], (n, h * w, h * w), scale=1 / 256, zero=-128)
+    settings = options("BatchMatMul", adjX=False, adjY=False, asymmetricQuantizeInputs=False)
+    made = d.op("BATCH_MATMUL", [gates, rows], (n, h * w, c), settings, scale=0.4)
+    return d.op("RESHAPE", [made, d.held([n, h, w, c])], (n, h, w, c), like=made)
+
+
+def add(d: Draft, x: str) -> str:
+    y = leaky(d, x)
+    return d.op("ADD", [x, y], shape_of(d, x), options("Add", fusedActivationFunction=0, potScaleInt16=False))
+
+
+GROWS: tuple[Grow, ...] = (conv, leaky, gelu, branches, halves, resize, pad, cut, attention, add)
+
+
+def grown(rng: np.random.Generator, length: int) -> Draft:
+    """A network of so many parts behind one another."""
+    draft = Draft(rng, "int8")
+    name = draft.input((1, *(int(size) for size in rng.integers(2, 8, 2)), int(rng.integers(1, 17))))
+    for number in rng.integers(len(GROWS), size=length):
+        name = GROWS[number](draft, name)
+    draft.then(name if name in draft.outputs else leaky(draft, name))
+    return draft
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("target", ["n4", "n8", "n16"])
+def test_chains(target: str, rounding: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    for _ in range(3):
+        network = check(grown(rng, 6), tmp_path, rounding, target=target)
+        assert [node.reason for node in network.host] == []

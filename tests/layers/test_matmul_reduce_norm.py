@@ -1,0 +1,225 @@
+"""Products of activations, reductions, norms, transposed convolutions and softmax against the host's operators."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import dram_bytes
+from compiler.schedule.schedule import Schedule
+from cosim.golden import GoldenDevice
+from cosim.rtl.rtl_device import RtlDevice
+from hw.errors import InputError
+from tests.schedule.test_any_schedule import perturbed
+from tests.support.compute_graphs import KINDS, Chance, scale_of
+from tests.support.graphs import Draft, check, run_on
+
+TARGETS = ("n4", "n8", "n16")
+SEEDS = range(6)
+
+
+def graph_of(kind: str, seed: int) -> tuple[Chance, Graph]:
+    chance = Chance(seed)
+    y = KINDS[kind][0](chance)
+    return chance, chance.graph.finish([y.name])
+
+
+def compare(
+    kind: str,
+    seed: int,
+    network: CompiledNetwork,
+    inputs: dict[str, np.ndarray],
+    found: dict[str, np.ndarray],
+) -> None:
+    assert network.graph is not None
+    wanted = evaluate(network.graph, inputs, rounding=network.rounding)  # type: ignore[arg-type]
+    for name, array in wanted.items():
+        off = np.abs(found[name].astype(int) - array.astype(int))
+        assert off.max() <= KINDS[kind][1], (
+            f"{kind}, seed {seed}: {off.max()} off in {np.count_nonzero(off)} of {off.size}\n{network.graph}"
+            f"\n{network.schedule.to_json()}"
+        )
+
+
+def on_golden(network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        return run_on(device, network, inputs)
+
+
+def everywhere(schedule: Schedule, **changes: int | bool) -> Schedule:
+    """The same choices for all layers."""
+    layers = {name: replace(layer, **changes) for name, layer in schedule.layers.items()}
+    return replace(schedule, layers=layers)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_graphs_under_random_schedules(kind: str, target: str, seed: int) -> None:
+    chance, graph = graph_of(kind, seed)
+    first = compile(graph, target, strict=True)
+    inputs = chance.random_inputs()
+    compare(kind, seed, first, inputs, on_golden(first, inputs))
+    schedules = [
+        everywhere(first.schedule, on_chip=True, depth=1),
+        everywhere(first.schedule, on_chip=False, depth=2, rows=2, columns=1),
+        perturbed(first.schedule, random.Random(seed)),
+    ]
+    ran = 0
+    for schedule in schedules:
+        try:
+            network = compile(graph, target, schedule=schedule)
+        except InputError as error:
+            assert "fit" in str(error)
+            continue
+        ran += 1
+        compare(kind, seed, network, inputs, on_golden(network, inputs))
+    assert ran, f"{kind}, seed {seed}: no schedule fits"
+
+
+@pytest.mark.parametrize("seed", range(50, 53))
+@pytest.mark.parametrize("rounding", ["xnnpack", "onnxruntime"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_roundings(kind: str, rounding: str, seed: int) -> None:
+    chance, graph = graph_of(kind, seed)
+    network, inputs = compile(graph, "n8", strict=True, rounding=rounding), chance.random_inputs()
+    compare(kind, seed, network, inputs, on_golden(network, inputs))
+
+
+@pytest.mark.parametrize("seed", [100, 101])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rtl(kind: str, seed: int) -> None:
+    chance, graph = graph_of(kind, seed)
+    network = compile(graph, "n8", strict=True)
+    inputs = chance.random_inputs()
+    with RtlDevice(network.config, dram_bytes(network)) as device:
+        compare(kind, seed, network, inputs, run_on(device, network, inputs))
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 0.5])
+@pytest.mark.parametrize("amplitude", [0, 1, 2, 128])
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_rows_of_little_variance(op: str, amplitude: int, epsilon: float) -> None:
+    """What a row is divided by may be anything from epsilon, here in squares of steps, to the whole range."""
+    draft = Draft(np.random.default_rng(amplitude))
+    x = draft.input((7, 768))
+    epsilon *= scale_of(x) ** 2
+    y = draft.node(op, [x], x.shape, scale=1.5 / 127, axis=1, epsilon=epsilon)
+    network = compile(draft.graph.finish([y.name]), "n16", strict=True)
+    zero = x.quantization.zero_point[0] if x.quantization else 0
+    near = zero + draft.rng.integers(-amplitude, amplitude + 1, x.shape)
+    inputs = {x.name: np.clip(near, -128, 127).astype(np.int8)}
+    compare("norm", amplitude, network, inputs, on_golden(network, inputs))
+
+
+@pytest.mark.parametrize("constant", [0, 1])
+def test_a_factor_may_be_constant(constant: int) -> None:
+    draft = Draft(np.random.default_rng(constant))
+    shapes = [(3, 7, 20), (3, 20, 9)]
+    factors = [(draft.constant if i == constant else draft.input)(shape) for i, shape in enumerate(shapes)]
+    network = check(draft, [draft.node("matmul", factors, (3, 7, 9), scale=5.0)])
+    assert not network.host
+
+
+def test_a_large_mean_is_made_in_pieces() -> None:
+    draft = Draft(np.random.default_rng(3))
+    x = draft.input((1, 200, 150, 24))
+    outs = [
+        draft.node("reduce_mean", [x], shape, scale=0.01, axes=axes, keep=False)
+        for axes, shape in (((1, 2), (1, 24)), ((1, 2, 3), (1,)), ((2, 3), (1, 200)))
+    ]
+    assert not check(draft, outs, "n4").host
+
+
+@pytest.mark.parametrize("size", [(16, 16), (24, 16)])
+def test_averages_half_way_are_rounded_away_from_zero(size: tuple[int, int]) -> None:
+    draft = Draft(np.random.default_rng(4))
+    x = draft.input((1, *size, 12))
+    window = {"kernel": size, "strides": (1, 1), "pads": (0, 0, 0, 0), "count_pads": False}
+    y = draft.node("avg_pool2d", [x], (1, 1, 1, 12), like=x, **window)
+    network = compile(draft.graph.finish([y.name]), "n8", strict=True)
+    image = np.broadcast_to(np.arange(-6, 6, dtype=np.int8), x.shape).copy()
+    image[:, ::2] += 1
+    inputs = {x.name: image}
+    found = on_golden(network, inputs)
+    compare("average", 4, network, inputs, found)
+    assert found[y.name].reshape(-1).tolist() == [-6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_a_transposed_convolution_that_cuts_its_edges_off(fold: bool) -> None:
+    """Inputs before the first that counts are no padding."""
+    draft = Draft(np.random.default_rng(5))
+    x, weights = draft.input((1, 7, 9, 3)), draft.constant((5, 2, 2, 3))
+    y = draft.node(
+        "conv_transpose2d",
+        [x, weights],
+        (1, 5, 7, 5),
+        scale=20.0,
+        strides=(1, 1),
+        pads=(2, 2, 1, 1),
+        dilations=(1, 1),
+        groups=1,
+        output_pads=(0, 0),
+    )
+    graph = draft.graph.finish([y.name])
+    schedule = everywhere(compile(graph, "n8", strict=True).schedule, fold_kernel_width=fold)
+    network, inputs = compile(graph, "n8", schedule=schedule), draft.random_inputs()
+    compare("transposed", 5, network, inputs, on_golden(network, inputs))
+
+
+def test_many_small_loads_do_not_run_further_ahead_than_semaphores_count() -> None:
+    chance, graph = graph_of("transposed", 307)
+    network, inputs = compile(graph, "n8", strict=True), chance.random_inputs()
+    compare("transposed", 307, network, inputs, on_golden(network, inputs))
+
+
+@pytest.mark.parametrize("scale", [1 / 256, 1 / 128, 0.00371, 2.0**-12, 0.3])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_softmax_in_any_steps(dtype: str, scale: float) -> None:
+    draft = Draft(np.random.default_rng(7))
+    x = draft.input((5, 37))
+    y = draft.node("softmax", [x], x.shape, scale=scale, dtype=dtype, axis=1, beta=1.0)
+    network = compile(draft.graph.finish([y.name]), "n8", strict=True)
+    inputs = draft.random_inputs()
+    compare("softmax", 7, network, inputs, on_golden(network, inputs))
+
+
+NORM = {"epsilon": 1e-5}
+TOO_MUCH = [
+    ("layer_norm", (1, 4, 4, 8), "int8", {"axis": 1, **NORM}, "along the last dimension only"),
+    ("rms_norm", (2, 9000), "int8", {"axis": 1, **NORM}, "over 9000 elements, more than 8192"),
+    ("layer_norm", (2, 8), "int16", {"axis": 1, **NORM}, "must be int8 or uint8, not int16"),
+    ("reduce_sum", (2, 8), "int16", {"axes": (0,), "keep": True}, "must be int8 or uint8, not int16"),
+    ("reduce_sum", (2, 3, 2, 3, 2, 3), "int8", {"axes": (0, 2, 4), "keep": True}, "too many strides"),
+    ("reduce_max", (2, 3000, 2, 2100, 2), "int8", {"axes": (1, 3), "keep": True}, "too long strides"),
+]
+
+
+@pytest.mark.parametrize(("op", "shape", "dtype", "attributes", "message"), TOO_MUCH)
+def test_what_the_machine_cannot_do_is_named(
+    op: str, shape: tuple[int, ...], dtype: str, attributes: dict, message: str
+) -> None:
+    draft = Draft(np.random.default_rng(0))
+    meaning = Quantization.of(0.1)
+    x = draft.graph.add_input(Tensor("x", shape, dtype, meaning))
+    made = tuple(1 if i in attributes.get("axes", ()) else size for i, size in enumerate(shape))
+    draft.into(op, [x], Tensor("y", made, dtype, meaning), **attributes)
+    with pytest.raises(InputError, match=message):
+        compile(draft.graph.finish(["y"]), "n8", strict=True)
+
+
+@pytest.mark.parametrize("op", ["softmax", "layer_norm"])
+def test_rows_that_do_not_fit_are_named(op: str) -> None:
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((2, 8000))
+    y = Tensor("y", x.shape, "int8", Quantization.of(1 / 256, -128))
+    draft.into(op, [x], y, axis=1, **({"beta": 1.0} if op == "softmax" else NORM))
+    with pytest.raises(InputError, match=f"{op} of 8000 elements holds .* rows of the accumulator"):
+        compile(draft.graph.finish(["y"]), "n4")

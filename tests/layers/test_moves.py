@@ -1,0 +1,216 @@
+"""Operators that move elements, against numpy: everything identical, wherever tensors lie."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.codegen.generate import _Generator
+from compiler.frontends.builder import GraphBuilder
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.layers.strided_copy import Walk, stretches
+from compiler.lowering.fusion_groups import group
+from compiler.lowering.lower import lower
+from compiler.reference import evaluate as on_host
+from compiler.runtime.session import Session, dram_bytes
+from compiler.schedule.schedule import Schedule
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from hw.errors import InputError
+from hw.isa.commands import LOAD_WORD
+from tests.layers.move_graphs import Maker
+from tests.layers.move_reference import check, evaluate
+
+DTYPES = ("int8", "int8", "uint8", "int16", "int32")
+SEEDS = {"n4": 40, "n8": 80, "n16": 60}
+ON_RTL = 10
+Q = Quantization.of(0.02, 3)
+
+
+def made(seed: int) -> tuple[Maker, Graph]:
+    """A random graph."""
+    rng = np.random.default_rng(seed)
+    maker = Maker(rng, DTYPES[seed % len(DTYPES)])
+    return maker, maker.make(int(rng.integers(2, 8)))
+
+
+def perturbed(schedule: Schedule, seed: int) -> Schedule:
+    """Homes and sizes chosen anew."""
+    rng = random.Random(seed)
+    layers = {
+        name: replace(
+            layer,
+            on_chip=rng.random() < 0.6,
+            rows=rng.choice((1, 2, 5, 40, layer.rows)),
+            x_buffers=rng.choice((1, 2, 3)),
+            y_buffers=rng.choice((1, 2)),
+            prefetch=rng.choice((0, 4)),
+            same_program_as_previous=rng.random() < 0.3,
+        )
+        for name, layer in schedule.layers.items()
+    }
+    return replace(schedule, layers=layers)
+
+
+@pytest.mark.parametrize("target", SEEDS)
+def test_random_graphs_under_random_schedules(target: str) -> None:
+    ran = 0
+    for seed in range(SEEDS[target]):
+        maker, graph = made(1000 * len(target) + seed)
+        if all(node.op == "reshape" for node in graph):
+            continue  # nothing for the accelerator
+        inputs = maker.inputs(graph)
+        wanted = evaluate(graph, inputs)
+        first = compile(graph, target, strict=True)
+        check(first, inputs, wanted, f"seed {seed}")
+        try:
+            other = compile(graph, target, schedule=perturbed(first.schedule, seed))
+        except InputError:
+            continue  # does not fit
+        ran += 1
+        check(other, inputs, wanted, f"seed {seed}, other schedule")
+    assert ran > SEEDS[target] // 2
+
+
+def test_random_graphs_on_the_rtl() -> None:
+    config = load_target("n8")
+    for seed in range(ON_RTL):
+        maker, graph = made(500 + seed)
+        inputs = maker.inputs(graph)
+        network = compile(graph, config, strict=True)
+        if seed % 2:
+            network = compile(graph, config, schedule=perturbed(network.schedule, seed))
+        wanted = evaluate(graph, inputs)
+        with RtlDevice(config, dram_bytes(network)) as device:
+            for name, found in Session(device, network).run(inputs).items():
+                assert np.array_equal(found, wanted[name]), f"seed {seed}: {name}\n{graph}"
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+@pytest.mark.parametrize("op", ["requantize", "concat", "transpose"])
+def test_every_value_is_requantized_as_on_the_host(op: str, rounding: str) -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(12):
+        scales, zeros = np.exp(rng.uniform(-6, -1, 2)), rng.integers(0, 256, 2)
+        ends = [Quantization.of(float(s), int(z)) for s, z in zip(scales, zeros, strict=True)]
+        build = GraphBuilder(op)
+        x = build.graph.add_input(Tensor("x", (16, 16), "uint8", ends[0]))
+        attributes = {"requantize": {}, "concat": {"axis": 0}, "transpose": {"perm": (1, 0)}}[op]
+        build.node(op, op, [x], Tensor("y", (16, 16), "uint8", ends[1]), **attributes)
+        graph = build.graph.finish(["y"])
+        inputs = {"x": np.arange(256, dtype=np.uint8).reshape(16, 16)}
+        network = compile(graph, "n8", rounding=rounding, strict=True)
+        check(network, inputs, on_host(graph, inputs, rounding=rounding), f"{ends}")  # type: ignore[arg-type]
+
+
+def test_a_large_transpose_takes_blocks_from_dram() -> None:
+    build = GraphBuilder("transposed")
+    window = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
+    shape, turned = (1, 11, 19, 40), (1, 40, 11, 19)
+    x = build.graph.add_input(Tensor("x", shape, "int8", Q))
+    p = build.node("before", "max_pool2d", [x], Tensor("p", shape, "int8", Q), **window)
+    t = build.node("turn", "transpose", [p], Tensor("t", turned, "int8", Q), perm=(0, 3, 1, 2))
+    build.node("behind", "max_pool2d", [t], Tensor("y", turned, "int8", Q), **window)
+    graph = build.graph.finish(["y"])
+    network = compile(graph, "n8", strict=True)
+    assert not network.schedule.layers["before"].on_chip and network.schedule.layers["turn"].on_chip
+    lowered = lower(graph, group(graph, ()), "reference")
+    steps, *_ = _Generator(network.config, lowered, network.schedule, 0, 3, 0)._steps()
+    words = [c.fields["word"] for step in steps for c in step.commands() if c.layer == 1]
+    assert len(words) == 6, "5 times 26 blocks and, of 209 lines, one more"
+    assert all(isinstance(word, int) and LOAD_WORD.unpack(word)["transpose"] for word in words)
+    inputs = {"x": np.random.default_rng(2).integers(-128, 128, shape).astype(np.int8)}
+    check(network, inputs, evaluate(graph, inputs), "transpose")
+
+
+def bad(op: str, shape: tuple[int, ...] = (2, 6), data: np.ndarray | None = None, **attributes) -> Graph:
+    """One node whose output is of some shape."""
+    build = GraphBuilder("bad")
+    inputs = [build.graph.add_input(Tensor("x", (2, 3), "int8", Q))]
+    if op == "concat":
+        inputs.append(build.graph.add_input(Tensor("z", (3, 3), "int8", Q)))
+    if op == "gather":
+        indices = Tensor("i", (2,), "int32")
+        inputs.append(build.graph.add_input(indices) if data is None else build.constant("i", data))
+    build.node("node", op, inputs, Tensor("y", shape, "int8", Q), **attributes)
+    return build.graph.finish(["y"])
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (bad("transpose", perm=(0, 0)), r"perm must order dimensions 0\.\.1, not \[0, 0\]"),
+        (bad("transpose", perm=(1, 0)), r"output must be of shape \[3, 2\], not \[2, 6\]"),
+        (bad("concat", axis=1), r"'z' of shape \[3, 3\] is no part of \[2, 6\] along axis 1"),
+        (bad("concat", axis=2), r"axis must be within -2\.\.1, not 2"),
+        (bad("concat", (2, 3), axis=0), r"together are not 2 long along axis 0"),
+        (bad("slice", starts=(0, 2), sizes=(2, 2), steps=(1, 1)), r"axis 1 has indices 0\.\.2, not 2\.\.3"),
+        (bad("slice", starts=(0,), sizes=(2,), steps=(1,)), "must be 2 numbers each"),
+        (bad("pad", pads=((0, 0), (1, 1)), value=0.0), r"output must be of shape \[2, 5\], not \[2, 6\]"),
+        (bad("pad", pads=((0, 0),), value=0.0), "pads must be 2 pairs, not 1"),
+        (bad("gather", (2, 2), axis=1), "indices are not constants"),
+        (bad("gather", (2, 2), np.array([0, 3], np.int32), axis=1), r"indices must be within -3\.\.2"),
+        (bad("resize_nearest", size=(4, 4), centers=False), "an image has 4 dimensions, not 2"),
+        (bad("requantize"), r"output must be of shape \[2, 3\], not \[2, 6\]"),
+    ],
+)
+def test_bad_shapes_are_refused_with_a_message(graph: Graph, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compile(graph, "n8", strict=True)
+
+
+def test_indices_become_few_stretches() -> None:
+    for indices, count in (
+        ([0, 0, 1, 1, 2, 2], 1),
+        ([0, 2, 4, 6], 1),
+        ([5, 4, 3], 1),
+        ([0, 1, 2, 7, 8, 9], 2),
+        ([4], 1),
+        ([0, 0, 1, 2, 2, 3], 3),
+        ([3, 3, 3], 1),
+    ):
+        parts = stretches(indices)
+        found = {}
+        for part in parts:
+            places = [(part.x, part.y)]
+            for size, a, b in part.dims:
+                places = [(x + i * a, y + i * b) for x, y in places for i in range(size)]
+            found |= {y: x for x, y in places}
+        assert [found[i] for i in range(len(indices))] == indices
+        assert len(parts) <= count, indices
+
+
+def test_pieces_cover_a_walk_once() -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(50):
+        sizes = rng.integers(1, 9, 3).tolist()
+        walk = Walk(
+            tuple((s, 1, st) for s, st in zip(sizes, (sizes[1] * sizes[2], sizes[2], 1), strict=True))
+        )
+        most = int(rng.integers(1, 200))
+        seen = []
+        for piece in walk.pieces(most):
+            assert piece.count <= most
+            places = [piece.y]
+            for size, _, step in piece.dims:
+                places = [y + i * step for y in places for i in range(size)]
+            seen += places
+        assert sorted(seen) == list(range(walk.count)), (sizes, most)
+
+
+def test_a_concatenation_whose_halves_no_multiplier_rounds_is_the_host_s() -> None:
+    build = GraphBuilder("halves")
+    inputs = [
+        build.graph.add_input(Tensor(f"x{i}", (256,), "uint8", Quantization.of(*q)))
+        for i, q in enumerate(((0.037, 134), (0.037, 132)))
+    ]
+    output = Tensor("y", (512,), "uint8", Quantization.of(0.01, 123))
+    build.node("concat", "concat", inputs, output, axis=0)
+    graph = build.graph.finish(["y"])
+    values = {name: np.arange(256, dtype=np.uint8) for name in graph.inputs}
+    check(compile(graph, "n8"), values, on_host(graph, values), "on the host")
+    with pytest.raises(InputError, match="no multiplier rounds 'x0' as LiteRT's"):
+        compile(graph, "n8", strict=True)

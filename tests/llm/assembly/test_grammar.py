@@ -1,0 +1,103 @@
+"""The grammar of all that assembly text can say."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler.llm.assembly.decoder_state import AssemblyGrammar
+from compiler.llm.assembly.lexicon import WORDS
+from compiler.llm.assembly.limits import ProgramLimits
+from compiler.llm.assembly.operands import Number, shortest
+from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.tokens.integer_tokens import number_words
+from compiler.llm.tokens.vocabulary import Vocabulary
+from hw.errors import InputError
+from hw.isa.assembler import assemble
+from hw.isa.disassembler import disassemble
+from scripts.networks.digits import MODEL
+from tests.llm.program_sampling import VOCABULARY, accepts, drawn, library, programs
+
+_ENDS = [
+    0,
+    1,
+    2,
+    254,
+    255,
+    256,
+    257,
+    511,
+    512,
+    65535,
+    65536,
+    70000,
+    (1 << 24) - 1,
+    1 << 24,
+    (1 << 31) - 1,
+    (1 << 32) - 1,
+]
+_VALUES = st.one_of(
+    st.sampled_from([*_ENDS, *(-value for value in _ENDS)]), st.integers(-(2**32) + 1, 2**32 - 1)
+)
+
+
+def fits(value: int, spans: tuple[tuple[int, int], ...]) -> bool:
+    return any(low <= value <= high for low, high in spans)
+
+
+@given(st.lists(st.tuples(_VALUES, _VALUES), min_size=1, max_size=3), _VALUES)
+def test_numbers_lie_in_their_spans(pairs: list[tuple[int, int]], value: int) -> None:
+    spans = tuple((min(pair), max(pair)) for pair in pairs)
+    number = Number(spans)
+    taken = all(number.accept(word) for word in number_words(value))
+    assert taken == fits(value, spans)
+    assert number.value == (value if taken else number.value)
+
+
+@given(st.tuples(_VALUES, _VALUES), st.randoms(use_true_random=False))
+def test_every_beginning_of_a_number_leads_into_its_span(pair: tuple[int, int], random) -> None:
+    spans, words = ((min(pair), max(pair)),), []
+    number = Number(spans)
+    least = shortest(spans)
+    while number.value is None:
+        choice = random.choice(list(number.choices()))
+        words.append(choice.option if isinstance(choice.option, str) else str(random.randint(*choice.option)))
+        assert number.accept(words[-1])
+    assert fits(number.value, spans) and words == number_words(number.value)
+    assert least is not None and least <= len(words)
+
+
+def test_programs_that_there_are_conform() -> None:
+    grammar = AssemblyGrammar(VOCABULARY, ProgramLimits())
+    for program in [*library(), *programs(MODEL)]:
+        assert accepts(grammar, words_of(program)).program("again").words == program.words
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 5, 12, 40, 300])
+def test_whatever_is_drawn_is_a_program(tokens: int, rng: np.random.Generator) -> None:
+    grammar = AssemblyGrammar(VOCABULARY, ProgramLimits(tokens=tokens, instructions=30))
+    for _ in range(300 // tokens + 3):
+        state, words = drawn(grammar, rng)
+        program = program_of(words, "drawn")
+        assert len(words) <= tokens and 1 <= len(program.words) <= 30
+        assert state.program("drawn") == program
+        assert assemble(disassemble(program)).words == program.words
+        # There is one way to say a program; but a loop may be called one without a body that could have one.
+        assert words_of(program) == words or "to" in words
+
+
+def test_limits_and_vocabulary_are_checked() -> None:
+    with pytest.raises(InputError, match="tokens must be at least 2, not 1"):
+        ProgramLimits(tokens=1)
+    with pytest.raises(InputError, match="must have the word 'x4'"):
+        AssemblyGrammar(Vocabulary(word for word in (*WORDS, *NUMBERS) if word != "x4"), ProgramLimits())
+
+
+def test_a_word_that_may_not_come_is_refused() -> None:
+    state = AssemblyGrammar(VOCABULARY, ProgramLimits()).start()
+    with pytest.raises(ValueError, match="'5' may not come next"):
+        state.advance(VOCABULARY.number("5"))
+    with pytest.raises(ValueError, match="does not end in 'stop' yet"):
+        state.program("program")
+    assert not state.mask[VOCABULARY.number("before")] and not state.mask[VOCABULARY.number("behind")]

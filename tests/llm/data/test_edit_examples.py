@@ -1,0 +1,139 @@
+"""What the model is shown of edited programs, and how often."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.data.example import Example
+from compiler.llm.data.examples import examples
+from compiler.llm.data.held_out import MACHINES
+from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep, non_default
+from compiler.llm.tokens.program_edits import decode_edits
+from compiler.llm.tokens.program_summary import outline_words
+from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.llm.training.dataset import TokenizedExample, batches, tokenize
+from compiler.pipeline import ModelCompiler
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.edits.edit import apply_edits, draw_edits
+from compiler.tuning.edits.editable_programs import apply_program_edits, unroll_all
+from compiler.tuning.edits.unroll import unroll
+from hw.isa.counters import CAUSES
+from hw.isa.micro_instruction import MicroOp, decode
+from hw.isa.program import Program
+
+POINT = CalibrationNetwork((6, 6, 8), (CalibrationOp("max_pool", 0, 3, 3),))
+#: A tree of edits: bases of the variants, and their cycles.
+BASES, CYCLES = (-1, 0, 1, 0, 2), (100, 90, 95, 110, 80)
+
+
+@pytest.fixture(scope="module")
+def walk() -> Trajectory:
+    """A pool whose one program is edited by chance."""
+    machine = MACHINES["usual"]
+    prepared = ModelCompiler(POINT.graph(), machine.conditions.config, machine.options)
+    network = prepared.network()
+    (layer,) = network.schedule.layers.values()
+    ((program,),) = (code.programs for code in network.codes)
+    (start,) = unroll_all([program]) or []
+    rng, variants, commands = random.Random(4), [], [list(start.commands)]
+    for number, (base, cycles) in enumerate(zip(BASES, CYCLES, strict=True)):
+        where = [cycles] + [0] * (len(CAUSES) - 1)
+        found = None if base < 0 else draw_edits(network.config, commands[base], rng)
+        variants.append(EditVariant(base, found and found[0], cycles, where))
+        if number:
+            assert found
+            commands.append(found[1])
+    step = TrajectoryStep(-1, -1, {}, 100, {0: 100}, {0: [100] + [0] * (len(CAUSES) - 1)})
+    return Trajectory("usual", 1, POINT, [non_default(layer)], [step], EditWalk(0, program.name, variants))
+
+
+@pytest.fixture(scope="module")
+def found(walk: Trajectory) -> list[Example]:
+    return list(examples(walk))
+
+
+def issued(program: Program) -> list[tuple]:
+    """The commands of a program, with their semaphores."""
+    found = unroll(program)
+    assert found
+    return [(each.unit, each.values, each.region, each.wait, each.signal) for each in found.commands]
+
+
+def test_edits_are_shown_from_each_variant_to_all_that_were_made_of_it(
+    walk: Trajectory, found: list[Example]
+) -> None:
+    pairs = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 4), (2, 4)]
+    of_edits = [each for each in found if each.ask is Ask.EDITS]
+    known = [each for each in of_edits if each.known]
+    assert [each.ratio for each in known] == pytest.approx([CYCLES[b] / CYCLES[a] for a, b in pairs])
+    assert [each.best for each in known] == [b == 4 for _, b in pairs]
+    # Of the program as compiled also without what it costs.
+    assert [each.answer for each in of_edits if not each.known] == [each.answer for each in known[:4]]
+    costs = [sum(each.subject.where.values()) for each in known]
+    assert costs == [CYCLES[a] for a, _ in pairs]
+    for each in of_edits:
+        question = each.question()
+        LANGUAGE.encode([*question, *each.answer])
+        assert question[-3:-1] == [Ask.EDITS, question[-2]] and ("cause useful" in question) == each.known
+
+
+def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> None:
+    """Made here from the program as it is compiled."""
+    assert walk.edited
+    machine = MACHINES["usual"]
+    config = machine.conditions.config
+    network = ModelCompiler(POINT.graph(), config, machine.options).network()
+    known = unroll_all(network.codes[0].programs) or []
+    (start,) = known
+    wanted = []
+    for number in range(len(BASES)):
+        edits = walk.edited.edits(number)
+        commands = apply_edits(config, start.commands, edits)
+        (program,) = apply_program_edits(config, known, {start.name: edits})
+        wanted.append((outline_words(commands, config.n), commands, program))
+    for each in found:
+        now = sum(each.subject.where.values())
+        assert list(each.outline) == wanted[CYCLES.index(now)][0]
+        if each.ask is Ask.EDITS and each.subject.where["useful"] == CYCLES[0]:
+            made = apply_edits(config, start.commands, decode_edits(each.answer))
+            target = CYCLES.index(round(each.ratio * CYCLES[0]))
+            assert [c.values for c in made] == [c.values for c in wanted[target][1]]
+        if each.ask is Ask.PROGRAM:
+            compiled = wanted[CYCLES.index(round(each.ratio * now))][2]
+            made = program_of(each.answer, compiled.name)
+            assert not any(decode(word)["opcode"] == MicroOp.LOOP for word in made.words)
+            assert issued(made) == issued(compiled)
+            assert words_of(program_of(each.answer, "x")) == list(each.answer)
+    # The best there is of each, itself, and what is one edit away.
+    programs = [each for each in found if each.ask is Ask.PROGRAM]
+    best = min(CYCLES)
+    assert [each.ratio for each in programs if each.best] == pytest.approx(
+        [best / cycles for cycles in CYCLES]
+    )
+    assert len(programs) == (1 + 2 + 1) + (1 + 1 + 1) + (1 + 1) + (1 + 1) + 1
+
+
+def test_edits_that_a_program_no_longer_allows_are_not_shown(walk: Trajectory) -> None:
+    assert walk.edited
+    other = replace(walk, edited=replace(walk.edited, program="another"))
+    assert {each.ask for each in examples(other)} <= {Ask.SCHEDULE}
+    first, second = walk.edited.variants[:2]
+    assert second.edit
+    gone = replace(walk.edited, variants=[first, replace(second, edit=replace(second.edit, at=1000))])
+    assert {each.ask for each in examples(replace(walk, edited=gone))} <= {Ask.SCHEDULE}
+
+
+def test_kinds_are_shown_three_to_three_to_two(found: list[Example]) -> None:
+    """However many examples and networks there are of each."""
+    one = {ask: TokenizedExample((number, number), 1, ask) for number, ask in enumerate(Ask)}
+    groups = [[one[Ask.SCHEDULE]]] * 9 + [[one[Ask.EDITS]] * 40, [one[Ask.PROGRAM]] * 5]
+    drawn_ = batches(groups, 50, 1000, random.Random(1))
+    seen = Counter(int(word) for _ in range(64) for word in next(drawn_).words[:, 0])
+    assert sum(seen.values()) == 3200
+    for (_, number), share in zip(sorted((n, n) for n in seen), (3, 3, 2), strict=True):
+        assert abs(seen[number] / 3200 - share / 8) < 0.04
+    assert {tokenize(each, best=True).ask for each in found} == {Ask.EDITS, Ask.PROGRAM}

@@ -1,0 +1,182 @@
+"""The built-in model as a generator: what it writes is proved and measured, what is refused is asked again."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.llm.generate.candidate_pool import CandidateBandit, CandidateKind
+from compiler.llm.generate.lm_generator import LmGenerator
+from compiler.llm.tokens.layer_prompt import Programs
+from compiler.llm.tokens.prompt_tokens import CAUSES, Ask, rejected
+from compiler.options import CompileOptions
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
+from compiler.tuning.generators.generator import Candidate, GeneratorTask
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Constraints
+from hw.config import load_target
+from tests.llm.lm_fixtures import POINTS, Recording, ignorant
+
+REFUSED = Rejected("validate", "call 0, program 'p', instruction 3: race: two accesses that nothing orders")
+
+
+@pytest.fixture(scope="module", params=["conv", "max_pool", "chain"])
+def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
+    """Of a small network."""
+    graph = POINTS[request.param].graph(5)
+    with Measurer(
+        graph, HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
+    ) as made:
+        yield made
+
+
+def task_of(measurer: Measurer, **options) -> GeneratorTask:
+    measured = measurer.baseline()
+    schedule = measurer.first.schedule
+    layers = tuple(schedule.layers)
+    return GeneratorTask(measurer.prepared, measurer.conditions, schedule, layers, measured, **options)
+
+
+@pytest.fixture
+def task(measurer: Measurer) -> GeneratorTask:
+    return task_of(measurer)
+
+
+@pytest.mark.parametrize("kind", [CandidateKind.SCHEDULES, CandidateKind.EDITS, CandidateKind.BOTH])
+def test_whatever_a_model_writes_is_proved_and_right(
+    measurer: Measurer, kind: CandidateKind, rng: np.random.Generator
+) -> None:
+    """By a model that knows nothing: the grammar sees to it."""
+    task = task_of(measurer, seed=int(rng.integers(1 << 30)))
+    writer = LmGenerator(ignorant(), kinds=[kind])
+    seen = 0
+    for _, candidate in zip(range(3), writer.propose(task), strict=False):
+        (result,) = measurer.measure([candidate.schedule])
+        assert isinstance(result, Measurement) and result.exact, (candidate.description, result)
+        writer.observe(candidate, result)
+        seen += 1
+    tally = writer.tallies[kind]
+    assert seen == tally.valid == tally.made > 0
+
+
+def asked(
+    task: GeneratorTask, kind: CandidateKind, results: list[Result]
+) -> tuple[Recording, LmGenerator, list[Candidate]]:
+    """Candidates that such results come of, one after the other, and the questions they answer."""
+    model = Recording(ignorant())
+    writer = LmGenerator(model, kinds=[kind])
+    proposed = writer.propose(task)
+    found = []
+    for result in results:
+        candidate = next(proposed)
+        found.append(candidate)
+        writer.observe(candidate, result)
+    found.append(next(proposed))
+    return model, writer, found
+
+
+def test_what_is_refused_is_asked_again_with_the_reason_twice(task: GeneratorTask) -> None:
+    model, writer, found = asked(task, CandidateKind.EDITS, [REFUSED] * 3)
+    first, *again = model.questions
+    assert not [word for word in first if word in CAUSES.values()]
+    for number, question in enumerate(again[:2], 1):
+        at = len(first) - 3
+        assert question == [*first[:at], *["rejected race"] * number, *first[at:]]
+    # Then the next of the first answers has its turn: nothing more is asked.
+    assert len(again) == 2 and len({each.description for each in found}) == 4
+    assert writer.tallies[CandidateKind.EDITS].valid == 0
+
+
+def test_what_is_not_refused_is_not_asked_again(task: GeneratorTask) -> None:
+    model, writer, _ = asked(
+        task, CandidateKind.EDITS, [task.measured, Rejected("search", "it was measured before")]
+    )
+    assert len(model.questions) == 1
+    assert (writer.tallies[CandidateKind.EDITS].valid, writer.tallies[CandidateKind.EDITS].known) == (1, 1)
+
+
+def test_a_schedule_whose_edits_are_refused_is_proposed_without(task: GeneratorTask) -> None:
+    _, _, found = asked(task, CandidateKind.BOTH, [REFUSED] * 3)
+    assert all(each.schedule.programs for each in found[:3]) and not found[3].schedule.programs
+    assert found[3].schedule.layers == found[0].schedule.layers != task.schedule.layers
+
+
+@pytest.mark.parametrize("name", ["max_pool", "add"])
+def test_whole_programs_are_proved_and_right(name: str, rng: np.random.Generator) -> None:
+    """Whatever the model knows: they do the work of the program that they stand for."""
+    graph = POINTS[name].graph(5)
+    with Measurer(
+        graph, HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
+    ) as measurer:
+        model = Recording(ignorant())
+        writer, seed = LmGenerator(model, kinds=[CandidateKind.PROGRAMS]), int(rng.integers(1 << 30))
+        texts = set()
+        for _, candidate in zip(range(3), writer.propose(task_of(measurer, seed=seed)), strict=False):
+            (result,) = measurer.measure([candidate.schedule])
+            assert isinstance(result, Measurement) and result.exact, (candidate.description, result)
+            writer.observe(candidate, result)
+            texts |= {text.text for text in candidate.schedule.programs.values()}
+    assert len(model.questions) == len(texts) == 3
+    assert all(
+        Ask.PROGRAM in question and not {*question} & {*CAUSES.values()} for question in model.questions
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "word"),
+    [
+        (REFUSED, "rejected race"),
+        (Rejected("validate", "nonsense"), "rejected compile"),
+        (Rejected("trap", ""), "rejected trap"),
+        (Rejected("time", "not done"), "rejected time"),
+        (Rejected("same", ""), "rejected same"),
+    ],
+)
+def test_words_of_reasons(result: Rejected, word: str) -> None:
+    assert rejected(result) == word
+
+
+def test_edits_go_on_from_edited_programs(task: GeneratorTask) -> None:
+    """What is edited is the program as it is, texts among them, not as it was compiled."""
+    _, _, (candidate,) = asked(task, CandidateKind.EDITS, [])
+    edited = replace(task, schedule=candidate.schedule)
+    before, after = (
+        {piece.name: piece.unrolled.commands for piece in Programs(each).pieces} for each in (task, edited)
+    )
+    changed = {name for name in before if [c.values for c in before[name]] != [c.values for c in after[name]]}
+    assert changed == {candidate.description.split(":")[0]} or len(before) > 1
+
+
+def test_without_micro_programs_only_schedules(task: GeneratorTask) -> None:
+    _, _, found = asked(
+        replace(task, constraints=Constraints(forbidden=frozenset({"micro-program"}))),
+        CandidateKind.SCHEDULES,
+        [],
+    )
+    assert not found[0].schedule.programs
+    writer = LmGenerator(ignorant(), kinds=[CandidateKind.EDITS, CandidateKind.PROGRAMS])
+    assert not list(
+        writer.propose(replace(task, constraints=Constraints(forbidden=frozenset({"micro-program"}))))
+    )
+
+
+def test_the_same_seed_proposes_the_same(task: GeneratorTask) -> None:
+    first, again = (
+        [
+            each.schedule.to_json()
+            for each, _ in zip(LmGenerator(ignorant()).propose(task), range(4), strict=False)
+        ]
+        for _ in range(2)
+    )
+    assert first == again
+
+
+def test_what_helps_is_asked_for_more_often() -> None:
+    chooser = CandidateBandit(np.random.default_rng(3))
+    for _ in range(12):
+        chooser.learn(CandidateKind.EDITS, helped=True)
+        chooser.learn(CandidateKind.SCHEDULES, helped=False)
+    drawn = [chooser.choose(list(CandidateKind)) for _ in range(200)]
+    assert drawn.count(CandidateKind.EDITS) > 120 > 30 > drawn.count(CandidateKind.SCHEDULES)
+    assert {chooser.choose([CandidateKind.PROGRAMS]) for _ in range(5)} == {CandidateKind.PROGRAMS}

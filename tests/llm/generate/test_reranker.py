@@ -1,0 +1,105 @@
+"""Which of the model's schedules are tried first: what the performance model expects, and what was measured."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from compiler.llm.generate.candidate_pool import CandidatePool, CostReranker
+from compiler.llm.generate.requests import Schedules
+from compiler.llm.tokens.layer_prompt import subjects_of
+from compiler.llm.tokens.schedule_delta import changes_words
+from compiler.options import CompileOptions
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.schedule.schedule import LayerSchedule
+from compiler.tuning.generators.generator import GeneratorTask
+from compiler.tuning.generators.schedule_generators import TilingGenerator
+from compiler.tuning.measure.measurer import Measurer
+from hw.config import load_target
+from tests.llm.lm_fixtures import POINTS
+
+
+@pytest.fixture(scope="module", params=["conv", "chain"])
+def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
+    """Of a small network."""
+    graph = POINTS[request.param].graph(5)
+    with Measurer(
+        graph, HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def task(measurer: Measurer) -> GeneratorTask:
+    schedule = measurer.first.schedule
+    return GeneratorTask(
+        measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measurer.baseline()
+    )
+
+
+def others(task: GeneratorTask, name: str) -> list[LayerSchedule]:
+    """Some that come to other programs, behind the one that there is."""
+    proposed = (task.schedule, *(candidate.schedule for candidate in TilingGenerator().propose(task)))
+    found: dict[str, LayerSchedule] = {}
+    for schedule in proposed:
+        candidate = task.with_layers({name: schedule.layers[name]}, "test", "")
+        found.setdefault(task.prepared.network(candidate.schedule).digest, schedule.layers[name])
+    return list(found.values())[:6]
+
+
+def test_what_there_is_promises_nothing(task: GeneratorTask) -> None:
+    for name, now in task.schedule.layers.items():
+        (promise,) = CostReranker().predict(task, name, [now])
+        assert promise.gain == pytest.approx(0, abs=1e-3)
+
+
+def test_what_was_measured_is_known(measurer: Measurer, task: GeneratorTask) -> None:
+    """A measured schedule promises what it was found to save, whatever was expected of it."""
+    name = list(task.layers)[-1]
+    ranking, schedules = CostReranker(), others(task, name)
+    assert len(schedules) > 1
+    for schedule in schedules[1:]:
+        candidate = task.with_layers({name: schedule}, "test", "")
+        (result,) = measurer.measure([candidate.schedule])
+        assert isinstance(result, Measurement)
+        ranking.learn(task, name, schedule, result.cycles)
+        (promise,) = ranking.predict(task, name, [schedule])
+        saved = task.measured.cycles - result.cycles
+        assert promise.gain * task.measured.cycles == pytest.approx(saved, abs=1 + 0.01 * abs(saved))
+
+
+def drawn(task: GeneratorTask, ranking: CostReranker | None) -> tuple[list[LayerSchedule], CandidatePool]:
+    """Schedules as a model gave them, and a pool of them."""
+    name, subject = next(iter(subjects_of(task).items()))
+    request = Schedules(task, name, subject)
+    schedules = others(task, name)[1:]
+    words = [[*changes_words(each, subject.schedule)] for each in schedules]
+    return schedules, CandidatePool(request, lambda: iter(words), ranking, set())
+
+
+def test_the_likeliest_is_first_without_predictions(task: GeneratorTask) -> None:
+    schedules, pool = drawn(task, None)
+    pool.fill(1)
+    assert [pool.request.meaning(words) for words in pool.best()] == schedules
+    assert not list(pool.best())
+
+
+def test_the_most_promising_is_first(task: GeneratorTask) -> None:
+    ranking = CostReranker()
+    schedules, pool = drawn(task, ranking)
+    predict = ranking.predict(task, pool.request.about, schedules)
+    gains = dict(zip(schedules, (each.gain for each in predict), strict=True))
+    pool.fill(1)
+    first = [gains[pool.request.meaning(words)] for words in pool.best(2)]
+    assert first == sorted(gains.values(), reverse=True)[:2]
+    assert not list(pool.best(minimum=max(gains.values()) + 0.01))
+    rest = [gains[pool.request.meaning(words)] for words in pool.best()]
+    assert rest == sorted(gains.values(), reverse=True)[2:]
+
+
+def test_two_may_take_from_a_pool_in_turns(task: GeneratorTask) -> None:
+    schedules, pool = drawn(task, CostReranker())
+    pool.fill(1)
+    taken = [words for pair in zip(pool.best(), pool.best(), strict=False) for words in pair]
+    taken += list(pool.best())
+    assert sorted(map(str, map(pool.request.meaning, taken))) == sorted(map(str, schedules))
+    assert not list(pool.best(3))

@@ -1,0 +1,215 @@
+"""Edits of programs as words, their grammar, and the outline of what they are edits of."""
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from compiler.codegen.semaphores import Issued
+from compiler.llm.decode.sampler import EditsGrammar
+from compiler.llm.tokens.integer_tokens import decode_number, number_words
+from compiler.llm.tokens.program_edits import (
+    MAX_EDITS,
+    MOVE,
+    SPLIT,
+    canonical,
+    decode_edits,
+    encode_edits,
+    index_from_nearer_end,
+)
+from compiler.llm.tokens.program_summary import LAYER, MORE, OUTLINE, TIMES, outline_words
+from compiler.llm.tokens.schedule_delta import END
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.tuning.edits.edit import (
+    MAX_DIMS,
+    Edit,
+    EditError,
+    Move,
+    Split,
+    apply_edits,
+    dims_of,
+    draw_edits,
+    get,
+)
+from compiler.tuning.edits.editable_programs import EditablePrograms
+from hw.config import MlaConfig
+from hw.isa.enums import Unit
+from tests.llm.lm_fixtures import pieces, workshop
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    """One of its own each time, unless MLA_SEED says which."""
+    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+    print(f"MLA_SEED={seed}")
+    return random.Random(seed)
+
+
+def numbers(commands: list[Issued]) -> list[tuple]:
+    return [(each.unit, each.layer, each.values, each.region) for each in commands]
+
+
+def random_edits(config: MlaConfig, commands: list[Issued], rng: random.Random) -> list[Edit]:
+    """Edits in the form that the model says them."""
+    out: list[Edit] = []
+    for _ in range(rng.randint(1, MAX_EDITS)):
+        found = draw_edits(config, commands, rng)
+        if found is None:
+            break
+        edit = canonical(found[0], commands, config.n)
+        assert numbers(apply_edits(config, commands, [edit])) == numbers(found[1]), (found[0], edit)
+        out.append(edit)
+        commands = found[1]
+    return out
+
+
+def test_edits_round_trip_and_keep_to_the_grammar(rng: random.Random) -> None:
+    count = 0
+    for made, piece in pieces():
+        commands = list(piece.unrolled.commands)
+        for _ in range(5):
+            edits = random_edits(made.config, commands, rng)
+            words = encode_edits(edits)
+            assert decode_edits(words) == tuple(edits)
+            LANGUAGE.encode(words)
+            grammar = EditsGrammar(made.config, commands)
+            for at, word in enumerate(words if edits else ()):
+                assert word in grammar.after(words[:at]), words[: at + 1]
+            assert not edits or not grammar.after(words)
+            count += len(edits)
+    assert count > 50
+
+
+def test_the_grammar_never_offers_what_is_refused(rng: random.Random) -> None:
+    for made, piece in pieces():
+        grammar = EditsGrammar(made.config, piece.unrolled.commands)
+        for _ in range(5):
+            words: list[str] = []
+            while choices := grammar.after(words):
+                words.append(rng.choice([word for word in choices if word != END] or [END]))
+            edits = decode_edits(words)
+            assert len(edits) == MAX_EDITS
+            apply_edits(made.config, piece.unrolled.commands, edits)
+
+
+def every_edit(count: int) -> Iterator[Edit]:
+    """All that a program of so many commands could have said of it."""
+    for at in range(count):
+        place = index_from_nearer_end(at, count)
+        yield from (Move(place, steps) for steps in range(-16, 17))
+        for run in range(1, 9):
+            for dim in range(MAX_DIMS):
+                yield from (Split(place, run, dim, eighths) for eighths in (1, 7))
+
+
+@pytest.mark.parametrize("name", ["conv", "max_pool"])
+def test_the_grammar_offers_all_that_is_allowed(name: str) -> None:
+    made = workshop(name)
+    (piece,) = made.pieces
+    commands = piece.unrolled.commands[:12]
+    grammar = EditsGrammar(made.config, commands)
+    for edit in every_edit(len(commands)):
+        words = encode_edits([edit])
+        offered = all(word in grammar.after(words[:at]) for at, word in enumerate(words))
+        assert offered == _allowed(made, commands, edit), edit
+
+
+def _allowed(made: EditablePrograms, commands: tuple[Issued, ...], edit: Edit) -> bool:
+    """Also that it says no more than it must."""
+    try:
+        apply_edits(made.config, commands, [edit])
+    except EditError:
+        return False
+    return canonical(edit, commands, made.config.n) == edit
+
+
+def test_edits_that_change_nothing_and_those_that_were_tried_do_not_end() -> None:
+    made = workshop("conv")
+    (piece,) = made.pieces
+    tried: set[tuple[Edit, ...]] = set()
+    grammar = EditsGrammar(made.config, piece.unrolled.commands, tried)
+    steps = next(
+        [Move(at, 1), Move(at + 1, -1)]
+        for at in range(3)
+        if all(word in grammar.after(encode_edits([Move(at, 1)])[:-1][:2]) for word in ("1",))
+    )
+    assert grammar.ends(encode_edits(steps[:1])) and not grammar.ends(encode_edits(steps))
+    tried.add(tuple(steps[:1]))
+    assert not grammar.ends(encode_edits(steps[:1]))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no edit"),
+        (["1", END], "no edit"),
+        ([SPLIT, "1", END], "byte"),
+        ([END, MOVE], "follows"),
+        ([MOVE, "1", "-", "0", END], "magnitude"),
+    ],
+)
+def test_no_edits(words: list[str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        decode_edits(words)
+
+
+# The outline.
+
+_UNITS = {unit.name.lower(): unit for unit in Unit}
+
+
+def told(words: list[str]) -> tuple[int, list[tuple[str, ...]], int]:
+    """How many commands there are, those that are told of, one by one, and how many are not."""
+    rest = iter(words)
+    assert next(rest) == OUTLINE
+    count, each, left = decode_number(rest), [], 0
+    words = list(rest)
+    while words:
+        if words[0] == MORE:
+            more = iter(words[1:])
+            left = decode_number(more)
+            words = list(more)
+            continue
+        times = period = 1
+        if words[0] == TIMES:
+            more = iter(words[1:])
+            times, period = decode_number(more), decode_number(more)
+            words = list(more)
+        group = []
+        for _ in range(period):
+            end = next(at for at, word in enumerate(words) if word in _UNITS) + 1
+            while end < len(words) and words[end] not in (*_UNITS, LAYER, TIMES, MORE):
+                end += 1
+            group.append(tuple(words[:end]))
+            words = words[end:]
+        each += group * times
+    return count, each, left
+
+
+def outlined(commands: list[Issued], n: int) -> list[tuple[str, ...]]:
+    """The words of each command by itself."""
+    out = []
+    for number, command in enumerate(commands):
+        sizes = [-(-get(command, dim.count) // dim.grain) for dim in dims_of(command, n)[:MAX_DIMS]]
+        other = number > 0 and command.layer != commands[number - 1].layer
+        spelt = [word for size in sizes for word in number_words(size)]
+        out.append((*[LAYER] * other, command.unit.name.lower(), *spelt))
+    return out
+
+
+def test_an_outline_tells_of_all_commands_or_of_both_ends(rng: random.Random) -> None:
+    for made, piece in pieces():
+        commands = list(piece.unrolled.commands)
+        commands = apply_edits(made.config, commands, random_edits(made.config, commands, rng))
+        for these in (commands, commands * 5, commands[:1]):
+            words = outline_words(these, made.config.n)
+            LANGUAGE.encode(words)
+            count, each, left = told(words)
+            wanted = outlined(these, made.config.n)
+            assert count == len(these) == len(each) + left and len(words) <= 110
+            if left:
+                front = next(at for at in range(len(each), -1, -1) if each[:at] == wanted[:at])
+                assert each[front:] == wanted[len(wanted) - len(each) + front :]
+            else:
+                assert each == wanted

@@ -1,0 +1,63 @@
+"""Schedules as words of the language model."""
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.tokens.schedule_delta import END, SPANS, WORDS, ChangesGrammar, changes_words, with_changes
+from compiler.schedule.schedule import LayerSchedule
+
+SCHEDULES = st.builds(
+    LayerSchedule,
+    **{
+        item.name: st.sampled_from(["rows", "channels"])
+        if item.name == "order"
+        else st.booleans()
+        if isinstance(item.default, bool)
+        else st.integers(SPANS[item.name].low, SPANS[item.name].high)
+        | (st.just(1 << 16) if SPANS[item.name].all_too else st.nothing())
+        for item in fields(LayerSchedule)
+    },
+)
+
+
+@given(SCHEDULES, SCHEDULES)
+def test_changes_round_trip_and_keep_to_the_grammar(schedule: LayerSchedule, base: LayerSchedule) -> None:
+    words, grammar = changes_words(schedule, base), ChangesGrammar()
+    assert with_changes(words, base) == schedule
+    assert set(words) <= {*WORDS, *NUMBERS}
+    assert all(word in grammar.after(words[:at]) for at, word in enumerate(words))
+    assert not grammar.after(words)
+
+
+@given(st.data(), SCHEDULES, st.sets(st.sampled_from(list(SPANS))))
+def test_what_the_grammar_allows_is_a_schedule(data: st.DataObject, base: LayerSchedule, names: set) -> None:
+    grammar, words = ChangesGrammar(tuple(names)), []
+    while choices := grammar.after(words):
+        words.append(data.draw(st.sampled_from(choices)))
+    made = with_changes(words, base)
+    assert {name for name in SPANS if getattr(made, name) != getattr(base, name)} <= names
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no field"),
+        (["set rows", "0", END], "1..65535"),
+        (["set order", "all", END], "byte"),
+        (["set rows", END], "byte"),
+        ([END, "set rows"], "follows"),
+        (["rows", "1", END], "no field"),
+    ],
+)
+def test_no_changes(words: list[str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        with_changes(words, LayerSchedule())
+
+
+def test_a_value_without_words() -> None:
+    with pytest.raises(ValueError, match="param_buffers must be in"):
+        changes_words(replace(LayerSchedule(), param_buffers=9), LayerSchedule())

@@ -1,0 +1,102 @@
+"""What a network uses of the machine's memories."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.commands.commands import BufferMemory
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.package.writer import from_bytes, to_bytes
+from compiler.runtime.program_text import listing as text_of
+from compiler.runtime.program_text import programs_of, with_programs
+from compiler.runtime.report import dram_use, memory_use
+from compiler.trace import CompilationTrace
+from tests.lowering.test_partition import mixed
+from tests.support.control_models import early_exit
+from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, numbers, samples
+from tests.support.onnx_models import model, read
+
+
+def recorded(graph, target="n8", **options) -> tuple[CompiledNetwork, CompilationTrace]:
+    record = CompilationTrace()
+    return compile(graph, target, record=record, **options), record
+
+
+def greatest(record: CompilationTrace, memory: BufferMemory) -> int:
+    """Greatest sum of what is in use at a command, counted command by command."""
+    found = 0
+    for stream in record.streams:
+        uses = [{ring for ring in command.rings if ring.memory == memory} for command in stream.commands]
+        for at in range(len(uses)):
+            before, after = (set().union(*part) for part in (uses[: at + 1], uses[at:]))
+            found = max(found, sum(ring.total for ring in before & after))
+    return found
+
+
+def block(folder):
+    return read(folder, model(BLOCK, {"x": numbers(*IMAGE)}, ["y"], WITHIN))
+
+
+@pytest.mark.parametrize("target", ["n4", "n8", "n16"])
+def test_peaks_are_the_most_that_is_in_use_at_a_command(tmp_path, target):
+    network, record = recorded(block(tmp_path), target, calibration=samples(IMAGE))
+    use, config = memory_use(network), network.config
+    # The recorded streams are those of all trials until one fits; the last is what the programs were made of.
+    record.streams = record.streams[-1:]
+    assert use["scratchpad"] == {"peak_bytes": greatest(record, BufferMemory.SP), "bytes": config.sp_bytes}
+    rows = greatest(record, BufferMemory.ACC)
+    assert use["accumulator"] == {"peak_bytes": rows * 4 * config.n, "bytes": config.acc_bytes}
+    words = sum(len(program.words) for code in network.codes for program in code.all_programs)
+    assert use["instruction_store"] == {"words": words, "available": config.wis_words, "resident": True}
+
+
+def test_dram_of_stages(tmp_path):
+    """Between two stages on the accelerator is one on the host: what passes there is intermediate."""
+    draft, outputs = mixed()
+    network = compile(draft.graph.finish([tensor.name for tensor in outputs]), "n8")
+    pixels = 5 * 5
+    use = dram_use(network)
+    assert (use.inputs, use.outputs) == (pixels * 6, pixels * 8)  # the other output is the host's own
+    crossing = pixels * 8 * 2 + pixels * 8  # the first stage's output, both of the second stage's inputs
+    assert use.intermediate == crossing + sum(code.memory - code.image.size for code in network.codes)
+    assert use.weights == sum(code.image.size for code in network.codes) >= 3 * 3 * 8 * (6 + 8)
+    assert use.total == use.weights + use.inputs + use.outputs + use.intermediate
+
+
+def test_dram_of_a_quantized_model_is_that_of_its_integers(tmp_path):
+    network = compile(block(tmp_path), "n8", calibration=samples(IMAGE))
+    assert dram_use(network).inputs == int(np.prod(IMAGE))  # int8: the host converts
+    assert dram_use(network).outputs == 10
+    two = compile(block(tmp_path), "n8", calibration=samples(IMAGE), batch=2)
+    assert (dram_use(two).inputs, dram_use(two).outputs) == (2 * int(np.prod(IMAGE)), 20)
+
+
+def test_subgraphs_count(tmp_path):
+    graph = read(tmp_path, early_exit(np.random.default_rng(3), threshold=0.3))
+    network = compile(graph, "n4")
+    assert any(stage.control for stage in network.stages)
+    use = memory_use(network)
+    assert use["dram"]["weights"] == sum(code.image.size for code in network.codes)
+    assert use["scratchpad"]["peak_bytes"] == max(code.peak.sp for code in network.codes if code.peak)
+
+
+def test_several_sizes_of_batches_use_what_the_largest_does(tmp_path):
+    graph, given = block(tmp_path), samples(IMAGE)
+    each = [
+        memory_use(compile(graph, "n8", calibration=given, batches=sizes)) for sizes in ((1,), (4,), (1, 4))
+    ]
+    peaks = [use["scratchpad"]["peak_bytes"] for use in each]
+    assert peaks[2] == max(peaks[:2])
+
+
+def test_files_hold_peaks_and_foreign_programs_have_none(tmp_path):
+    network = compile(block(tmp_path), "n8", calibration=samples(IMAGE))
+    again = from_bytes(io.BytesIO(to_bytes(network)))
+    assert memory_use(again) == memory_use(network)
+    programs = programs_of(text_of(network), "same.s")
+    assert memory_use(with_programs(network, programs)) == memory_use(network)
+    edited = [replace(programs[0], words=(*programs[0].words, programs[0].words[-1])), *programs[1:]]
+    assert memory_use(with_programs(network, edited))["scratchpad"]["peak_bytes"] is None

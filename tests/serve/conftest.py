@@ -1,0 +1,5 @@
+"""A small network and its measurer, shared by all tests."""
+
+from tests.support.small_network import graph, measurer
+
+__all__ = ["graph", "measurer"]

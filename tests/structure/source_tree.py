@@ -1,0 +1,114 @@
+"""Modules, imports, classes and docstrings of the packages, read from their source without importing them."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+#: Package trees, in the order in which each may import those before it.
+TREES = ("hw", "cosim", "compiler")
+
+#: Sections of a docstring that describe parameters, attributes, and ports of a component.
+SECTIONS = ("Parameters", "Attributes", "Members")
+
+Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Documented(NamedTuple):
+    """A docstring and where it is.
+
+    Attributes
+    ----------
+    place : str
+        File, line and name of the object it documents.
+    text : str
+        The docstring, without its indentation.
+    """
+
+    place: str
+    text: str
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Syntax trees of all modules, by dotted name."""
+    found = {}
+    for tree in TREES:
+        for path in sorted((ROOT / tree).rglob("*.py")):
+            found[module_name(path)] = ast.parse(path.read_text(), str(path.relative_to(ROOT)))
+    return found
+
+
+def module_name(path: Path) -> str:
+    """Dotted name of the module in a file below the root."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def source_path(module: str) -> Path:
+    """File of a module; the inverse of `module_name`."""
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def package_name(module: str) -> str:
+    """Package of a module at the level below its tree: `compiler.ir` for `compiler.ir.graph`."""
+    return ".".join(module.split(".")[:2])
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Modules that each module imports; imports inside functions count, those for type checkers do not."""
+    known = modules()
+    return {name: {target for target in _imported(tree) if target in known} for name, tree in known.items()}
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            yield from _imported(ast.Module(child.orelse, []))
+        elif isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0 and child.module, "relative imports are not used"
+            for alias in child.names:
+                full = f"{child.module}.{alias.name}"
+                yield full if full in modules() else child.module
+        else:
+            yield from _imported(child)
+
+
+def definitions() -> Iterator[tuple[str, Definition]]:
+    """Modules, classes and functions, each with `file:line name`."""
+    for name, tree in modules().items():
+        path = source_path(name).relative_to(ROOT)
+        yield f"{path}:1", tree
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path}:{node.lineno} {node.name}", node
+
+
+def docstrings() -> Iterator[Documented]:
+    """All docstrings of the packages."""
+    for place, node in definitions():
+        if text := ast.get_docstring(node):
+            yield Documented(place, text)
+
+
+def parameters(text: str) -> Iterator[tuple[str, str]]:
+    """Names and descriptions in the sections of a numpy-style docstring that list parameters, attributes and ports."""
+    lines = text.splitlines()
+    headers = [i for i, line in enumerate(lines[1:]) if line.startswith("---")]
+    for start in headers:
+        if lines[start] not in SECTIONS:
+            continue
+        end = next((each for each in headers if each > start), len(lines))
+        entry, description = "", []
+        for line in [*lines[start + 2 : end], "end"]:
+            if line and not line.startswith(" "):
+                if entry:
+                    yield entry, " ".join(description)
+                entry, description = line, []
+            elif line:
+                description.append(line.strip())

@@ -1,0 +1,56 @@
+"""Docstrings describe every parameter in words, and open with a statement."""
+
+from inspect import cleandoc
+
+from tests.structure.source_tree import docstrings, parameters
+
+#: A description of fewer words says hardly more than the parameter's name.
+LEAST_WORDS = 3
+
+#: Openings of a sentence that is a fragment of a question, not a statement.
+QUESTIONS = ("What ", "Who ", "Whether ", "Where ", "How ", "Which ")
+
+
+def test_descriptions_of_parameters_have_three_words() -> None:
+    found = [
+        f"{place}: {entry!r}: {description!r}"
+        for place, text in docstrings()
+        for entry, description in parameters(text)
+        if len(description.split()) < LEAST_WORDS
+    ]
+    assert not found, f"{len(found)} short descriptions:\n" + "\n".join(found)
+
+
+def test_docstrings_open_with_a_statement() -> None:
+    found = [f"{place}: {text.splitlines()[0]}" for place, text in docstrings() if text.startswith(QUESTIONS)]
+    assert not found, f"{len(found)} openings as questions:\n" + "\n".join(found)
+
+
+def test_entries_of_a_docstring_are_read() -> None:
+    text = """Title.
+
+    Parameters
+    ----------
+    a : int
+        One two three.
+    b, c
+        Short
+        one.
+    d
+
+    Raises
+    ------
+    InputError
+        For nothing.
+
+    Members
+    -------
+    e : In(1)
+        A port."""
+    found = list(parameters(cleandoc(text)))
+    assert found == [
+        ("a : int", "One two three."),
+        ("b, c", "Short one."),
+        ("d", ""),
+        ("e : In(1)", "A port."),
+    ]

@@ -1,0 +1,100 @@
+"""Small graphs for tests, and what they must give."""
+
+import numpy as np
+
+from compiler.api import compile
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
+from cosim.device import Device
+from cosim.golden import GoldenDevice
+
+
+class Draft:
+    """A graph of quantized tensors under construction.
+
+    Parameters
+    ----------
+    rng : Generator
+        Chooses constants and quantizations.
+    """
+
+    def __init__(self, rng: np.random.Generator):
+        self.rng, self.graph, self.count = rng, Graph("draft"), 0
+
+    def quantization(self, scale: float | None = None, dtype: str = "int8") -> Quantization:
+        """A random meaning."""
+        zero = int(self.rng.integers(0, 256)) - (128 if dtype == "int8" else 0)
+        return Quantization.of(self.rng.uniform(0.02, 0.2) if scale is None else scale, zero)
+
+    def input(self, shape: tuple[int, ...], dtype: str = "int8") -> Tensor:
+        """An input of the graph."""
+        self.count += 1
+        return self.graph.add_input(Tensor(f"x{self.count}", shape, dtype, self.quantization(dtype=dtype)))
+
+    def constant(
+        self, shape: tuple[int, ...], dtype: str = "int8", quantization: Quantization | None = None
+    ) -> Tensor:
+        """Random integers."""
+        self.count += 1
+        limits = np.iinfo(dtype if dtype != "int32" else "int16")
+        data = self.rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+        meaning = quantization or self.quantization(dtype=dtype)
+        return self.graph.add_tensor(Tensor(f"c{self.count}", shape, dtype, meaning, data))
+
+    def node(
+        self,
+        op: str,
+        inputs: list[Tensor],
+        made: tuple[int, ...],
+        *,
+        like: Tensor | None = None,
+        scale: float | None = None,
+        dtype: str = "int8",
+        **attributes: object,
+    ) -> Tensor:
+        """A node that makes a tensor of a shape; it means what `like` does, or something random."""
+        self.count += 1
+        meaning = like.quantization if like is not None else self.quantization(scale, dtype)
+        return self.into(op, inputs, Tensor(f"t{self.count}", made, dtype, meaning), **attributes)
+
+    def into(self, op: str, inputs: list[Tensor], out: Tensor, **attributes: object) -> Tensor:
+        """A node that makes a given tensor."""
+        self.graph.add_tensor(out)
+        names = tuple(tensor.name for tensor in inputs)
+        self.graph.add_node(Node(f"make {out.name}", op, names, (out.name,), dict(attributes)))
+        return out
+
+    def random_inputs(self) -> dict[str, np.ndarray]:
+        """Any values for the inputs."""
+        out = {}
+        for name in self.graph.inputs:
+            tensor = self.graph.tensors[name]
+            limits = np.iinfo(tensor.dtype)
+            out[name] = self.rng.integers(limits.min, limits.max + 1, tensor.shape).astype(tensor.dtype)
+        return out
+
+
+def run_on(device: Device, network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs on a device."""
+    return Session(device, network).run(inputs)
+
+
+def check(
+    draft: Draft, outputs: list[Tensor], target: str = "n8", rounding: str = "reference", within: int = 0
+) -> CompiledNetwork:
+    """Compile, run on the golden model, compare with the host's operators."""
+    graph = draft.graph.finish([tensor.name for tensor in outputs])
+    network = compile(graph, target, rounding=rounding)
+    inputs = draft.random_inputs()
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = run_on(device, network, inputs)
+    wanted = evaluate(graph, inputs, rounding=rounding)  # type: ignore[arg-type]
+    for name, array in found.items():
+        off = np.abs(array.astype(int) - wanted[name].astype(int))
+        assert off.max() <= within, (
+            f"{target} {rounding}: {name} is {off.max()} off in {np.count_nonzero(off)}\n{graph}"
+        )
+    return network

@@ -1,0 +1,38 @@
+"""Many random graphs, one after the other."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+
+#: Graphs that `make soak` tries on the golden model, on the RTL, and quantized ONNX models; `make test` tries a tenth.
+GOLDEN, RTL, ONNX, TENTH = 500, 50, 100, 10
+
+
+def any_seed() -> int:
+    """A new one each time, or that of MLA_SEED."""
+    return int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+
+
+def try_out(
+    strategy: SearchStrategy[Any], check: Callable[[Any], object], count: int, number: int | None = None
+) -> None:
+    """Check so many examples, those of a seed, or always the same ones; what fails is shrunk and shown."""
+    print("always the same examples" if number is None else f"MLA_SEED={number}", file=sys.stderr)
+
+    @settings(
+        deadline=None,
+        print_blob=True,
+        max_examples=count,
+        derandomize=number is None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(strategy)
+    def examples(example: Any) -> None:
+        check(example)
+
+    (examples if number is None else seed(number)(examples))()

@@ -1,0 +1,189 @@
+"""Fusion engine: opportunities with reasons, exact options, predictions and choices."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.cost.learned.model import CycleModel, find_model
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.fusion.engine import FusionEngine, FusionKind, FusionOpportunity
+from compiler.tuning.fusion.epilogue_chains import retile
+from compiler.tuning.fusion.network_model import NetworkCostModel
+from hw.config import load_target
+from hw.errors import InputError
+
+N16 = HardwareProfile(load_target("n16"))
+
+
+def engine_of(point: CalibrationNetwork, model: CycleModel | None = None) -> tuple[FusionEngine, Schedule]:
+    prepared = ModelCompiler(point.graph(7), N16.config, CompileOptions(rounding="reference"))
+    return FusionEngine(prepared, N16, model or find_model(N16)), prepared.network().schedule
+
+
+def outputs(prepared: ModelCompiler, schedule: Schedule) -> dict[str, Any]:
+    network = prepared.network(schedule)
+    rng = np.random.default_rng(3)
+    inputs = {each.name: rng.integers(-128, 128, each.shape).astype(np.int8) for each in network.inputs}
+    return network(**inputs)
+
+
+CHAINS = {
+    "chain": CalibrationNetwork(
+        (6, 6, 16), (CalibrationOp("conv", 32, 3), CalibrationOp("relu"), CalibrationOp("residual"))
+    ),
+    "planes": CalibrationNetwork(
+        (12, 12, 16), (CalibrationOp("conv", 64), CalibrationOp("depthwise", 0, 3), CalibrationOp("conv", 16))
+    ),
+    "residual": CalibrationNetwork(
+        (8, 8, 16),
+        (
+            CalibrationOp("conv", 16, 3),
+            CalibrationOp("relu"),
+            CalibrationOp("conv", 16, 3),
+            CalibrationOp("residual"),
+        ),
+    ),
+    "pool": CalibrationNetwork(
+        (8, 8, 20),
+        (CalibrationOp("conv", 24, 3), CalibrationOp("max_pool", 0, 2, 2), CalibrationOp("dense", 10)),
+    ),
+}
+
+
+def site(
+    sites: list[FusionOpportunity], kind: FusionKind, number: int = 0, **values: Any
+) -> FusionOpportunity:
+    found = [each for each in sites if each.kind is kind]
+    return [each for each in found if all(getattr(each, k) == v for k, v in values.items())][number]
+
+
+def test_opportunities_state_status_and_refusal_reason() -> None:
+    engine, schedule = engine_of(CHAINS["planes"])
+    sites = engine.opportunities(schedule)
+    assert {each.kind for each in sites} == {
+        FusionKind.CHAIN,
+        FusionKind.ON_CHIP,
+        FusionKind.PLANES,
+        FusionKind.TURNS,
+        FusionKind.PROGRAM,
+    }
+    assert site(sites, FusionKind.ON_CHIP).applied and site(sites, FusionKind.ON_CHIP).bytes == 12 * 12 * 64
+    assert site(sites, FusionKind.PLANES).possible and not site(sites, FusionKind.PLANES).applied
+    assert (
+        site(sites, FusionKind.PLANES, 1).reason
+        == "the first layer is not a convolution with one group and batch size 1"
+    )
+    assert site(sites, FusionKind.CHAIN).reason == "depthwise_conv2d cannot be part of an epilogue"
+    engine, schedule = engine_of(CHAINS["residual"])
+    sites = engine.opportunities(schedule)
+    assert [each.layers for each in sites if each.kind is FusionKind.CHAIN and each.applied]
+    engine, schedule = engine_of(CHAINS["pool"])
+    assert "max_pool2d cannot be part of an epilogue" in {
+        each.reason for each in engine.opportunities(schedule)
+    }
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_options_are_exact(name: str) -> None:
+    engine, schedule = engine_of(CHAINS[name])
+    options = engine.options(schedule, engine.opportunities(schedule))
+    expected = outputs(engine.prepared, schedule)
+    for schedules in (
+        *(option.schedule for option in options),
+        engine.unfused(),
+        engine.choose(schedule, options),
+    ):
+        found = outputs(engine.prepared, schedules)
+        assert all(np.array_equal(found[key], expected[key]) for key in expected)
+    kinds = {option.opportunity.kind for option in options}
+    between = {FusionKind.ON_CHIP, FusionKind.TURNS, FusionKind.PROGRAM}
+    assert kinds & between == (set() if name == "chain" else between)
+    assert (FusionKind.PLANES in kinds) == (name == "planes")
+    gains = [option.gain for option in options]
+    assert gains == sorted(gains, reverse=True)
+    assert all(option.prediction.cycles > 0 and option.prediction.error >= 0 for option in options)
+
+
+def test_chains_are_split_and_merged() -> None:
+    engine, schedule = engine_of(CHAINS["chain"])
+    sites = engine.opportunities(schedule)
+    splits = engine.options(schedule, [site(sites, FusionKind.CHAIN, applied=True)])
+    assert len(splits) == 2 and all(option.gain < 0 for option in splits)
+    apart = engine.unfused()
+    assert not apart.fusions and len(apart.layers) == 3
+    joins = engine.options(
+        apart, [each for each in engine.opportunities(apart) if each.kind is FusionKind.CHAIN]
+    )
+    assert joins and joins[0].gain > 0 and len(joins[0].schedule.layers) == 2
+    again = retile(engine.prepared, N16, apart, schedule.fusions)
+    assert again.fusions == schedule.fusions and again.layers.keys() == schedule.layers.keys()
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("clip", "add"), "no operators can be fused into clip"),
+        (("conv2d", "add"), "is not the only reader of 'conv2d"),
+        (("conv2d", "clip", "max_pool2d"), "an epilogue cannot execute max_pool2d"),
+        (("max_pool2d", "conv2d"), "no operators can be fused into max_pool2d"),
+    ],
+)
+def test_invalid_chains_are_refused(names: tuple[str, ...], words: str) -> None:
+    """Operators that an epilogue cannot include are an error, not silently dropped."""
+    ops = (
+        CalibrationOp("conv", 32, 3),
+        CalibrationOp("relu"),
+        *([CalibrationOp("max_pool", 0, 2, 2), CalibrationOp("conv", 8)] if "max_pool2d" in names else ()),
+    )
+    engine, schedule = engine_of(
+        CalibrationNetwork((6, 6, 16), (*ops, CalibrationOp("residual")) if "add" in names else ops)
+    )
+    nodes = {node.op: node.name for node in reversed(list(engine.prepared.graph))}
+    if names[0] == "max_pool2d":
+        nodes["conv2d"] = [node.name for node in engine.prepared.graph if node.op == "conv2d"][-1]
+    with pytest.raises(InputError, match=words):
+        engine.prepared.network(replace(schedule, fusions=(tuple(nodes[op] for op in names),)))
+
+
+def test_network_prediction_is_the_sum_of_its_layers() -> None:
+    engine, schedule = engine_of(CHAINS["planes"])
+    layers = engine.cost_model.predict_layers(schedule)
+    whole = engine.cost_model.predict(schedule)
+    assert whole.cycles == pytest.approx(sum(each.cycles for each in layers.values()))
+    assert 0 < whole.error < sum(each.error for each in layers.values())
+    again = NetworkCostModel(engine.prepared, N16, find_model(N16)).predict(schedule)  # without cached stages
+    assert again == whole
+    option = next(
+        o
+        for o in engine.options(schedule, engine.opportunities(schedule))
+        if o.opportunity.kind is FusionKind.PLANES
+    )
+    handed = engine.cost_model.predict_layers(option.schedule)
+    first, second = option.opportunity.layers
+    assert handed[second].cycles == 0 < handed[first].cycles
+
+
+def test_small_gains_are_not_chosen() -> None:
+    engine, schedule = engine_of(CHAINS["pool"])
+    options = engine.options(schedule, engine.opportunities(schedule))
+    now = engine.cost_model.predict(schedule).cycles
+    little, much = (replace(options[0], gain=part * now) for part in (0.004, 0.006))
+    assert engine.choose(schedule, []) == engine.choose(schedule, [little]) == schedule
+    assert engine.choose(schedule, [little, much]) == much.schedule
+
+
+def test_disjoint_options_are_combined() -> None:
+    engine, schedule = engine_of(CHAINS["residual"])
+    options = [
+        replace(option, gain=1.0) for option in engine.options(schedule, engine.opportunities(schedule))
+    ]
+    whole = engine.combine(schedule, [o for o in options if o.opportunity.kind is not FusionKind.CHAIN])
+    assert engine.combine(schedule, [replace(options[0], gain=-1.0)]) is None
+    if whole is not None:
+        assert whole.fusions == schedule.fusions and whole.layers != schedule.layers

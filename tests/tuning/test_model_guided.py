@@ -1,0 +1,141 @@
+"""Search guided by the performance model: credit by layer, what is kept, and how it learns."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.cost.learned.model import CycleModel, PredictionErrors
+from compiler.cost.learned.online_model import OnlineCostModel, apportion, attribution_groups
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.constraints import Objective
+from compiler.tuning.search.layer_space import spaces_of
+from compiler.tuning.search.model_guided import ModelGuidedSearch
+from compiler.tuning.search.tuner import tune
+from hw.config import load_target
+from tests.support.small_network import OPTIONS
+
+N4 = HardwareProfile(load_target("n4"))
+
+
+def stage_of(*ops: CalibrationOp):
+    prepared = ModelCompiler(
+        CalibrationNetwork((6, 6, 8), ops).graph(), N4.config, CompileOptions(rounding="reference")
+    )
+    (stage,) = prepared.lowered(prepared.fusions)
+    return prepared, stage
+
+
+def test_fuse_only_layers_are_grouped_with_the_next() -> None:
+    _, stage = stage_of(
+        CalibrationOp("conv", 8, 3),
+        CalibrationOp("max_pool", 0, 2, 2),
+        CalibrationOp("conv", 8, 1),
+        CalibrationOp("softmax"),
+    )
+    names = [layer.name for layer in stage.layers]
+    assert attribution_groups(stage.layers) == [(names[0],), (names[1], names[2]), (names[3],)]
+    cycles = dict(zip(names, (100.0, 0.0, 90.0, 40.0), strict=True))
+    expected = dict(zip(names, (80.0, 20.0, 40.0, 50.0), strict=True))
+    assert list(apportion(stage.layers, cycles, expected).values()) == [100, 30, 60, 40]
+
+
+def test_measurements_correct_similar_predictions() -> None:
+    prepared, stage = stage_of(CalibrationOp("conv", 24, 3))
+    (name,) = (layer.name for layer in stage.layers)
+    now = dict(prepared.network().schedule.layers)
+    tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
+    foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
+    before = foresight.guess(name, tilings, now)
+    foresight.learn(name, tilings[0], now, 2 * before.cycles[0])
+    after = foresight.guess(name, tilings, now)
+    assert after.cycles[0] == pytest.approx(2 * before.cycles[0], rel=1e-3) and after.spread[0] == 0
+    assert (after.cycles >= before.cycles).all() and (after.cycles <= 2.001 * before.cycles).all()
+    assert after.spread.max() > 0
+    foresight.trial(110, 100)
+    assert foresight.errors.count == 1 and foresight.errors.mape == pytest.approx(10)
+
+
+def test_own_measurements_train_a_model() -> None:
+    """Layers of which half take twice the cycles that are known beforehand: after some trials that is learnt."""
+    prepared, stage = stage_of(CalibrationOp("conv", 40, 3))
+    (name,) = (layer.name for layer in stage.layers)
+    now = dict(prepared.network().schedule.layers)
+    tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
+    foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
+    plain = foresight.guess(name, tilings, now).cycles
+    true = plain * np.where([each.order == "rows" for each in tilings], 2.0, 1.0)
+    rng = np.random.default_rng(6)
+    chosen = rng.permutation(len(tilings))[:48]
+    for at in chosen:
+        foresight.learn(name, tilings[at], now, float(true[at]))
+        foresight.trial(float(plain[at]), float(true[at]))
+    others = np.setdiff1d(np.arange(len(tilings)), chosen)
+    found = foresight.guess(name, [tilings[at] for at in others], now).cycles
+    learnt, before = (
+        PredictionErrors.of(found, true[others]),
+        PredictionErrors.of(plain[others], true[others]),
+    )
+    print(f"{before.mape:.1f}% -> {learnt.mape:.1f}%")
+    assert learnt.mape < before.mape / 2
+
+
+def measured(measurer: Measurer, schedule: Schedule, layers: list[int]) -> Measurement:
+    names = [layer.name for layer in measurer.first.layers]
+    entries = tuple(LayerCycles((name,), cycles, {}) for name, cycles in zip(names, layers, strict=True))
+    return Measurement(sum(layers), entries, 1.0, 1, True, 1)
+
+
+def test_only_helpful_changes_are_adopted(measurer: Measurer) -> None:
+    baseline = measured(measurer, measurer.first.schedule, [1000, 800])
+    method = ModelGuidedSearch(measurer, Objective.LATENCY, baseline, 1)
+    first = dict(method.layers)
+    worse = method.propose()
+    (changed,) = [name for name in first if worse.layers[name] != first[name]]
+    method.record(worse, measured(measurer, worse, [1100, 800]))
+    assert method.layers == first and method.best.schedule == measurer.first.schedule
+    better = method.propose()
+    assert better != worse and better.layers != first
+    method.record(better, measured(measurer, better, [900, 790]))
+    assert method.layers == better.layers and method.best.schedule == better
+    assert sum(method.cycles.values()) == pytest.approx(1690)
+    assert method.predictor.count == 2 and changed in first
+
+
+def test_energy_search_adopts_whole_schedules_only(measurer: Measurer) -> None:
+    method = ModelGuidedSearch(
+        measurer, Objective.ENERGY, measured(measurer, measurer.first.schedule, [1000, 800]), 1
+    )
+    first = dict(method.layers)
+    trial = method.propose()
+    method.record(trial, measured(measurer, trial, [10, 10]))  # fewer cycles for the same energy
+    assert method.layers == first
+
+
+def test_predictions_are_reported(measurer: Measurer) -> None:
+    found = tune(measurer, "hpm", 6, seed=3)
+    assert found.predictor is not None and 0 < found.predictor.count <= 6 and found.predictor.mape < 50
+    assert tune(measurer, "random", 2, seed=3).predictor is None
+    assert OPTIONS.rounding == "reference"
+
+
+def test_better_external_schedule_is_adopted(measurer: Measurer) -> None:
+    method = ModelGuidedSearch(
+        measurer, Objective.LATENCY, measured(measurer, measurer.first.schedule, [1000, 800]), 1
+    )
+    first = measurer.first.schedule
+    names = list(first.layers)
+    # The second layer does not count by itself.
+    other = replace(
+        first, layers=first.layers | {names[1]: replace(first.layers[names[1]], own_counter_tag=False)}
+    )
+    for cycles, layers in ((1900, first.layers), (1700, other.layers)):
+        entry = LayerCycles(tuple(names), cycles, {})
+        method.record(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))
+        assert method.layers == dict(layers)
+    assert sum(method.cycles.values()) == pytest.approx(1700)

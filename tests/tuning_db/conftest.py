@@ -1,0 +1,37 @@
+"""A cache and a database of its own for every test."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from compiler.tuning_db.connection import METADATA
+from compiler.tuning_db.database import TuningDatabase
+from tests.tuning_db.random_entries import SECRET
+
+#: URL of a database of another kind that the tests may empty; they run on it too if it is given.
+OTHER = "MLA_TEST_DB"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(params=["sqlite", *(["other"] if OTHER in os.environ else [])])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'profile.db'}"
+    engine = sa.create_engine(os.environ[OTHER])
+    METADATA.drop_all(engine)
+    engine.dispose()
+    return os.environ[OTHER]
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[TuningDatabase]:
+    with TuningDatabase(url, secret=SECRET) as database:
+        yield database

@@ -1,0 +1,112 @@
+"""What commands touch: the regions against the loops of docs/machine.md, and their intersections against sets."""
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from compiler.validate.footprint import StridedRegion, intervals, overlap, region, streams
+from compiler.validate.unit_commands import reads_own_results
+from hw.config import load_target
+from hw.isa.enums import Unit
+from tests.support.program_gen import fuse
+from tests.support.program_gen.commands import Arena, attempt, config_of
+from tests.validate.footprint_reference import fuse_points, touched
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+    print(f"MLA_SEED={seed}")
+    return random.Random(seed)
+
+
+def addresses(item: StridedRegion) -> Iterator[int]:
+    starts, ends = intervals(item.steps, item.run, item.high - item.low)
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield from range(item.low + start, item.low + end)
+
+
+@pytest.mark.parametrize("target", ["n4", "n16"])
+@pytest.mark.parametrize("unit", list(Unit))
+def test_all_that_is_touched_and_little_more(rng, target, unit):
+    config = load_target(target)
+    arena = Arena(config, rng, (0, 1 << 15))
+    exact = total = 0
+    for _ in range(150):
+        c = config_of(attempt(arena, rng, unit))
+        found = {
+            (item.space, address, item.write)
+            for item in streams(config, unit, c)
+            for address in addresses(item)
+        }
+        expected = touched(config.n, unit, c)
+        assert expected <= found, c
+        total += 1
+        exact += expected == found
+        reads = {(space, address) for space, address, write in found if not write and space == "sp"}
+        used = {(item.space, a) for item in streams(config, unit, c, used=True) for a in addresses(item)}
+        assert {key for key in used if key[0] == "sp"} <= reads | {(s, a) for s, a, write in found if write}
+    # Rough are: irregular paddings, partial rows of depthwise streams, lanes that change within a window.
+    assert exact >= {Unit.LOAD: 1.0, Unit.STORE: 1.0, Unit.MATRIX: 0.6, Unit.FUSE: 0.6}[unit] * total
+
+
+@pytest.mark.parametrize("target", ["n4", "n8"])
+def test_points_that_read_what_earlier_ones_write(rng, target, monkeypatch):
+    monkeypatch.setattr(fuse, "independent", lambda config, command: True)
+    config = load_target(target)
+    arena = Arena(config, rng, (0, 1 << 15))
+    verdicts = []
+    while len(verdicts) < 300:
+        command = fuse.random_fuse(arena, rng)
+        if not command:
+            continue
+        c, written, expected = config_of(command), set(), False
+        for point in fuse_points(config.n, c):
+            expected |= any((space, a) in written for space, a, write in point if not write)
+            written |= {(space, a) for space, a, write in point if write}
+        assert reads_own_results(config.n, c) == expected, c
+        verdicts.append(expected)
+    assert 5 < sum(verdicts) < 295
+
+
+def random_walk(rng) -> tuple[int, list[tuple[int, int]], int]:
+    steps = [
+        (rng.randint(1, 5), rng.choice((0, 1, 3, 8, 17, 40, -1, -5, -16))) for _ in range(rng.randint(0, 4))
+    ]
+    return rng.randint(-50, 50), steps, rng.randint(1, 12)
+
+
+def walked(base, steps, run) -> set[int]:
+    out = {base + i for i in range(run)}
+    for count, stride in steps:
+        out = {a + i * stride for a in out for i in range(count)}
+    return out
+
+
+def test_walks_and_their_intersections(rng):
+    met = 0
+    for _ in range(3000):
+        a, b = random_walk(rng), random_walk(rng)
+        sets = walked(*a), walked(*b)
+        regions = region("sp", *a), region("sp", *b)
+        for item, expected in zip(regions, sets, strict=True):
+            assert (item.low, item.high) == (min(expected), max(expected))
+            assert set(addresses(item)) == expected
+        assert overlap(*regions) == bool(sets[0] & sets[1])
+        met += overlap(*regions)
+    assert 0 < met < 3000
+
+
+def test_channel_slices_lie_apart():
+    """Two halves of the channels of one NHWC tensor, whose bounding boxes are nearly the same."""
+    halves = [region("dram", base, [(7, 8 * 24), (8, 24)], 12, write=True) for base in (100, 112)]
+    assert not overlap(*halves)
+    assert overlap(halves[0], region("dram", 111, [(7, 8 * 24), (8, 24)], 1))
+
+
+def test_too_many_runs_count_as_without_gaps():
+    rows = region("dram", 0, [(1 << 17, 4)], 1)
+    assert overlap(rows, region("dram", 2, [(1 << 17, 4)], 1))
+    assert not overlap(rows, region("dram", 1 << 20, [], 1))

@@ -1,0 +1,132 @@
+"""The static validator on random programs: it passes what is good, and what it passes is good."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from compiler.validate import MacroCall, ValidationError, validate
+from cosim.golden import GoldenDevice
+from hw.config import load_target
+from hw.isa.program import Program
+from tests.support.program_gen.generator import DATA, DRAM_BYTES, IMAGES, STEP_LIMIT, Case, generate
+from tests.support.program_gen.items import Stop
+from tests.support.program_gen.run import Outcome, difference, execute
+from tests.validate.mutate import damages
+from tests.validate.race_oracle import WitnessedDevice
+
+WINDOWS = [(DATA, IMAGES - 1, 3)]
+ORDERS = 5
+TARGETS = ["n4", "n8", "n16", "n32"]
+
+
+@dataclass
+class Damaged(Case):
+    """A case whose programs are given."""
+
+    rendered: tuple[Program, list[Program]] = field(default_factory=lambda: (Program("", ()), []))
+
+    def render(self) -> tuple[Program, list[Program]]:
+        return self.rendered
+
+
+def runs(case: Case) -> list:
+    """Macro-instructions that run a program."""
+    return [m for m in case.macros if m.header is None and not m.unbound and not m.invalid]
+
+
+def traps(case: Case) -> bool:
+    """Whether something in the case is made to trap."""
+    stops = any(isinstance(item, Stop) for m in runs(case) for item in case.programs[m.program].body)
+    return stops or len(runs(case)) < len(case.macros)
+
+
+def check(case: Case, library: Program, programs: list[Program]):
+    calls = [MacroCall(programs[m.program], tuple(m.operands), m.tag) for m in runs(case)]
+    return validate(case.config, calls, WINDOWS, pinned=[library], limit=STEP_LIMIT)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_good_programs_pass_and_bad_ones_do_not(target):
+    config, passed, ways, kinds = load_target(target), 0, 0, Counter()
+    for seed in range(3000, 3060):
+        case = generate(config, seed)
+        library, programs = case.render()
+        stops = any(isinstance(item, Stop) for m in runs(case) for item in case.programs[m.program].body)
+        if not traps(case):
+            report = check(case, library, programs)  # seed is in the case: pytest shows it
+            passed, ways = passed + 1, max(ways, report.ways)
+        elif stops:
+            with pytest.raises(ValidationError) as caught:
+                check(case, library, programs)
+            kinds[caught.value.kind] += 1
+    assert passed > 15
+    assert ways > 1
+    assert len(kinds) > 5
+
+
+def outcome(case: Case, order: int | None) -> Outcome:
+    return execute(GoldenDevice(case.config, DRAM_BYTES, order), case)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_passes_does_not_depend_on_the_order(target):
+    """Damaged programs that the validator lets through run without traps, to one outcome in any order of the units."""
+    config, passed, refused = load_target(target), Counter(), Counter()
+    for seed in range(4000, 4070):
+        case, rng = generate(config, seed), Random(seed)
+        if traps(case):
+            continue
+        library, programs = case.render()
+        number = rng.randrange(len(programs))
+        for index, (way, program) in enumerate(damages(rng, programs[number], 5)):
+            some = [*programs[:number], program, *programs[number + 1 :]]
+            try:
+                check(case, library, some)
+            except ValidationError as error:
+                refused[way] += 1
+                assert error.location.instruction >= 0
+                continue
+            passed[way] += 1
+            where = f"target={target} seed={seed} damage={index} ({way})"
+            damaged = Damaged(**vars(case), rendered=(library, some))
+            expected = outcome(damaged, None)
+            assert not expected.traps, where
+            for order in range(ORDERS):
+                assert not difference(expected, outcome(damaged, order)), f"{where} order={order}"
+    # Most fences, and half of the fields, make no difference.
+    assert {"wait", "signal", "new wait", "new signal", "any bit"} <= set(refused)
+    assert {"fence", "field", "other field"} <= set(passed)
+
+
+@pytest.mark.parametrize("target", ["n4", "n16"])
+def test_races_by_a_second_opinion(target):
+    """With a semaphore or fence damaged, what passes has no race at all, and what is refused for one has one."""
+    config, races, passed = load_target(target), [], 0
+    device = WitnessedDevice(config, DRAM_BYTES)
+    for seed in range(5000, 5080):
+        case, rng = generate(config, seed), Random(seed)
+        if traps(case):
+            continue
+        library, programs = case.render()
+        number = rng.randrange(len(programs))
+        chosen = [(None, programs[number]), *damages(rng, programs[number], 5, ("wait", "fence", "new wait"))]
+        for index, (way, program) in enumerate(chosen):
+            some = [*programs[:number], program, *programs[number + 1 :]]
+            try:
+                check(case, library, some)
+                kind = ""
+            except ValidationError as error:
+                kind = error.kind
+                if kind != "race":
+                    continue
+            found = execute(device, Damaged(**vars(case), rendered=(library, some)))
+            race = device.machine.witness.race(config)
+            if kind:
+                races += [bool(race)] if not found.traps else []
+                continue
+            passed += 1
+            assert not race, f"target={target} seed={seed} damage={index} ({way}): {race}"
+    assert passed > 30
+    assert sum(races) > 0.8 * len(races) > 4  # the data take one way only, and some sets are rough

@@ -1,0 +1,28 @@
+"""Assembly programs for the static validator; a mark names the line that must be refused."""
+
+import pytest
+
+from compiler.validate import KINDS, MacroCall, ProofReport, ValidationError, validate
+from hw.config import load_target
+from hw.isa.assembler import assemble
+
+CONFIG = load_target("n4")
+WINDOWS = [(0x1000, 0x8FFF, 3), (0x9000, 0x9FFF, 1)]
+LIMIT = 5000
+
+
+def proof(source: str, *operands: int, calls: int = 1, **options) -> ProofReport:
+    return validate(CONFIG, [MacroCall(assemble(source), operands)] * calls, WINDOWS, limit=LIMIT, **options)
+
+
+def refused(source: str, kind: str, *operands: int, text: str = "", **options) -> ValidationError:
+    """Assert that the program is refused with a kind, at the line marked with <<."""
+    with pytest.raises(ValidationError) as caught:
+        proof(source, *operands, **options)
+    error = caught.value
+    marked = [number for number, line in enumerate(source.splitlines(), 1) if "<<" in line]
+    assert error.kind == kind, error
+    assert kind in KINDS
+    assert [error.line] == marked, error
+    assert text in error.reason
+    return error
