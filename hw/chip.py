@@ -21,6 +21,17 @@ from hw.units.command_queue import CommandQueue, command_queue
 Queues = list[CommandQueue]
 
 
+def chip_ports(config: MlaConfig) -> dict[str, wiring.Member]:
+    """Return the ports of the chip by name, as the members of its signature.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    """
+    return pin_members(config) | lite_pins() | {"irq": Out(1)}
+
+
 class Chip(wiring.Component):
     """Top of the design.
 
@@ -41,7 +52,7 @@ class Chip(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__(pin_members(config) | lite_pins() | {"irq": Out(1)})
+        super().__init__(chip_ports(config))
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()

@@ -1,10 +1,11 @@
 """Generates the page of the Verilog ports from the signature of the chip."""
 
+from amaranth.hdl import Shape
 from amaranth.lib.wiring import Flow
 
 from hw.bus.axi import BOUNDARY, ID_BITS, READ_MASTERS, WRITE_MASTERS, chunk_beats
 from hw.bus.axi_lite import LITE_ADDR_BITS
-from hw.chip import Chip
+from hw.chip import chip_ports
 from hw.config import load_target
 
 #: What signals of a bus mean, by their name without bus and channel.
@@ -41,12 +42,12 @@ def _meaning(name: str) -> str:
 
 def _rows(prefix: str) -> str:
     """Yield a table row for each port whose name begins with a prefix."""
-    chips = [Chip(load_target(target)) for target in _WIDTHS]
+    chips = [chip_ports(load_target(target)) for target in _WIDTHS]
     rows = []
-    for name, member in chips[0].signature.members.items():
+    for name, member in chips[0].items():
         if not name.startswith(prefix):
             continue
-        widths = [_bits(chip, name) for chip in chips]
+        widths = [Shape.cast(chip[name].shape).width for chip in chips]
         ns = [load_target(target).n for target in _WIDTHS]
         width = str(widths[0])
         if len(set(widths)) > 1:
@@ -55,11 +56,6 @@ def _rows(prefix: str) -> str:
         way = "output" if member.flow == Flow.Out else "input"
         rows.append(f"| `{name}` | {way} | {width} | {_meaning(name)} |")
     return "\n".join(rows)
-
-
-def _bits(chip: Chip, name: str) -> int:
-    """Return the width of a port as text."""
-    return len(getattr(chip, name))
 
 
 def page() -> str:

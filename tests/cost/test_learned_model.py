@@ -398,7 +398,7 @@ def test_a_calibration_goes_on_from_what_was_measured(
     said: list[str] = []
     path = tmp_path / "points.jsonl"
     first = calibrate(N4, 2.0, CalibrationJournal(path, N4.key, 0), spaces_of, log=said.append)
-    assert first.fresh == len(asked) == first.samples and any("learning" in text for text in said)
+    assert first.fresh == len(asked) == first.samples and any("training on" in text for text in said)
     lines_ = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines_[:-3]))
     before, journal = set(asked), CalibrationJournal(path, N4.key, 0)
