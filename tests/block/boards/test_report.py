@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hw.boards.ecp5.device import Ecp5
 from hw.boards.report import BoardReport, format_report, parse_seed
 from hw.errors import WorkError
 
@@ -48,7 +49,7 @@ def placement(achieved: float) -> dict[str, Any]:
 
 
 def test_seed():
-    result = parse_seed(json.dumps(placement(75.004)), 3)
+    result = parse_seed(json.dumps(placement(75.004)), 3, Ecp5.resources)
     assert (result.seed, result.fmax_mhz) == (3, 75.0)
     assert result.resources["dsp"] == {"used": 64, "available": 156}
     assert result.resources["lut_ram"] == {"used": 0, "available": 0}
@@ -68,16 +69,19 @@ def test_incomplete_report(key):
     if key == "utilization":
         del document[key]
     with pytest.raises(WorkError, match="report of seed 3 cannot be understood"):
-        parse_seed(json.dumps(document), 3)
+        parse_seed(json.dumps(document), 3, Ecp5.resources)
 
 
 def test_damaged_report():
     with pytest.raises(WorkError, match="report of seed 1 cannot be understood"):
-        parse_seed("{", 1)
+        parse_seed("{", 1, Ecp5.resources)
 
 
 def test_worst_seed_counts():
-    seeds = tuple(parse_seed(json.dumps(placement(fmax)), n) for n, fmax in ((1, 66.0), (2, 59.5), (3, 70.0)))
+    seeds = tuple(
+        parse_seed(json.dumps(placement(fmax)), n, Ecp5.resources)
+        for n, fmax in ((1, 66.0), (2, 59.5), (3, 70.0))
+    )
     report = BoardReport(board="b", part="p", clock_mhz=60.0, seeds=seeds, bitstream="b.bit")
     assert (report.worst.seed, report.best.seed, report.meets_clock) == (2, 3, False)
     document = report.to_document()

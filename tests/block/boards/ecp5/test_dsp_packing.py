@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.array.systolic import SystolicArray
 from hw.boards.board import BOARDS
-from hw.boards.dsp_packing import register_products
+from hw.boards.ecp5.dsp_packing import register_products
 from hw.boards.flow import build_component
 from hw.boards.toolchain import YOSYS, Job, run_all
 from hw.config import MlaConfig

@@ -8,11 +8,10 @@ them, which shortens the total wire length by a third.
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hw.boards.board import Board
-
+SiteOf = Callable[[int, int, int], str | None]
 _CELL = "MULT18X18D"
 #: The chip's multipliers outside the array: for each group its first block (counted from the left) and row. FUSE is in
 #: the order of its steps, the sequencer on the other side of the device.
@@ -28,7 +27,7 @@ _OTHERS = (
 _OPERAND = re.compile(r"matrix\.array\.(?:operand|weight)_(\d+)_(\d+)$")
 
 
-def fix_multipliers(netlist: Path, board: Board) -> int:
+def fix_multipliers(netlist: Path, site_of: SiteOf) -> int:
     """Give the chip's multipliers sites in a netlist of Yosys; returns how many have one.
 
     Column c of the array takes block c of two rows of multipliers: partial sums move within a block, activations
@@ -38,13 +37,14 @@ def fix_multipliers(netlist: Path, board: Board) -> int:
     ----------
     netlist : Path
         JSON of the synthesized design, rewritten if any multiplier is fixed.
-    board : Board
-        Board whose device has the multiplier sites.
+    site_of : callable
+        Returns the placer's name of a multiplier from its block, row and number in the block; None if the device has
+        none there.
     """
     design = json.loads(netlist.read_text())
     module = next(m for m in design["modules"].values() if int(m["attributes"].get("top", "0"), 2))
     cells = {name: cell for name, cell in sorted(module["cells"].items()) if cell["type"] == _CELL}
-    sites = dict(_sites(cells, _elements(module), board))
+    sites = dict(_sites(cells, _elements(module), site_of))
     for name, site in sites.items():
         cells[name]["attributes"]["BEL"] = site
     if sites:
@@ -61,7 +61,7 @@ def _elements(module: dict) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _sites(cells: dict, elements: dict[int, tuple[int, int]], board: Board) -> Iterator[tuple[str, str]]:
+def _sites(cells: dict, elements: dict[int, tuple[int, int]], site_of: SiteOf) -> Iterator[tuple[str, str]]:
     taken: set[str] = set()
     used: dict[tuple[int, int], int] = defaultdict(int)
     for name, cell in cells.items():
@@ -73,7 +73,7 @@ def _sites(cells: dict, elements: dict[int, tuple[int, int]], board: Board) -> I
                 used[position] += 1
                 block, row = position
                 position = (block + (used[position] - 1) // 4, row, (used[position] - 1) % 4)
-        site = board.multiplier(*position) if position else None
+        site = site_of(*position) if position else None
         if site and site not in taken:
             taken.add(site)
             yield name, site

@@ -2,17 +2,19 @@
 
 import json
 import re
+from typing import cast
 
 import pytest
 
 from hw.array.systolic import SystolicArray
 from hw.boards.board import BOARDS
-from hw.boards.dsp_placement import fix_multipliers
+from hw.boards.ecp5.device import Ecp5
+from hw.boards.ecp5.dsp_placement import fix_multipliers
 from hw.boards.toolchain import YOSYS, Job, run_all
 from hw.config import MlaConfig
 from hw.verilog.writer import convert
 
-BOARD = BOARDS["ulx3s-85f"]
+DEVICE = cast(Ecp5, BOARDS["ulx3s-85f"].device)
 SITE = re.compile(r"X(\d+)/Y(\d+)/MULT18_([0145])")
 
 
@@ -44,10 +46,10 @@ def test_elements_of_a_synthesized_array(tmp_path):
     for part in ("cells", "netnames"):  # names as they are in the chip
         module[part] = {f"matrix.array.{name}": value for name, value in module[part].items()}
     (tmp_path / "top.json").write_text(json.dumps(document))
-    assert fix_multipliers(tmp_path / "top.json", BOARD) == 16
+    assert fix_multipliers(tmp_path / "top.json", DEVICE.multiplier_site) == 16
     matches = [SITE.fullmatch(site) for site in sites(tmp_path / "top.json").values()]
     found = [tuple(map(int, match.groups())) for match in matches if match]
-    assert sorted({(x - offset, y) for x, y, offset in found}) == [(x, 10) for x in BOARD.dsp_columns[:4]]
+    assert sorted({(x - offset, y) for x, y, offset in found}) == [(x, 10) for x in DEVICE.dsp_columns[:4]]
     assert len(set(found)) == 16
 
 
@@ -55,7 +57,7 @@ def test_others_and_unknown(tmp_path):
     cells = {f"inner.fuse.pipeline.requant.scale_0.m{i}": multiplier(i + 2) for i in range(5)}
     cells |= {"inner.elsewhere.m": multiplier(20), "inner.core.issue.checker.m": multiplier(21)}
     path = netlist(tmp_path / "top.json", cells, {})
-    assert fix_multipliers(path, BOARD) == 6
+    assert fix_multipliers(path, DEVICE.multiplier_site) == 6
     found = sites(path)
     assert "inner.elsewhere.m" not in found
     assert len(set(found.values())) == 6
@@ -70,5 +72,5 @@ def test_no_site_left(tmp_path, row: int):
     names = {f"inner.matrix.array.operand_{row}_2": {"bits": [5, 6]}}
     path = netlist(tmp_path / "top.json", {"inner.matrix.array.m": multiplier(5, 6)}, names)
     before = path.read_text()
-    assert fix_multipliers(path, BOARD) == 0
+    assert fix_multipliers(path, DEVICE.multiplier_site) == 0
     assert path.read_text() == before

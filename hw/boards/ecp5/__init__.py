@@ -1,0 +1,1 @@
+"""Lattice ECP5: its primitives, its tools and edits of its netlists."""

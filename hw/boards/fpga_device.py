@@ -1,0 +1,90 @@
+"""Base class of FPGA devices: the primitives for clock and reset, and the calls of the vendor's tools."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+from amaranth.hdl import Module, Value
+
+from hw.boards.toolchain import Tool
+
+
+class FpgaDevice(ABC):
+    """An FPGA for which Yosys synthesizes and nextpnr places and routes.
+
+    A vendor is one subclass; a board holds an instance of it. All file names are relative to the folder of the build.
+    """
+
+    #: Name in the report -> nextpnr's name of the cell: lut, ff, lut_ram, dsp, bram.
+    resources: ClassVar[dict[str, str]]
+    #: Placer and router.
+    nextpnr: ClassVar[Tool]
+    #: Makes the bitstream from the router's result.
+    packer: ClassVar[Tool]
+    #: Suffix of the bitstream's file name, with its dot.
+    bitstream_suffix: ClassVar[str]
+    #: File that `constraints` is written to.
+    constraints_file: ClassVar[str]
+    #: Yosys command that synthesizes module `top` and writes `top.json`.
+    synthesis: ClassVar[str]
+
+    @abstractmethod
+    def clock_mhz(self, input_mhz: float) -> float:
+        """Return the frequency of the chip's clock, in MHz.
+
+        Parameters
+        ----------
+        input_mhz : float
+            Frequency of the board's oscillator, in MHz.
+
+        Raises
+        ------
+        InputError
+            The device cannot make a clock from this one.
+        """
+
+    @abstractmethod
+    def clock_and_reset(self, m: Module, clk_in: Value, rst_in: Value) -> None:
+        """Drive the clock of domain sync from the oscillator, and reset the device's registers.
+
+        Parameters
+        ----------
+        m : Module
+            Module that has the domain and takes the primitives.
+        clk_in, rst_in : Value
+            Oscillator and button (high: reset).
+        """
+
+    @abstractmethod
+    def constraints(self, pins: dict[str, str], input_mhz: float) -> str:
+        """Return pins and input clock in the vendor's syntax.
+
+        Parameters
+        ----------
+        pins : dict
+            Port -> site.
+        input_mhz : float
+            Frequency at port `clk_in`, in MHz.
+        """
+
+    @abstractmethod
+    def adapt_netlist(self, netlist: Path) -> None:
+        """Edit the synthesized netlist before placement.
+
+        Parameters
+        ----------
+        netlist : Path
+            JSON that Yosys wrote, rewritten.
+        """
+
+    @abstractmethod
+    def place_arguments(self, seed: int, placed: str) -> list[str]:
+        """Return nextpnr's arguments to place `top.json` and write the placed netlist to `placed`."""
+
+    @abstractmethod
+    def route_arguments(self, seed: int, placed: str, routed: str, report: str) -> list[str]:
+        """Return nextpnr's arguments to route `placed`, and write the configuration to `routed` and a JSON report."""
+
+    @abstractmethod
+    def pack_arguments(self, routed: str, bitstream: str) -> list[str]:
+        """Return the packer's arguments to make a bitstream from the router's configuration."""
