@@ -7,6 +7,8 @@ from typing import Any, cast
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
 from compiler.cost.roofline import Crossing, body_floor, crossing, layer_floors, network_floor
+from compiler.initial_schedule.fit_memory import fit
+from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, interface, lower
@@ -25,8 +27,6 @@ from compiler.runtime.dispatch.skip import check_single, single, tensor_named
 from compiler.runtime.program_text import with_texts
 from compiler.runtime.stages import LayerInfo, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.fit_memory import fit
-from compiler.scheduler.initial import initial_schedule
 from compiler.trace import CompilationTrace
 from hw.config import MlaConfig
 from hw.errors import InputError

@@ -15,7 +15,7 @@ from compiler.tuning.generators.generator import Generator
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.methods import GENERATORS_METHOD, LLM
+from compiler.tuning.search.registry import GENERATORS_METHOD, LLM
 from compiler.tuning.search.tuner import TuningResult, check_generators
 from compiler.tuning.search.tuner import tune as search_schedules
 from compiler.tuning_db.database import TuningDatabase
@@ -25,7 +25,7 @@ from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.tuning.generators.library import GeneratorSpec
+    from compiler.tuning.generators.registry import GeneratorSpec
 
 #: Search method if neither a method nor a generator is given.
 DEFAULT_METHOD = "coordinate"

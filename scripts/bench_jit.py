@@ -22,7 +22,7 @@ from compiler.cli.exit_status import run_to_status
 from compiler.options import DEFAULT_DRAM, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.schedule.schedule import Schedule
-from compiler.server.server import VERSIONS, Server, serving_bytes
+from compiler.serving.server import VERSIONS, Server, serving_bytes
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.search.layer_space import spaces_of
 from compiler.util.progress import building

@@ -1,8 +1,8 @@
 """Serves handwritten digits on the simulated chip while better programs are searched for and loaded.
 
 The network is read from its ONNX file. It is served first as a naive compiler would build it, with one program per
-operator from DRAM to DRAM; `compiler.serve` then swaps in the programs of the static compiler, and those that the
-search finds on another simulator. Exit status 1 if an output is wrong.
+operator from DRAM to DRAM; `compiler.online_tuning` then swaps in the programs of the static compiler, and those that
+the search finds on another simulator. Exit status 1 if an output is wrong.
 
 Example: .venv/bin/python -m scripts.sim --images 40
 """
@@ -17,14 +17,14 @@ from pathlib import Path
 from compiler.cli.exit_status import run_to_status
 from compiler.cli.options import claim
 from compiler.frontends.model import read_model
+from compiler.initial_schedule.initial import naive_schedule
+from compiler.online_tuning.observers import ServingHistory, ServingProgress
+from compiler.online_tuning.search_worker import SearchJob
+from compiler.online_tuning.serve import Serving, open_machine, serve
 from compiler.options import DEFAULT_DRAM, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.scheduler.initial import naive_schedule
-from compiler.serve.observers import ServingHistory, ServingProgress
-from compiler.serve.search_worker import SearchJob
-from compiler.serve.serve import Serving, open_machine, serve
-from compiler.server.request import RequestSource
+from compiler.serving.request import RequestSource
 from compiler.util.files import write_output, write_report
 from compiler.util.progress import progress
 from compiler.visualize.svg.charts import draw_serving

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from compiler.online_tuning.observers import ServingObserver
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serve.observers import ServingObserver
-from compiler.server.request import RequestResult
+from compiler.serving.request import RequestResult
 from scripts.networks.digits import MODEL
 
 

@@ -7,9 +7,9 @@ from importlib.metadata import version
 from textwrap import indent
 from typing import Any
 
+from compiler.online_tuning.observers import ServingHistory, VersionWindow
+from compiler.online_tuning.serve import Serving
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serve.observers import ServingHistory, VersionWindow
-from compiler.serve.serve import Serving
 from compiler.util.tables import Column, figures, format_table
 from hw.isa.counters import CAUSES
 from scripts.sim_accuracy import Marks

@@ -17,18 +17,18 @@ from statistics import median
 from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cli.exit_status import run_to_status
+from compiler.online_tuning.observers import ServingHistory, ServingProgress
+from compiler.online_tuning.search_worker import SearchJob
+from compiler.online_tuning.serve import Change, Serving, open_machine, serve
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.quantize.ranges import random_samples
-from compiler.serve.observers import ServingHistory, ServingProgress
-from compiler.serve.search_worker import SearchJob
-from compiler.serve.serve import Change, Serving, open_machine, serve
-from compiler.server.request import RequestSource
-from compiler.server.server import MAX_IN_FLIGHT
+from compiler.serving.request import RequestSource
+from compiler.serving.server import MAX_IN_FLIGHT
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Objective
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from compiler.util.progress import progress
 from hw.config import load_target

@@ -29,13 +29,13 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork,
 from compiler.tuning.edits.edit import EditError
 from compiler.tuning.edits.editable_programs import EditablePrograms
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.methods import LLM
 from compiler.tuning.search.program_edit_search import Edits, ProgramEditSearch
+from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
 from hw.errors import InputError

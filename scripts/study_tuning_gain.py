@@ -20,7 +20,7 @@ from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
 from scripts.measurement_cache import FileMemory

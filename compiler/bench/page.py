@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from compiler.bench.speed import bare_array_share
+from compiler.bench.suite import bare_array_share
 from compiler.util.tables import Column, figures, format_table
 from compiler.visualize.svg.svg import CAUSE_COLOURS, SOFT, Svg, shortened
 

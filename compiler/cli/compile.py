@@ -242,7 +242,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.quantize.report import summary
     from compiler.runtime.package.writer import to_bytes
     from compiler.runtime.program_text import listing
-    from compiler.runtime.report import memory_use
+    from compiler.runtime.run_report import memory_use
 
     claim(args, "output", "save_schedule", "listing")
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)

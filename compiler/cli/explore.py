@@ -129,7 +129,7 @@ def _measured(
     """Run all samples on one target and return the measured fields."""
     from compiler.cache.content_store import ContentStore
     from compiler.runtime.device import open_device
-    from compiler.runtime.report import back_to_back, document, run_samples
+    from compiler.runtime.run_report import back_to_back, document, run_samples
     from compiler.util.progress import say
 
     def log(text: str) -> None:

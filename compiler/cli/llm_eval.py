@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.llm.evaluate.race import held_out_points, race
     from compiler.llm.evaluate.sample_quality import GROUP_SIZE, figures, sampled
     from compiler.tuning.measure.measurer import Measurer
-    from compiler.tuning.search.methods import LLM, METHODS
+    from compiler.tuning.search.registry import LLM, METHODS
     from compiler.util.progress import say
 
     baselines = [method_name(name) for name in args.methods.split(",") if name]
@@ -87,7 +87,7 @@ def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
     """Return geometric mean ratios of the model's cycles after one and all trials to the final cycles of baselines."""
     from compiler.llm.evaluate.race import mean_ratio
-    from compiler.tuning.search.methods import LLM
+    from compiler.tuning.search.registry import LLM
 
     return [
         {

@@ -69,7 +69,7 @@ def frequency(text: str) -> float:
 
 
 def add_clock(parser: argparse.ArgumentParser) -> None:
-    """Add `--clock`; pass its value to `compiler.runtime.report.document`."""
+    """Add `--clock`; pass its value to `compiler.runtime.run_report.document`."""
     parser.add_argument(
         "--clock",
         metavar="MHZ",

@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
     from compiler.cli.run import head, named, network_of
-    from compiler.profile.trace import spans, trace_json
+    from compiler.profile.perfetto_trace import spans, trace_json
     from compiler.runtime.device import open_rtl
-    from compiler.runtime.report import back_to_back, document, run_samples
+    from compiler.runtime.run_report import back_to_back, document, run_samples
     from compiler.util.progress import say
     from compiler.visualize.profile_page import page
 

@@ -17,7 +17,7 @@ from compiler.cli.exit_status import warn
 from compiler.cli.inputs import Sample, read_samples
 from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.server.request import RequestSource
+from compiler.serving.request import RequestSource
 from hw.errors import InputError, shown
 
 STDIN = Path("-")

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.inputs import read_samples
     from compiler.cli.run_report import show_outputs, table, top_classes
     from compiler.runtime.device import open_device
-    from compiler.runtime.report import back_to_back, document, run_samples
+    from compiler.runtime.run_report import back_to_back, document, run_samples
 
     claim(args, "out")
     network = network_of(args)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.options import integer
 from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Prices, SpendingLimits, fields_of
-from compiler.tuning.generators.library import GENERATORS
-from compiler.tuning.search.methods import GENERATORS_METHOD, LLM, METHODS
+from compiler.tuning.generators.registry import GENERATORS
+from compiler.tuning.search.registry import GENERATORS_METHOD, LLM, METHODS
 from compiler.util.plugin_registry import Registry, is_reference
 from hw.errors import InputError, shown
 

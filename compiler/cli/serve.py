@@ -23,11 +23,11 @@ from compiler.util.files import write_output, write_report
 from hw.errors import shown
 
 if TYPE_CHECKING:
+    from compiler.online_tuning.observers import ServingHistory
+    from compiler.online_tuning.search_worker import SearchJob
+    from compiler.online_tuning.serve import Change
     from compiler.options import DramTiming
     from compiler.runtime.compiled import CompiledNetwork
-    from compiler.serve.observers import ServingHistory
-    from compiler.serve.search_worker import SearchJob
-    from compiler.serve.serve import Change
 
 SUMMARY = "run a model on a stream of inputs, with optional online tuning"
 EXAMPLE = "mla serve network.tflite --input images.npy --adapt"
@@ -122,8 +122,8 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cache.content_store import ContentStore
     from compiler.cli.request_stream import requests_of
     from compiler.cli.run import named
-    from compiler.serve.observers import JsonLines, ServingHistory, ServingObserver, ServingProgress
-    from compiler.serve.serve import Serving, open_machine, serve
+    from compiler.online_tuning.observers import JsonLines, ServingHistory, ServingObserver, ServingProgress
+    from compiler.online_tuning.serve import Serving, open_machine, serve
     from compiler.util.progress import progress, say
 
     claim(args, "out", "profile", "picture")
@@ -218,8 +218,8 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
     """Return the initial network, and the search job with `--adapt`."""
     from compiler.cli.compile import read_schedule, source_of
     from compiler.cli.run import network_of
+    from compiler.online_tuning.search_worker import SearchJob
     from compiler.pipeline import ModelCompiler
-    from compiler.serve.search_worker import SearchJob
     from compiler.util.progress import say
     from hw.config import load_target
 
@@ -243,7 +243,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
 
 def _change(text: str) -> "Change":
     """Argument type: `K:latency=CYCLES,bytes=RATE`; either field may be omitted."""
-    from compiler.serve.serve import Change
+    from compiler.online_tuning.serve import Change
 
     at, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",")]

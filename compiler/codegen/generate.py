@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from compiler.codegen.buffer_allocation import MemoryFullError, peak_use, plan
 from compiler.codegen.channel_block_streaming import interleave_blocks, layout_of, streamed_layers
 from compiler.codegen.executable import CommandStream, StageExecutable
-from compiler.codegen.interleave import interleave
 from compiler.codegen.linearize import lifetimes, linearize, workers
+from compiler.codegen.list_scheduler import interleave
 from compiler.codegen.semaphores import Issued, reach, synchronize
 from compiler.codegen.split_programs import cut, written
 from compiler.commands.commands import (

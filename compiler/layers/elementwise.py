@@ -24,14 +24,8 @@ from compiler.kernel_library.elementwise import LEFT_SHIFT, mul, raw_fields, res
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue import Slots
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
-from compiler.layers.lowering_context import (
-    LoweringContext,
-    UnsupportedLoweringError,
-    affine,
-    clip_range,
-    is_unary,
-    table_of,
-)
+from compiler.layers.lookup_table import is_unary, table_of
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.tile_pipeline import TileLoad, TilePipeline, even_tiles
 from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule

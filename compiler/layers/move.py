@@ -24,13 +24,8 @@ from compiler.ir.tensor import Tensor, same_numbers
 from compiler.layers.base import Layer
 from compiler.layers.elementwise import lower_unary
 from compiler.layers.layer_kind import ALL, ANY_TO_ANY, INDICES, INTEGERS, ElementTypes, LayerKind, Lowering
-from compiler.layers.lowering_context import (
-    LoweringContext,
-    UnsupportedLoweringError,
-    affine,
-    image_of,
-    is_unary,
-)
+from compiler.layers.lookup_table import is_unary
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, image_of
 from compiler.layers.strided_copy import (
     Copy,
     Dim,

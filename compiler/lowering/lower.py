@@ -7,13 +7,8 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.layer_kind import Types
-from compiler.layers.lowering_context import (
-    Group,
-    LoweringContext,
-    SubTensor,
-    UnsupportedLoweringError,
-    is_unary,
-)
+from compiler.layers.lookup_table import is_unary
+from compiler.layers.lowering_context import Group, LoweringContext, SubTensor, UnsupportedLoweringError
 from compiler.layers.registry import LOWERINGS
 from compiler.lowering.aliasing import find_parts
 from compiler.lowering.fusion_groups import IN_PLACE

@@ -10,7 +10,8 @@ from compiler.ir.graph import _TIMES, Graph, Node, rebuild
 from compiler.ir.ops import BINARY_OPS, OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.elementwise import laid_over
-from compiler.layers.lowering_context import EIGHT_BITS, is_unary
+from compiler.layers.lookup_table import is_unary
+from compiler.layers.lowering_context import EIGHT_BITS
 
 
 def fold_pads(graph: Graph) -> Graph:

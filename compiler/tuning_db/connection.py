@@ -1,4 +1,4 @@
-"""Connection to the tuning database (SQLite or any other SQLAlchemy URL), its tables, and authenticated rows."""
+"""Connection to the tuning database (SQLite or any other SQLAlchemy URL), and authenticated rows."""
 
 import hashlib
 import hmac
@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 
+from compiler.tuning_db.schema import METADATA, TRIALS, VERSION, VERSIONS
 from compiler.util.checks import DAMAGE, written
 from cosim.rtl.cache import cache_folder
 from hw.errors import InputError, MlaError, WorkError, shown
@@ -194,66 +195,7 @@ def _digest(table: Table, data: bytes) -> bytes:
     return hashlib.sha256(table.name.encode() + b"\0" + data).digest()
 
 
-#: Schema version; databases with another version are rejected.
-VERSION = 1
-_DIGEST = 64
-
-METADATA = sa.MetaData()
-VERSIONS = sa.Table(
-    "mla_store", METADATA, sa.Column("version", sa.Integer, primary_key=True, autoincrement=False)
-)
-
-
-def _entries(kind: str, *columns: sa.Column, found_by: tuple[str, ...]) -> sa.Table:
-    """Return a table of entries; `digest` is the SHA-256 of table name and data, which makes entries unique."""
-    number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite counts up only what it calls INTEGER
-    return sa.Table(
-        f"mla_{kind}",
-        METADATA,
-        sa.Column("id", number, primary_key=True),
-        sa.Column("digest", sa.LargeBinary(32), nullable=False, unique=True),
-        *columns,
-        sa.Column("data", sa.LargeBinary, nullable=False),
-        sa.Column("code", sa.LargeBinary, nullable=False),
-        sa.Index(f"mla_{kind}_by", *found_by),
-    )
-
-
-def _key() -> list[sa.Column]:
-    return [
-        sa.Column(name, sa.String(_DIGEST), nullable=False) for name in ("subgraph", "profile", "options")
-    ]
-
-
-PROFILES = _entries(
-    "profiles", sa.Column("profile", sa.String(_DIGEST), nullable=False), found_by=("profile",)
-)
-#: `cycles` is NULL for trials without a believable measurement.
-TRIALS = _entries(
-    "trials",
-    *_key(),
-    sa.Column("schedule", sa.String(_DIGEST), nullable=False),
-    sa.Column("cycles", sa.BigInteger),
-    found_by=("subgraph", "profile", "options", "cycles"),
-)
 sa.Index("mla_trials_by_schedule", TRIALS.c.schedule, TRIALS.c.subgraph)
-PROGRAMS = _entries(
-    "programs",
-    *_key(),
-    sa.Column("cost", sa.Float, nullable=False),
-    found_by=("subgraph", "profile", "options"),
-)
-EXECUTIONS = _entries(
-    "executions",
-    *_key(),
-    sa.Column("moment", sa.Float, nullable=False),
-    found_by=("subgraph", "moment"),
-)
-
-
-def key_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that select a key's entries; the fields of the key are query parameters."""
-    return [table.c[name] == sa.bindparam(name) for name in ("subgraph", "profile", "options")]
 
 
 #: Name of the database in the cache.

@@ -6,8 +6,9 @@ from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
 
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import machines
-from compiler.tuning_db.connection import EXECUTIONS, PROFILES, PROGRAMS, TRIALS, SealedRows
+from compiler.tuning_db.connection import SealedRows
 from compiler.tuning_db.entries import is_digest
+from compiler.tuning_db.schema import EXECUTIONS, PROFILES, PROGRAMS, TRIALS
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cosim.rtl.monitor import Build
+from cosim.rtl.build_progress import Build
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

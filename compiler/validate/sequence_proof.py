@@ -8,13 +8,13 @@ from itertools import count
 import numpy as np
 
 from compiler.util.lru_cache import LruCache
+from compiler.validate.call_trace import FENCE, WAIT, Kind, Log, Trace, begins_fenced, follow, operands_of
 from compiler.validate.errors import InstructionLocation, ProofFigures, ProofReport, ValidationError
 from compiler.validate.execution_path import MAX_CACHED_WORDS, DecodedProgram
 from compiler.validate.footprint import StridedRegion
 from compiler.validate.happens_before import HappensBefore
 from compiler.validate.macro_call import CallStream, MacroCall
 from compiler.validate.races import Clash, Clock
-from compiler.validate.trace import FENCE, WAIT, Kind, Log, Trace, begins_fenced, follow, operands_of
 from compiler.validate.unit_commands import CommandLine
 from compiler.validate.vectorized_races import in_order
 from cosim.semantics.command_checks import DramWindow

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.validate.call_trace import Kind, Log
 from compiler.validate.footprint import overlap, runs
-from compiler.validate.trace import Kind, Log
 
 #: Limits on the access pairs compared at once, and on the total runs of pairs whose bounding boxes intersect.
 _MAX_PAIRS, _MAX_RUNS = 1 << 20, 1 << 26

@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Any
 
 from compiler.profile.counters import MEANINGS
-from compiler.profile.trace import LANES, Span
+from compiler.profile.perfetto_trace import LANES, Span
 from compiler.util.tables import shorten_middle
 from compiler.visualize.svg.svg import CAUSE_COLOURS, hue
 

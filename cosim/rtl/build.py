@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosim.rtl import cache, toolchain
-from cosim.rtl.monitor import Build, Monitor, watch
+from cosim.rtl.build_progress import Build, Monitor, watch
 from cosim.rtl.runner import TOP, ModelRunner
 
 HERE = Path(__file__).parent

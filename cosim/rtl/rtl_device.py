@@ -14,8 +14,8 @@ from cosim.device import SETTLED, BusProtocolError, Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
 from cosim.rtl import abi, bank_map
 from cosim.rtl.build import PLAIN, Variant, build_simulator
+from cosim.rtl.build_progress import Monitor
 from cosim.rtl.descriptors import above_standard
-from cosim.rtl.monitor import Monitor
 from cosim.rtl.process import SimulatorProcess
 from cosim.rtl.verilog_cache import chip_verilog
 from hw.config import MlaConfig

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cosim.rtl import cache
-from cosim.rtl.monitor import Build, Monitor, watch
+from cosim.rtl.build_progress import Build, Monitor, watch
 from hw.config import MlaConfig
 
 HARDWARE = Path(__file__).parents[2] / "hw"

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from compiler.bench import speed
-from compiler.bench.suite import SUITES
+from compiler.bench.suite import SUITES, bars
 from hw.config import MlaConfig
 
 
@@ -27,7 +26,7 @@ def test_help_names_the_suites(mla):
 def test_a_missed_ratio_is_a_failure(mla, monkeypatch, khz, bare, status, lines):
     def run_suite(suite: str, config: MlaConfig, *, target: str, **_options: Any) -> dict[str, Any]:
         dram = {"latency": 1, "bytes_per_cycle": config.n}
-        speeds = {"sim_khz": khz, "bare_array_khz": bare, "bars": speed.bars(khz, bare)}
+        speeds = {"sim_khz": khz, "bare_array_khz": bare, "bars": bars(khz, bare)}
         return {"suite": suite, "target": target, "dram": dram, "results": [], **speeds}
 
     monkeypatch.setattr("compiler.bench.run_suite", run_suite)

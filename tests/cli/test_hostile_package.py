@@ -14,7 +14,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.writer import to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
-from compiler.server.server import Server, serving_bytes
+from compiler.serving.server import Server, serving_bytes
 from compiler.validate import ValidationError
 from cosim.golden import GoldenDevice
 from cosim.semantics.alu import BRANCH

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.tuning.generators.library import GENERATORS
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.generators.registry import GENERATORS
+from compiler.tuning.search.registry import METHODS
 from hw.config import TARGETS
 from scripts.networks.digits import MODEL
 from tests.support import plugins

@@ -11,7 +11,7 @@ from compiler.util import progress as module
 from compiler.util.progress import INTERVAL_SECONDS, ProgressTask, building, clock, progress
 from cosim.rtl import verilog_cache
 from cosim.rtl.build import PLAIN, Variant
-from cosim.rtl.monitor import Build
+from cosim.rtl.build_progress import Build
 from hw.config import load_target
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.model import read_model
+from compiler.initial_schedule.initial import naive_schedule
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.scheduler.initial import naive_schedule
 from hw.config import load_target
 from scripts.networks.digits import MODEL
 

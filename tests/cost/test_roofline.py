@@ -9,7 +9,7 @@ from compiler.api import compile
 from compiler.cost.roofline import Floor
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_rtl
-from compiler.runtime.report import document, run_samples
+from compiler.runtime.run_report import document, run_samples
 from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, numbers, samples
 from tests.support.onnx_models import model, node, read
 from tests.support.strategies.examples import RTL, TENTH, try_out

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from compiler.profile.counters import MEANINGS
-from compiler.profile.trace import Span, spans, trace_json
+from compiler.profile.perfetto_trace import Span, spans, trace_json
 from compiler.visualize.profile_page import joined, page
 from compiler.visualize.svg.svg import CAUSE_COLOURS, OKABE_ITO, hue
 from cosim.rtl.abi import BEATS, EVENT, Recording

@@ -12,7 +12,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes.batch import with_batch
 from compiler.reference import evaluate
 from compiler.runtime.compiled import stack_batch
-from compiler.runtime.report import run_samples
+from compiler.runtime.run_report import run_samples
 from compiler.runtime.session import dram_bytes
 from cosim.golden import GoldenDevice
 from hw.errors import InputError

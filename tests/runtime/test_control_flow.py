@@ -14,7 +14,7 @@ from compiler.passes.unroll_control_flow import MOST_UNROLLED
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
-from compiler.runtime.report import document, run_samples
+from compiler.runtime.run_report import document, run_samples
 from tests.support.control_models import branch, early_exit, integer, recurrent, subgraph
 from tests.support.onnx_models import model, node, reference
 

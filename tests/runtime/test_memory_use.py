@@ -12,7 +12,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.writer import from_bytes, to_bytes
 from compiler.runtime.program_text import listing as text_of
 from compiler.runtime.program_text import programs_of, with_programs
-from compiler.runtime.report import dram_use, memory_use
+from compiler.runtime.run_report import dram_use, memory_use
 from compiler.trace import CompilationTrace
 from tests.lowering.test_partition import mixed
 from tests.support.control_models import early_exit

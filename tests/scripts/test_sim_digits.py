@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from compiler.serve.observers import ServingHistory
-from compiler.serve.serve import open_machine, serve
+from compiler.online_tuning.observers import ServingHistory
+from compiler.online_tuning.serve import open_machine, serve
 from compiler.visualize.svg.charts import draw_serving
 from scripts import sim_report
 from scripts.networks.digits import Digits, load_digits_split

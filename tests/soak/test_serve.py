@@ -2,11 +2,11 @@
 
 import random
 
-from compiler.server.server import Server, serving_bytes
+from compiler.serving.server import Server, serving_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.serve.small_servers import Model
-from tests.server.test_versions import check, stream
+from tests.online_tuning.small_servers import Model
+from tests.serving.test_versions import check, stream
 from tests.support.small_network import two_convolutions
 
 REQUESTS, RELOADS, SEED = 10_000, 60, 31

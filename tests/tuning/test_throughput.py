@@ -7,11 +7,11 @@ from itertools import islice, repeat
 import numpy as np
 import pytest
 
+from compiler.initial_schedule.initial import naive_schedule
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected
-from compiler.scheduler.initial import naive_schedule
-from compiler.server.server import Server
+from compiler.serving.server import Server
 from compiler.tuning.measure.equivalence import GoldenIO, GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.throughput import measure_stream, stream_bytes

@@ -10,11 +10,11 @@ from compiler.api import compile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.util.lru_cache import LruCache
 from compiler.validate import MacroCall, ValidationError
+from compiler.validate.call_trace import Log
 from compiler.validate.explore import followed
 from compiler.validate.footprint import region
 from compiler.validate.macro_call import CallStream
 from compiler.validate.sequence_proof import proved
-from compiler.validate.trace import Log
 from compiler.validate.vectorized_races import in_order
 from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig

@@ -9,11 +9,11 @@ import pytest
 
 from compiler.api import compile
 from compiler.cost.energy import MAC_PJ, PJ_PER_BYTE
+from compiler.initial_schedule.initial import estimates
 from compiler.ir.graph import Graph
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.report import run_samples
+from compiler.runtime.run_report import run_samples
 from compiler.runtime.session import dram_bytes
-from compiler.scheduler.initial import estimates
 from compiler.trace import CompilationTrace, Dram
 from compiler.visualize.graphs.stages import STAGES, view_of
 from compiler.visualize.graphs.view import KINDS as NODES

@@ -9,10 +9,22 @@ import numpy as np
 from compiler.llm.assembly.abstract_machine import AbstractMachine, ProgramTracker
 from compiler.llm.assembly.completion import FENCE, HALT, LEAVE, Completion, Counts, Endings
 from compiler.llm.assembly.issue import PendingIssue
-from compiler.llm.assembly.lexicon import END, HEAD_OF, HEADS, NAME_OF, SELECTORS, STOP, WORDS, TokenChoice
+from compiler.llm.assembly.lexicon import (
+    ANY_HEAD,
+    ANY_SELECTOR,
+    END,
+    GROUPS,
+    HEAD_OF,
+    HEADS,
+    NAME_OF,
+    SELECTORS,
+    SEMAPHORE_GROUPS,
+    STOP,
+    WORDS,
+    TokenChoice,
+)
 from compiler.llm.assembly.limits import ProgramLimits
 from compiler.llm.assembly.parser import ProgramParser
-from compiler.llm.assembly.token_groups import GROUPS, HEAD, SELECTOR, SEMAPHORE_GROUPS
 from compiler.llm.tokens.integer_tokens import BYTES
 from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
 from compiler.llm.tokens.vocabulary import Vocabulary
@@ -166,7 +178,7 @@ class NextTokenMask:
         grammar, option = self._grammar, choice.option
         if isinstance(option, tuple):
             out[grammar.bytes[option[0] : option[1] + 1]] = True
-        elif option == SELECTOR:
+        elif option == ANY_SELECTOR:
             out |= grammar.selectors(self._tracker, self._parser.opens)
         elif self._issue and grammar.endings and option in SEMAPHORE_GROUPS:
             kind, start = SEMAPHORE_GROUPS[option]
@@ -396,7 +408,7 @@ class AssemblyGrammar:
         self._groups = {name: self.mask_of(words) for name, words in groups.items()}
         self._token_masks = {word: self.mask_of([word]) for word in (*WORDS, *NUMBERS)}
         needs = np.full(len(vocabulary), _MAX_INSTRUCTION_TOKENS + 1)
-        for word in groups[HEAD]:
+        for word in groups[ANY_HEAD]:
             needs[vocabulary.number(word)] = self._need(word)
         self._heads = [needs <= room for room in range(_MAX_INSTRUCTION_TOKENS + 1)]
 
@@ -456,7 +468,7 @@ class AssemblyGrammar:
             True for only those that may be iteration counts.
         """
         if tracker is None:
-            return self.group(SELECTOR)
+            return self.group(ANY_SELECTOR)
         registers = tracker.written if self.limits.written else -1
 
         def make() -> Mask:

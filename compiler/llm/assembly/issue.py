@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
 from compiler.llm.assembly.completion import Endings, semaphore_index
+from compiler.llm.assembly.lexicon import SEMAPHORES
 from compiler.llm.assembly.operands import Values
-from compiler.llm.assembly.token_groups import SEMAPHORES
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
 

@@ -25,7 +25,7 @@ class TokenChoice(NamedTuple):
     Parameters
     ----------
     option : str or (int, int)
-        A token, the name of a token group (`token_groups.GROUPS`), or the smallest and largest byte.
+        A token, the name of a token group (`GROUPS`), or the smallest and largest byte.
     cost : int
         Minimum number of further tokens until the operand is complete.
     """
@@ -174,3 +174,41 @@ WORDS = tuple(
         ]
     )
 )
+
+#: Register that is always zero.
+ZERO = NAME_OF[0]
+ANY_HEAD, ANY_REGISTER, ANY_SELECTOR = "any head", "any register", "any selector but of register 0"
+
+
+def pair_group(packed: str, start: int) -> str:
+    """Return the group of single-token parts of a packed field, from part `start` on."""
+    return f"any pair of {packed} from {start}"
+
+
+def semaphore_group(kind: str, start: int) -> str:
+    """Return the group of waits or signals from number `start` on."""
+    return f"any {kind} from {start}"
+
+
+SEMAPHORES = {"wait": WAITS, "signal": SIGNALS}
+#: Kind and first number of each semaphore group.
+SEMAPHORE_GROUPS = {
+    semaphore_group(kind, start): (kind, start)
+    for kind, words in SEMAPHORES.items()
+    for start in range(len(words))
+}
+
+#: Tokens of each group.
+GROUPS: dict[str, tuple[str, ...]] = {
+    ANY_HEAD: tuple(HEADS),
+    ANY_REGISTER: REGISTER_WORDS,
+    ANY_SELECTOR: tuple(word for word in SELECTORS if word != ZERO),
+    **{
+        pair_group(name, start): tuple(
+            word for word, (index, value) in words.items() if value is not None and index >= start
+        )
+        for name, words in PAIRS.items()
+        for start in range(max((index for index, _ in words.values()), default=0) + 2)
+    },
+    **{name: SEMAPHORES[kind][start:] for name, (kind, start) in SEMAPHORE_GROUPS.items()},
+}

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from compiler.llm.assembly.field_ranges import field_span, part_spans
-from compiler.llm.assembly.lexicon import HEADS, PAIRS, Head
+from compiler.llm.assembly.lexicon import ANY_HEAD, GROUPS, HEADS, PAIRS, Head
 from compiler.llm.assembly.operands import Rules, Spans
-from compiler.llm.assembly.token_groups import GROUPS, HEAD
 from compiler.validate.explore import LIMIT
 from compiler.validate.macro_call import MacroCall
 from cosim.semantics.command_checks import DramWindow
@@ -113,7 +112,7 @@ class MachineRules(Rules):
         pairs = {word for words in PAIRS.values() for word in words}
         return {
             name: tuple(word for word in words if word not in pairs or word in allowed)
-            for name, words in (GROUPS | {HEAD: tuple(heads)}).items()
+            for name, words in (GROUPS | {ANY_HEAD: tuple(heads)}).items()
         }
 
     @property

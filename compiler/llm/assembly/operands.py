@@ -6,25 +6,23 @@ from functools import lru_cache
 from typing import Any
 
 from compiler.llm.assembly.lexicon import (
+    ANY_REGISTER,
+    ANY_SELECTOR,
+    GROUPS,
     NAMELESS,
     OPENERS,
     PAIRS,
     REGISTER_WORDS,
     SELECTORS,
+    SEMAPHORES,
     TO,
+    ZERO,
     Head,
     TokenChoice,
-)
-from compiler.llm.assembly.lexicon import SELECTOR as OTHER
-from compiler.llm.assembly.token_groups import (
-    GROUPS,
-    REGISTER,
-    SELECTOR,
-    SEMAPHORES,
-    ZERO,
     pair_group,
     semaphore_group,
 )
+from compiler.llm.assembly.lexicon import SELECTOR as OTHER
 from compiler.llm.tokens.integer_tokens import BYTES, LONG, MINUS
 from hw.isa.fields import Packed
 from hw.isa.micro_instruction import LOOP_IMM, WORD, MicroOp
@@ -74,7 +72,7 @@ class Register(Operand):
     def choices(self) -> Iterator[TokenChoice]:
         """Yield the choices for the next token of the operand."""
         if not self.ends:
-            yield TokenChoice(REGISTER)
+            yield TokenChoice(ANY_REGISTER)
 
     def accept(self, word: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
@@ -112,7 +110,7 @@ class Selector(Operand):
         if self._number:
             yield from self._number.choices()
         elif not self.ends:
-            yield TokenChoice(SELECTOR)
+            yield TokenChoice(ANY_SELECTOR)
             if self._zero:
                 yield self._zero
             if self._nameless:

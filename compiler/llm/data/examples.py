@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from compiler.codegen.semaphores import Issued
+from compiler.initial_schedule.initial import tiling_contexts
 from compiler.layers.base import Layer
 from compiler.llm.assembly.program_request import MAX_PROGRAM_TOKENS
 from compiler.llm.assembly.tokenizer import straight_line, words_of
@@ -21,7 +22,6 @@ from compiler.llm.tokens.schedule_delta import changes_words
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.edits.edit import Edit, apply_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from hw.errors import InputError

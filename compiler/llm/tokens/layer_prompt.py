@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import log2
 
+from compiler.initial_schedule.initial import tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
@@ -16,7 +17,6 @@ from compiler.llm.tokens.program_summary import outline_words
 from compiler.llm.tokens.prompt_tokens import Ask, chief
 from compiler.llm.tokens.schedule_delta import changes_words
 from compiler.schedule.schedule import LayerSchedule
-from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from compiler.tuning.generators.generator import GeneratorTask
 from hw.isa.counters import CAUSES

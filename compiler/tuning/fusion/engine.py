@@ -6,13 +6,13 @@ from enum import StrEnum
 from itertools import islice
 
 from compiler.cost.learned.model import CycleModel
+from compiler.initial_schedule.initial import initial_schedule, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.lowering_context import image_of
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.initial import initial_schedule, tiling_contexts
 from compiler.tuning.fusion.channel_streaming import PlanePair, apply, pair_refusal, streaming_pairs
 from compiler.tuning.fusion.epilogue_chains import merge, refusal, retile, split
 from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction

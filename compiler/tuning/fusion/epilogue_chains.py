@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
+from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph
 from compiler.layers.base import Layer
-from compiler.layers.lowering_context import is_unary
+from compiler.layers.lookup_table import is_unary
 from compiler.lowering.fusion_groups import ANCHORS
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import Schedule
-from compiler.scheduler.initial import initial_schedule
 from hw.errors import InputError
 
 Fusions = tuple[tuple[str, ...], ...]

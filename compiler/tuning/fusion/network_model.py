@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from compiler.cost.learned.features import RowMaker
 from compiler.cost.learned.model import CycleModel
+from compiler.initial_schedule.initial import tiling_contexts
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.fusion.channel_streaming import FusedPair, PlanePair, streaming_pairs
 
 #: Expected relative error of the estimate of a channel-streaming pair; minimum relative error of the learned model.

@@ -6,7 +6,7 @@ from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from compiler.initial_schedule.initial import ranked_tilings, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.tiling_context import TilingContext
 from compiler.options import DramTiming
 from compiler.schedule.schedule import LayerSchedule
-from compiler.scheduler.initial import ranked_tilings, tiling_contexts
 from hw.config import MlaConfig
 
 #: Choices for the number of steps by which the first weights are loaded ahead.

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
+from compiler.initial_schedule.initial import tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DramTiming
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.fusion.channel_streaming import (
     PlanePair,
     PooledPair,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.library import GeneratorSpec, make_generators
+from compiler.tuning.generators.registry import GeneratorSpec, make_generators
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.methods import GENERATORS_METHOD, LLM, METHODS
+from compiler.tuning.search.registry import GENERATORS_METHOD, LLM, METHODS
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:

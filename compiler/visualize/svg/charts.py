@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from compiler.serve.observers import Document, in_words
+from compiler.online_tuning.observers import Document, in_words
 from compiler.visualize.svg.svg import FONT, GRID, INK, LINE, OKABE_ITO, SOFT, shortened
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 import time
 
 from compiler.llm.endpoint.settings import Endpoint
+from compiler.online_tuning.search_process import SearchProcess
+from compiler.online_tuning.search_worker import Begin, SearchJob
 from compiler.options import CompileOptions
-from compiler.serve.search_process import SearchProcess
-from compiler.serve.search_worker import Begin, SearchJob
 from compiler.tuning.measure.measurer import Measurer
 from tests.support.chat_server import MODEL, ChatServer, Reply
 

@@ -13,7 +13,7 @@ from compiler.api import compile
 from compiler.runtime.compiled import CompiledNetwork, split_batch, stack_batch
 from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.package.writer import from_bytes, to_bytes
-from compiler.runtime.report import back_to_back, document, run_samples
+from compiler.runtime.run_report import back_to_back, document, run_samples
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice

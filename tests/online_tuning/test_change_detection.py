@@ -1,0 +1,115 @@
+"""The sequential test by itself: what it notices, how soon, and what leaves it quiet."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.online_tuning.change_detection import ChangeTest, DetectedChange
+from compiler.serving.request import MacroTime, RequestResult
+
+USUAL = {"wide": 8000, "small": 400}
+#: A network of many programs, and how the cycles of each may vary from request to request.
+MANY = {f"program {number}": 1000 * (number + 1) for number in range(10)}
+NOISES = ("normal", "heavy tails", "rare spikes")
+REQUESTS, BEFORE, WITHIN = 10_000, 100, 20
+
+
+def result(index: int, cycles: dict[str, int], *, disturbed: bool = False) -> RequestResult:
+    """A request whose programs took so many cycles."""
+    macros = tuple(MacroTime(name, 0, count, count) for name, count in cycles.items())
+    nothing: Any = None
+    return RequestResult(index, {}, {}, nothing, macros, sum(cycles.values()), 0, (1,), disturbed, 3)
+
+
+def noticed(
+    test: ChangeTest, cycles: dict[str, int], rng: random.Random, noise: int = 3
+) -> tuple[int, DetectedChange] | None:
+    """After how many requests that take about so long something is noticed."""
+    for number in range(1, 200):
+        taken = {name: count + rng.randint(-noise, noise) for name, count in cycles.items()}
+        found = test.add(result(number, taken))
+        if found is not None:
+            return number, found
+    return None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_noticed_where_nothing_changes(seed: int) -> None:
+    assert noticed(ChangeTest(), USUAL, random.Random(seed), noise=20) is None
+
+
+@pytest.mark.parametrize("program", USUAL)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_change_of_a_few_per_cent_is_noticed_within_twenty_requests(program: str, sign: int) -> None:
+    rng, test = random.Random(1), ChangeTest()
+    assert all(test.add(result(number, USUAL)) is None for number in range(10))
+    changed = USUAL | {program: USUAL[program] + sign * 120}
+    found = noticed(test, changed, rng)
+    assert found is not None and found[0] <= 20
+    assert found[1].program == program and found[1].usual == USUAL[program]
+
+
+def test_great_changes_take_four_requests() -> None:
+    rng, test = random.Random(1), ChangeTest()
+    assert noticed(test, USUAL, rng) is None
+    found = noticed(test, {name: 3 * count for name, count in USUAL.items()}, rng)
+    assert found is not None and found[0] == 4
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_one_odd_request_is_no_change(disturbed: bool) -> None:
+    rng, test = random.Random(1), ChangeTest()
+    assert noticed(test, USUAL, rng) is None
+    odd = {name: 9 * count for name, count in USUAL.items()}
+    assert test.add(result(0, odd, disturbed=disturbed)) is None
+    assert noticed(test, USUAL, rng) is None
+
+
+def noisy(rng: np.random.Generator, noise: str, change: np.ndarray) -> dict[str, int]:
+    """A request of many programs, each of which takes some more or less, as a logarithm, than it did."""
+    if noise == "normal":
+        errors = rng.normal(0, 0.02, len(MANY))
+    elif noise == "heavy tails":
+        errors = 0.01 * rng.standard_t(3, len(MANY))
+    else:
+        spikes = np.where(rng.random(len(MANY)) < 0.01, rng.uniform(0, 1, len(MANY)), 0)
+        errors = spikes + rng.normal(0, 0.002, len(MANY))
+    each = zip(MANY.items(), change + errors, strict=True)
+    return {name: round(count * float(np.exp(error))) for (name, count), error in each}
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_noise_is_no_change(seed: int, noise: str) -> None:
+    print(f"seed {seed}")
+    rng, test, same = np.random.default_rng(seed), ChangeTest(), np.zeros(len(MANY))
+    assert all(test.add(result(number, noisy(rng, noise, same))) is None for number in range(REQUESTS))
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_slower_memory_is_noticed_through_noise(seed: int, noise: str, sign: int) -> None:
+    """A quarter of the bandwidth: programs that wait for the bus take up to four times as long, others as before."""
+    print(f"seed {seed}")
+    rng, test = np.random.default_rng(seed), ChangeTest()
+    same = np.zeros(len(MANY))
+    assert all(test.add(result(number, noisy(rng, noise, same))) is None for number in range(BEFORE))
+    slower = np.where(np.arange(len(MANY)) > 6, sign * np.log(rng.uniform(1.15, 4, len(MANY))), 0.0)
+    after = (test.add(result(number, noisy(rng, noise, slower))) for number in range(WITHIN))
+    found = next((each for each in after if each is not None), None)
+    assert found is not None and found.program in list(MANY)[7:]
+
+
+def test_a_change_while_it_learns_what_is_usual() -> None:
+    rng, test = random.Random(1), ChangeTest()
+    assert all(test.add(result(number, USUAL)) is None for number in range(3))
+    found = noticed(test, {name: 2 * count for name, count in USUAL.items()}, rng)
+    assert found is not None and found[0] <= 20
+
+
+def test_cycles_that_always_differ_are_usual() -> None:
+    rng, test = random.Random(1), ChangeTest()
+    assert noticed(test, USUAL, rng, noise=300) is None
