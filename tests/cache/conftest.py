@@ -1,4 +1,4 @@
-"""A cache of its own for every test."""
+"""Fixtures of a separate cache for every test."""
 
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from tests.support.program_gen.generator import DRAM_BYTES, generate
 from tests.support.program_gen.run import difference, execute
-from tests.validate.mutate import damages
+from tests.validate.mutate import mutants
 from tests.validate.test_random_programs import Damaged, check, traps
 
 FIRST_SEED, CASES, DAMAGES = 7000, 60, 5
@@ -29,7 +29,7 @@ def test_rtl_equals_golden(target: str) -> None:
             number = rng.randrange(
                 1, len(programs)
             )  # the first fills slots and tables: nobody may spoil that
-            for index, (way, program) in enumerate(damages(rng, programs[number], DAMAGES)):
+            for index, (way, program) in enumerate(mutants(rng, programs[number], DAMAGES)):
                 some = [*programs[:number], program, *programs[number + 1 :]]
                 try:
                     check(case, library, some)

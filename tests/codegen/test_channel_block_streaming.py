@@ -1,4 +1,4 @@
-"""Results handed over to a depthwise convolution in planes: outputs, what is refused, cycles on the RTL."""
+"""Results passed to a depthwise convolution in channel blocks: outputs, rejected schedules, cycles on the RTL."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ EVEN = Quantization.of(0.05, 0)
 def pair(
     seed: int, size: tuple[int, int], channels: tuple[int, int], kernel: int, stride: int, own: int = 1
 ) -> Draft:
-    """A convolution of `own` x `own` taps and a depthwise one behind it."""
+    """Draft a convolution of `own` x `own` taps and a depthwise convolution after it."""
     draft = Draft(np.random.default_rng(seed))
     (h, w), (c, wide) = size, channels
     plain: dict[str, Any] = {"strides": (1, 1), "pads": (own // 2,) * 4, "dilations": (1, 1), "groups": 1}
@@ -65,7 +65,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_outputs_are_those_of_the_host(shape: tuple, target: str) -> None:
+def test_outputs_equal_the_host(shape: tuple, target: str) -> None:
     draft, config = pair(7, *shape), load_target(target)
     prepared = ModelCompiler(draft.graph, config, OPTIONS)
     first = prepared.network().schedule
@@ -90,7 +90,7 @@ def test_outputs_are_those_of_the_host(shape: tuple, target: str) -> None:
 
 
 def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
-    """A schedule that hands over, but for changes of the first layer."""
+    """Return a schedule that streams channel blocks, with changes of the first layer."""
     network = compile(draft.graph, "n8")
     first, second = (layer.name for layer in network.layers[:2])
     layers = dict(network.schedule.layers)
@@ -109,13 +109,13 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
         ({"interleave": True}, "takes turns otherwise"),
     ],
 )
-def test_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:
+def test_invalid_schedules_are_rejected_with_a_reason(changes: dict[str, Any], message: str) -> None:
     graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1), **changes)
     with pytest.raises(InputError, match=rf"schedule: layer '.*' cannot hand planes over: .*{message}"):
         compile(graph, "n8", schedule=schedule)
 
 
-def test_only_a_depthwise_convolution_alone_takes_planes() -> None:
+def test_only_a_single_depthwise_reader_can_be_streamed_to() -> None:
     draft = pair(3, (8, 8), (8, 40), 3, 1)
     name = next(node.outputs[0] for node in draft.graph if node.op == "conv2d")
     graph, schedule = schedule_of(draft)
@@ -129,8 +129,8 @@ def test_only_a_depthwise_convolution_alone_takes_planes() -> None:
         compile(graph, "n8", schedule=replace(schedule, layers=layers))
 
 
-def test_what_is_handed_over_does_not_cross_the_bus() -> None:
-    """On a machine whose scratchpad does not hold the result between them, with half a row of memory a cycle."""
+def test_streamed_result_does_not_cross_the_bus() -> None:
+    """A result larger than the scratchpad does not cross the bus, with memory of half a row per cycle."""
     draft, config = pair(5, (32, 32), (8, 64), 3, 1), replace(load_target("n8"), sp_bytes=32768)
     dram = DramTiming(bytes_per_cycle=4.0)
     with Measurer(draft.graph, HardwareProfile(config, dram), OPTIONS) as measurer:

@@ -1,5 +1,6 @@
-"""Layers that take turns, in fewer cycles and with the same result: a softmax beside products that it does not need, a
-pool beside the convolution that it follows.
+"""Interleaving the tile steps of several layers saves cycles and gives the same result.
+
+One network has a softmax next to independent products, the other a pool after a convolution.
 """
 
 from collections.abc import Callable
@@ -17,14 +18,14 @@ from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from tests.support.graphs import Draft
 
-#: The machine clears its counters after reset.
+#: Cycles after a reset in which the machine clears its counters.
 _AFTER_RESET = 20_000
-#: Of the graphs below where their layers take turns, and a little.
+#: Maximum cycles of the graphs below with interleaving: measured values with a small margin.
 _CEILING, _POOL_CEILING = 209_000, 131_000
 
 
 def attention(rows: int, width: int) -> tuple[CompiledNetwork, dict[str, np.ndarray]]:
-    """A softmax of a product, times a dense layer's result."""
+    """Return a softmax of a product, times a dense layer's result."""
     draft = Draft(np.random.default_rng(3))
     x = draft.input((rows, width))
     weights = draft.constant((width, width), quantization=Quantization.of(0.02, 0))
@@ -41,7 +42,7 @@ def attention(rows: int, width: int) -> tuple[CompiledNetwork, dict[str, np.ndar
 
 
 def convolution_and_pool(size: int, channels: int) -> tuple[CompiledNetwork, dict[str, np.ndarray]]:
-    """A first convolution and the pool behind it, whose rows need all blocks of channels."""
+    """Return a convolution and the pool after it, whose rows need all blocks of channels."""
     draft, half = Draft(np.random.default_rng(4)), size // 2
     x = draft.input((1, size, size, 3))
     y = draft.node(
@@ -62,7 +63,7 @@ def convolution_and_pool(size: int, channels: int) -> tuple[CompiledNetwork, dic
 @pytest.mark.parametrize(
     ("made", "ceiling"), [((attention, 128, 512), _CEILING), ((convolution_and_pool, 112, 64), _POOL_CEILING)]
 )
-def test_turns(made: tuple[Callable[..., Any], int, int], ceiling: int) -> None:
+def test_interleaving_saves_cycles(made: tuple[Callable[..., Any], int, int], ceiling: int) -> None:
     maker, *sizes = made
     network, inputs = maker(*sizes)
     apart = replace(

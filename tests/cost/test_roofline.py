@@ -1,4 +1,4 @@
-"""No network takes fewer cycles on the RTL than its floor says, nor moves fewer bytes."""
+"""No network takes fewer cycles, or transfers fewer bytes, on the RTL than its lower bound states."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from tests.support.strategies.graphs import Grown, graphs
 TARGET = "n8"
 
 
-def beats_no_floor(network: CompiledNetwork, inputs: dict[str, np.ndarray], rate: float | None = None) -> int:
-    """Run a network on the RTL, with DRAM that answers at once, so many bytes a cycle; the floor."""
+def check_floor(network: CompiledNetwork, inputs: dict[str, np.ndarray], rate: float | None = None) -> int:
+    """Check a network on the RTL with DRAM of no latency and a given rate in bytes per cycle; return the bound."""
     rate = rate or network.config.n
     with open_rtl(network, 1, 1, rate, lambda _: None) as device:
         run = run_samples(device, network, [inputs], lambda _: None)
@@ -78,15 +78,15 @@ def floats(folder: Path, case: str) -> CompiledNetwork:
 
 
 @pytest.mark.parametrize("case", FLOATS)
-def test_floats(tmp_path: Path, case: str) -> None:
-    assert beats_no_floor(floats(tmp_path, case), {"x": numbers(*FLOATS[case][2])}) >= 0
+def test_lower_bound_of_float_models(tmp_path: Path, case: str) -> None:
+    assert check_floor(floats(tmp_path, case), {"x": numbers(*FLOATS[case][2])}) >= 0
 
 
-def test_integers_are_what_crosses(tmp_path: Path) -> None:
-    """A byte for each number that goes in or comes out; none for what the host computes alone."""
+def test_bound_counts_integer_inputs_and_outputs(tmp_path: Path) -> None:
+    """The bound counts one byte for each integer input and output element, and none for values of the host only."""
     rows = 64 * 64
     assert floats(tmp_path, "one function").floor == Floor(0, 2 * rows)
-    # Between, what the host takes and gives is float32, which the accelerator converts.
+    # Values exchanged with a host operator in between are float32, which the accelerator converts.
     assert floats(tmp_path, "a host node between").floor == Floor(0, 10 * rows)
     assert floats(tmp_path, "nothing for the accelerator").floor == Floor(0, 0)
     assert floats(tmp_path, "constants alike").floor == Floor(0, 3 * rows + 1)
@@ -98,13 +98,13 @@ def test_integers_are_what_crosses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("times", [1.5, 2, 8])
 def test_memory_faster_than_a_row_a_cycle(tmp_path: Path, times: float) -> None:
-    """It may read a row and write another at once."""
+    """The bound holds for memory that reads one row and writes another in each cycle."""
     network = floats(tmp_path, "constants put in")
-    beats_no_floor(network, {"x": numbers(*WIDE)}, times * network.config.n)
+    check_floor(network, {"x": numbers(*WIDE)}, times * network.config.n)
 
 
-def test_no_random_graph_beats_its_roofline() -> None:
+def test_random_graphs_respect_their_lower_bound() -> None:
     def check(grown: Grown) -> None:
-        beats_no_floor(compile(grown.graph, TARGET, rounding=grown.rounding), grown.inputs)
+        check_floor(compile(grown.graph, TARGET, rounding=grown.rounding), grown.inputs)
 
     try_out(graphs(most=4), check, RTL // TENTH)

@@ -1,4 +1,4 @@
-"""Schedules that the machine's memories do not hold are made to fit."""
+"""Schedules that exceed the machine's memories are reduced until they fit."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from compiler.ir.tensor import Tensor
 from tests.support.graphs import Draft, check
 
 
-def test_a_residual_that_finds_no_place_between_large_weights_goes_to_dram(rng: np.random.Generator) -> None:
+def test_residual_without_room_next_to_large_weights_moves_to_dram(rng: np.random.Generator) -> None:
     draft = Draft(rng)
 
     def conv(x: Tensor, outputs: int) -> Tensor:
@@ -49,7 +49,7 @@ def test_a_residual_that_finds_no_place_between_large_weights_goes_to_dram(rng: 
     assert not all(each.on_chip for name, each in network.schedule.layers.items() if name != "n1")
 
 
-def test_attempts_do_not_grow_with_the_length_of_a_network(
+def test_attempts_do_not_depend_on_the_length_of_the_network(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts, generate = [0], fitting.generate
@@ -61,7 +61,7 @@ def test_attempts_do_not_grow_with_the_length_of_a_network(
     monkeypatch.setattr(fitting, "generate", counted)
     draft = Draft(rng)
     x = draft.input((1, 1, 1, 4))
-    for _ in range(250):  # a table each: they are too many everywhere
+    for _ in range(250):  # a table per layer, too many for any schedule
         x = draft.node("sigmoid", [x], x.shape)
     check(draft, [x], "n16")
     assert 8 < attempts[0] < 24

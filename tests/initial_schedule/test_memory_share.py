@@ -1,4 +1,4 @@
-"""A model's memory of which a part belongs to other code."""
+"""A model whose memory also holds other code."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ PATTERN = 0xA5
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_the_first_bytes_of_the_memory_are_left_alone(cached: bool) -> None:
+def test_memory_before_the_offset_is_not_modified(cached: bool) -> None:
     image = np.random.default_rng(9).integers(0, 17, (1, 1, 8, 8)).astype(np.int8)
     wanted = compile(MODEL)(image)
     if cached:

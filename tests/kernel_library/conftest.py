@@ -1,4 +1,4 @@
-"""Machines that the library runs on."""
+"""Machines for tests of the kernel library."""
 
 import pytest
 

@@ -9,7 +9,7 @@ from tests.numerics.litert import Tensor, pack, tensor
 def weighted(
     operator: int, options, x: Tensor, weights: np.ndarray, scales, bias: np.ndarray, y: Tensor, axis: int
 ) -> bytes:
-    """A .tflite file: one operator with int8 weights (a scale for each output channel, along `axis`) and int32 bias."""
+    """Return a .tflite file of one operator with int8 weights, a scale per channel along `axis`, and int32 bias."""
     int8, int32 = schema.TensorType.INT8, schema.TensorType.INT32
     zeros = [0] * len(scales)
     bias_scales = np.float32(x.scale) * np.asarray(scales, np.float32)

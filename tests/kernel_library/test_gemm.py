@@ -29,7 +29,7 @@ def test_gemm_i8(ops, rng, trial):
 
 
 def test_many_tiles(ops, rng):
-    # Several tiles of rows and of columns, and k in pieces: too large for the accumulator and the scratchpad.
+    # Several tiles of rows and columns, and k in pieces: too large for the accumulator and the scratchpad.
     n = ops.config.n
     m, cols, k = 3 * n + 5, ops.config.acc_rows * n // (2 * n) + 7, ops.config.sp_bytes // (8 * n) + 3
     m, cols, k = min(m, 40), min(cols, 300), min(k, 2500)

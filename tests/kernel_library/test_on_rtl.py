@@ -1,4 +1,4 @@
-"""Each operation once on the RTL: results and architectural counters as on the golden model."""
+"""Each operation once on the RTL: results and architectural counters equal the golden model's."""
 
 from collections.abc import Callable
 
@@ -133,7 +133,7 @@ def test_rtl_equals_golden(pair, operation):
         result = operation(ops, np.random.default_rng(5))
         after = ops.driver.counters.of_tag(0, architectural=True)
         found.append((result, {name: after[name] - before[name] for name in after}))
-        # All under one tag; the model without a clock has none of either.
+        # Both devices count under one tag; the golden model, without a clock, has no cycles or causes.
         assert sum(ops.driver.counters.causes(0).values()) == ops.driver.counters.read("cycles", 0)
     (result, counters), (expected, expected_counters) = found
     assert np.array_equal(result, expected)

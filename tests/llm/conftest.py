@@ -1,4 +1,4 @@
-"""Simulated machines, and networks measured under the static compiler's schedule."""
+"""Simulated devices, and networks measured with the static compiler's schedule."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def devices():
 
 @pytest.fixture(scope="module")
 def walk(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
-    """The module's POINT under the static compiler's schedule alone."""
+    """Trajectory of the module's POINT that consists of the static compiler's schedule."""
     point: CalibrationNetwork = request.module.POINT
     harness = MeasureHarness(devices, "usual", point)
     measured = harness.measure(harness.first)

@@ -1,4 +1,4 @@
-"""Programs drawn from a grammar, and programs that there are."""
+"""Programs sampled from a grammar, and existing programs."""
 
 from collections.abc import Callable
 from functools import cache
@@ -15,9 +15,9 @@ from compiler.llm.tokens.vocabulary import Vocabulary
 from compiler.runtime.compiled import CompiledNetwork
 from hw.isa.program import Program
 
-#: Words of other kinds may stand among them.
+#: The vocabulary includes words that the grammar does not know.
 VOCABULARY = Vocabulary(("before", *WORDS, *NUMBERS, "behind"))
-#: How much a word is wanted.
+#: Weight of a word.
 Weight = Callable[[str], float]
 
 
@@ -25,10 +25,10 @@ def equally(word: str) -> float:
     return 1.0
 
 
-def drawn(
+def draw_program(
     grammar: AssemblyGrammar, rng: np.random.Generator, weight: Weight = equally
 ) -> tuple[GrammarState, list[str]]:
-    """A program drawn word by word from all that may come next."""
+    """Return the final state and the words of a program sampled word by word."""
     state, words = grammar.start(), []
     weights = np.array([weight(word) for word in VOCABULARY.words])
     while not state.done:
@@ -42,7 +42,7 @@ def drawn(
 
 
 def accepts(grammar: AssemblyGrammar, words: list[str]) -> GrammarState:
-    """The state behind words, all of which the grammar must allow."""
+    """Return the state after the given words, all of which the grammar must permit."""
     state = grammar.start()
     for place, word in enumerate(words):
         number = VOCABULARY.number(word)
@@ -53,15 +53,15 @@ def accepts(grammar: AssemblyGrammar, words: list[str]) -> GrammarState:
 
 @cache
 def compiled(path: Path) -> CompiledNetwork:
-    """A compiled network."""
+    """Return a compiled network."""
     return compile(path, "n16")
 
 
 def programs(path: Path) -> list[Program]:
-    """Those of a compiled network."""
+    """Return the programs of a compiled network."""
     return [program for code in compiled(path).codes for program in code.all_programs]
 
 
 def library() -> list[Program]:
-    """The resident programs."""
+    """Return the resident programs."""
     return [resident_program(path.stem) for path in sorted(LIBRARY.glob("*.s"))]

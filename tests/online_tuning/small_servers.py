@@ -1,4 +1,4 @@
-"""Servers of small networks, other versions of these, and searches that say what they are told to."""
+"""Servers of small networks, other versions of them, and scripted searches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tests.support.small_network import OPTIONS
 
 
 class Model:
-    """A model compiled in several ways, and what it must answer.
+    """A model, several compiled versions of it, and its expected outputs.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Model:
     config : MlaConfig
         The machine.
     questions : int
-        Inputs that requests go through again and again.
+        Number of inputs, which requests use cyclically.
     """
 
     def __init__(self, graph: Graph, config: MlaConfig, questions: int = 8):
@@ -40,19 +40,19 @@ class Model:
         self.questions: list[GoldenIO] = [reference.golden_io(number) for number in range(questions)]
 
     def with_layers(self, **fields: object) -> CompiledNetwork:
-        """The network with these fields of every layer's schedule."""
+        """Return the network with the given fields in the schedule of every layer."""
         first = self.first.schedule
         layers = {name: replace(layer, **fields) for name, layer in first.layers.items()}  # type: ignore[arg-type]
         return self.prepared.network(replace(first, layers=layers))
 
     @property
     def plain(self) -> CompiledNetwork:
-        """The slow one."""
+        """Return the slow version."""
         first = self.first.schedule
         return self.prepared.network(Schedule(first.fusions, dict.fromkeys(first.layers, PLAIN)))
 
     def versions(self) -> list[CompiledNetwork]:
-        """Some that differ in their programs and in what they keep in DRAM."""
+        """Return versions that differ in their programs and in their DRAM contents."""
         return [
             self.first,
             self.plain,
@@ -63,16 +63,16 @@ class Model:
         ]
 
     def inputs(self, request: int) -> dict[str, np.ndarray]:
-        """Of a request by its number."""
+        """Return the inputs of the request with the given number."""
         return self.questions[request % len(self.questions)].inputs
 
-    def right(self, result: RequestResult) -> bool:
-        """Whether its outputs are what they must be."""
+    def is_correct(self, result: RequestResult) -> bool:
+        """Return True if the outputs of a request are correct."""
         return self.questions[result.index % len(self.questions)].matches(result.outputs)
 
 
 def damaged(network: CompiledNetwork) -> CompiledNetwork:
-    """The same programs, with other constants in DRAM: all well but for the outputs."""
+    """Return a network with the same programs and wrong constants in DRAM, which fails only in its outputs."""
     (stage,) = network.stages
     assert stage.code is not None
     code = replace(stage.code, image=stage.code.image ^ np.uint8(0x15))
@@ -80,12 +80,12 @@ def damaged(network: CompiledNetwork) -> CompiledNetwork:
 
 
 def measured(cycles: int, *, exact: bool = True, floor: int = 1) -> Measurement:
-    """What somebody says that a schedule takes."""
+    """Return a measurement with the given cycles."""
     return Measurement(cycles, (), 1.0, 1, exact, floor)
 
 
-class Told(Proposer):
-    """Has as findings what a test puts there; `lost` ends it."""
+class ScriptedProposer(Proposer):
+    """Search whose findings the test supplies; `lost` ends it."""
 
     def __init__(self, first: CompiledNetwork, cycles: int):
         self.ready: list[SearchFinding] = [self.finding(first.schedule, cycles, kind="served")]
@@ -102,7 +102,7 @@ class Told(Proposer):
         exact: bool = True,
         floor: int = 1,
     ) -> SearchFinding:
-        """A finding that somebody makes up."""
+        """Return a made-up finding."""
         return SearchFinding(
             kind, dram or DramTiming(), schedule, measured(cycles, exact=exact, floor=floor), 1
         )
@@ -119,16 +119,18 @@ class Told(Proposer):
         return out
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as no resource is open."""
 
 
 def longest(results: Sequence[RequestResult]) -> int:
-    """Cycles of the longest macro-instruction."""
+    """Return the cycles of the longest macro-instruction."""
     return max(macro.cycles for result in results for macro in result.macros)
 
 
-def replaced(prepared: ModelCompiler, change: Callable[[CompiledNetwork], CompiledNetwork]) -> ModelCompiler:
-    """A model whose networks come out changed."""
+def with_changed_networks(
+    prepared: ModelCompiler, change: Callable[[CompiledNetwork], CompiledNetwork]
+) -> ModelCompiler:
+    """Return a model whose compiled networks are changed by a function."""
     made = prepared.network
 
     class Changed:

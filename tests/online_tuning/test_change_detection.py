@@ -1,4 +1,4 @@
-"""The sequential test by itself: what it notices, how soon, and what leaves it quiet."""
+"""The sequential test for changes: what it detects, how soon, and what it ignores."""
 
 import random
 from typing import Any
@@ -10,23 +10,23 @@ from compiler.online_tuning.change_detection import ChangeTest, DetectedChange
 from compiler.serving.request import MacroTime, RequestResult
 
 USUAL = {"wide": 8000, "small": 400}
-#: A network of many programs, and how the cycles of each may vary from request to request.
+#: A network of many programs, and the distributions of noise in the cycles of each.
 MANY = {f"program {number}": 1000 * (number + 1) for number in range(10)}
 NOISES = ("normal", "heavy tails", "rare spikes")
 REQUESTS, BEFORE, WITHIN = 10_000, 100, 20
 
 
 def result(index: int, cycles: dict[str, int], *, disturbed: bool = False) -> RequestResult:
-    """A request whose programs took so many cycles."""
+    """Return a request with the given cycles of each program."""
     macros = tuple(MacroTime(name, 0, count, count) for name, count in cycles.items())
     nothing: Any = None
     return RequestResult(index, {}, {}, nothing, macros, sum(cycles.values()), 0, (1,), disturbed, 3)
 
 
-def noticed(
+def detect(
     test: ChangeTest, cycles: dict[str, int], rng: random.Random, noise: int = 3
 ) -> tuple[int, DetectedChange] | None:
-    """After how many requests that take about so long something is noticed."""
+    """Return the number of requests until a change is detected, and the change, or None."""
     for number in range(1, 200):
         taken = {name: count + rng.randint(-noise, noise) for name, count in cycles.items()}
         found = test.add(result(number, taken))
@@ -36,39 +36,39 @@ def noticed(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_is_noticed_where_nothing_changes(seed: int) -> None:
-    assert noticed(ChangeTest(), USUAL, random.Random(seed), noise=20) is None
+def test_no_change_is_detected_in_constant_cycles(seed: int) -> None:
+    assert detect(ChangeTest(), USUAL, random.Random(seed), noise=20) is None
 
 
 @pytest.mark.parametrize("program", USUAL)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_change_of_a_few_per_cent_is_noticed_within_twenty_requests(program: str, sign: int) -> None:
+def test_small_change_is_detected_within_twenty_requests(program: str, sign: int) -> None:
     rng, test = random.Random(1), ChangeTest()
     assert all(test.add(result(number, USUAL)) is None for number in range(10))
     changed = USUAL | {program: USUAL[program] + sign * 120}
-    found = noticed(test, changed, rng)
+    found = detect(test, changed, rng)
     assert found is not None and found[0] <= 20
     assert found[1].program == program and found[1].usual == USUAL[program]
 
 
-def test_great_changes_take_four_requests() -> None:
+def test_large_change_is_detected_after_four_requests() -> None:
     rng, test = random.Random(1), ChangeTest()
-    assert noticed(test, USUAL, rng) is None
-    found = noticed(test, {name: 3 * count for name, count in USUAL.items()}, rng)
+    assert detect(test, USUAL, rng) is None
+    found = detect(test, {name: 3 * count for name, count in USUAL.items()}, rng)
     assert found is not None and found[0] == 4
 
 
 @pytest.mark.parametrize("disturbed", [False, True])
-def test_one_odd_request_is_no_change(disturbed: bool) -> None:
+def test_single_outlier_is_not_a_change(disturbed: bool) -> None:
     rng, test = random.Random(1), ChangeTest()
-    assert noticed(test, USUAL, rng) is None
+    assert detect(test, USUAL, rng) is None
     odd = {name: 9 * count for name, count in USUAL.items()}
     assert test.add(result(0, odd, disturbed=disturbed)) is None
-    assert noticed(test, USUAL, rng) is None
+    assert detect(test, USUAL, rng) is None
 
 
 def noisy(rng: np.random.Generator, noise: str, change: np.ndarray) -> dict[str, int]:
-    """A request of many programs, each of which takes some more or less, as a logarithm, than it did."""
+    """Return noisy cycles of each program, changed by the given logarithms."""
     if noise == "normal":
         errors = rng.normal(0, 0.02, len(MANY))
     elif noise == "heavy tails":
@@ -82,7 +82,7 @@ def noisy(rng: np.random.Generator, noise: str, change: np.ndarray) -> dict[str,
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_noise_is_no_change(seed: int, noise: str) -> None:
+def test_noise_is_not_a_change(seed: int, noise: str) -> None:
     print(f"seed {seed}")
     rng, test, same = np.random.default_rng(seed), ChangeTest(), np.zeros(len(MANY))
     assert all(test.add(result(number, noisy(rng, noise, same))) is None for number in range(REQUESTS))
@@ -91,8 +91,10 @@ def test_noise_is_no_change(seed: int, noise: str) -> None:
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_slower_memory_is_noticed_through_noise(seed: int, noise: str, sign: int) -> None:
-    """A quarter of the bandwidth: programs that wait for the bus take up to four times as long, others as before."""
+def test_slower_memory_is_detected_despite_noise(seed: int, noise: str, sign: int) -> None:
+    """A quarter of the bandwidth, which slows programs bound by the bus up to four times, is detected despite
+    noise.
+    """
     print(f"seed {seed}")
     rng, test = np.random.default_rng(seed), ChangeTest()
     same = np.zeros(len(MANY))
@@ -103,13 +105,13 @@ def test_a_slower_memory_is_noticed_through_noise(seed: int, noise: str, sign: i
     assert found is not None and found.program in list(MANY)[7:]
 
 
-def test_a_change_while_it_learns_what_is_usual() -> None:
+def test_change_during_the_learning_phase() -> None:
     rng, test = random.Random(1), ChangeTest()
     assert all(test.add(result(number, USUAL)) is None for number in range(3))
-    found = noticed(test, {name: 2 * count for name, count in USUAL.items()}, rng)
+    found = detect(test, {name: 2 * count for name, count in USUAL.items()}, rng)
     assert found is not None and found[0] <= 20
 
 
-def test_cycles_that_always_differ_are_usual() -> None:
+def test_permanently_varying_cycles_are_not_a_change() -> None:
     rng, test = random.Random(1), ChangeTest()
-    assert noticed(test, USUAL, rng, noise=300) is None
+    assert detect(test, USUAL, rng, noise=300) is None

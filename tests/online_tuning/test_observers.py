@@ -1,4 +1,4 @@
-"""What people see of serving: progress, summary, report, picture; and where the cycles went."""
+"""Output of serving: progress, summary, report and chart, and the distribution of cycles by cause."""
 
 import io
 import json
@@ -36,15 +36,15 @@ EVENTS = [
 ]
 
 
-def of_a_request(version: int, cycles: int) -> Any:
-    """As much of a result as progress and history look at."""
+def request_result(version: int, cycles: int) -> Any:
+    """Return a result with only the attributes that progress and history read."""
     result: Any = SimpleNamespace(cycles=cycles, batch_size=1, version=SimpleNamespace(number=version))
     return result
 
 
 @pytest.fixture(scope="module")
-def told(graph: Graph) -> tuple[ServingHistory, str]:
-    """A plain version improved while it serves, and the progress that was shown."""
+def tuned(graph: Graph) -> tuple[ServingHistory, str]:
+    """History and progress output of a plain version that is improved while it serves."""
     config = load_target("n4")
     model = Model(graph, config)
     plain = model.prepared.network(naive_schedule(model.prepared.lowered(())))
@@ -67,8 +67,8 @@ def told(graph: Graph) -> tuple[ServingHistory, str]:
     return history, out.getvalue() + task.describe(3.0)
 
 
-def test_the_static_compiler_s_programs_come_first(told: tuple[ServingHistory, str]) -> None:
-    history, _ = told
+def test_static_compiler_s_programs_are_proposed_first(tuned: tuple[ServingHistory, str]) -> None:
+    history, _ = tuned
     reloads = [event for event in history.events if event["event"] == "reload"]
     assert reloads[0]["why"] == "first" and FROM <= reloads[0]["request"] <= FROM + 2
     assert len(history.cycles) == len(history.versions) == REQUESTS
@@ -77,8 +77,8 @@ def test_the_static_compiler_s_programs_come_first(told: tuple[ServingHistory, s
     assert "1 reloads" in history.summary(adapted=True) or len(reloads) > 1
 
 
-def test_windows_say_where_the_cycles_of_a_version_went(told: tuple[ServingHistory, str]) -> None:
-    history, _ = told
+def test_windows_attribute_cycles_to_causes(tuned: tuple[ServingHistory, str]) -> None:
+    history, _ = tuned
     first, last = history.windows[0], history.windows[-1]
     assert first.version == 0 and last.version in history.versions[FROM:]
     for window in (first, last):
@@ -89,8 +89,8 @@ def test_windows_say_where_the_cycles_of_a_version_went(told: tuple[ServingHisto
     assert {name for names in first.layers for name in names} >= {n for names in last.layers for n in names}
 
 
-def test_report_picture_and_progress(told: tuple[ServingHistory, str]) -> None:
-    history, out = told
+def test_report_chart_and_progress(tuned: tuple[ServingHistory, str]) -> None:
+    history, out = tuned
     document = json.loads(json.dumps(history.document()))
     assert document["requests"] == REQUESTS and document["reloads"] == history.count("reload")
     picture = draw_serving("small", history.cycles, history.events)
@@ -101,7 +101,7 @@ def test_report_picture_and_progress(told: tuple[ServingHistory, str]) -> None:
     assert f"mla: {in_words(next(e for e in history.events if e['event'] == 'reload'))}" in lines
 
 
-def test_every_decision_in_words_and_in_the_picture() -> None:
+def test_decisions_are_described_and_drawn() -> None:
     picture = draw_serving("<net>", [3000] * 20, EVENTS)
     texts = [each.text for each in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
     for event in EVENTS:
@@ -110,13 +110,13 @@ def test_every_decision_in_words_and_in_the_picture() -> None:
     assert "&lt;net&gt;" in draw_serving("<net>", [], [])
 
 
-def test_progress_counts_requests_and_writes_decisions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_counts_requests_and_logs_decisions(capsys: pytest.CaptureFixture[str]) -> None:
     task = ProgressTask("serving", unit="images")
     progress = ServingProgress(task, clocked=True, note=lambda: "all right")
     for event in EVENTS[:5]:
         progress.event(event)
     for number in range(3):
-        progress.result(of_a_request(2, 3000 + number))
+        progress.result(request_result(2, 3000 + number))
     shown = task.describe(7.0)
     assert shown.startswith(
         "serving: 3 images, 7 s, all right, 3,002 cycles, 2 reloads, 1 rolled back, reload at 9"
@@ -126,11 +126,11 @@ def test_progress_counts_requests_and_writes_decisions(capsys: pytest.CaptureFix
     ]
 
 
-def test_a_machine_without_a_clock() -> None:
+def test_device_without_a_clock() -> None:
     history, task = ServingHistory(clocked=False), ProgressTask("serving", 40, "requests")
     progress = ServingProgress(task, clocked=False)
     for _ in range(40):
-        history.result(of_a_request(0, 0))
-        progress.result(of_a_request(0, 0))
+        history.result(request_result(0, 0))
+        progress.result(request_result(0, 0))
     assert history.summary(adapted=False) == "40 requests" and history.document()["cycles"] is None
     assert task.describe(1.0) == "serving: 40 of 40 requests, 1 s"

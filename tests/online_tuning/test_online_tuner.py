@@ -1,4 +1,4 @@
-"""Candidates swapped in while serving: what is better is kept, all else rolled back, and no output is ever wrong."""
+"""Candidates tried while serving: better ones are kept, others are rolled back, and outputs are always correct."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ from cosim.dram import DramFault
 from cosim.rtl.rtl_device import RtlDevice
 from cosim.status import TrapError
 from hw.config import load_target
-from tests.online_tuning.small_servers import Model, Told, damaged, replaced
+from tests.online_tuning.small_servers import Model, ScriptedProposer, damaged, with_changed_networks
 from tests.support.small_network import OPTIONS
 
 CYCLES = 5500
@@ -38,13 +38,13 @@ def model(graph: Graph) -> Model:
 
 @pytest.fixture
 def server(model: Model) -> Iterator[Server]:
-    """It on the RTL."""
+    """Server of the small network on the RTL."""
     with RtlDevice(model.first.config, serving_bytes(model.first, versions=8)) as device:
         yield Server(device, model.first)
 
 
 class Loop:
-    """A server that adapts, and the requests it serves."""
+    """A server with online tuning, and the requests it serves."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Loop:
         pace: int | None = None,
     ):
         self.server, self.model, self.events = server, model, ServingEvents()
-        prepared = replaced(model.prepared, change)
+        prepared = with_changed_networks(model.prepared, change)
         self.adapter = OnlineTuner(
             server, lambda _dram: prepared, model.first, proposer, self.events, DramTiming(), pace
         )
         self.results: list[RequestResult] = []
 
     def serve(self, requests: int, *, rest: bool = True) -> list[RequestResult]:
-        """So many more; every output is looked at. `rest`: until all have come out."""
+        """Serve the given number of requests and check their outputs; `rest` waits for all results."""
         came = []
         for _ in range(requests):
             self.server.submit(self.model.inputs(self.server.submitted))
@@ -71,23 +71,23 @@ class Loop:
         came += self.server.results(wait=rest)
         self.results += came
         assert [result.index for result in self.results] == list(range(self.server.completed))
-        assert all(self.model.right(result) for result in came)
+        assert all(self.model.is_correct(result) for result in came)
         return came
 
     def reasons(self, event: str) -> list[str]:
-        """Why there were such decisions."""
+        """Return the reasons for all decisions of a kind."""
         return [each["reason"] for each in self.events.of(event)]
 
 
-def test_what_is_better_is_kept(server: Server, model: Model) -> None:
+def test_better_version_is_kept(server: Server, model: Model) -> None:
     slow = model.plain
-    told = Told(slow, 7000)
-    # The slow version serves first, the static compiler's is proposed.
+    proposer = ScriptedProposer(slow, 7000)
+    # The server starts with the slow version; the static compiler's is proposed.
     version = server.versions.add(slow)
     server.switch(version)
-    loop = Loop(server, model, told)
+    loop = Loop(server, model, proposer)
     before = loop.serve(4)[-1].cycles
-    told.ready.append(told.finding(model.first.schedule, CYCLES))
+    proposer.ready.append(proposer.finding(model.first.schedule, CYCLES))
     after = loop.serve(CANARY_REQUESTS + 4)[-1].cycles
     assert after < before
     (reload,), (kept,) = loop.events.of("reload"), loop.events.of("kept")
@@ -97,34 +97,34 @@ def test_what_is_better_is_kept(server: Server, model: Model) -> None:
     assert loop.adapter.served.typical == kept["cycles"] == after
 
 
-def test_what_is_served_is_known_before_it_is_replaced(server: Server, model: Model) -> None:
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told)
-    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
+def test_served_version_is_measured_before_it_is_replaced(server: Server, model: Model) -> None:
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer)
+    proposer.ready.append(proposer.finding(model.with_layers(on_chip=False).schedule, 100))
     loop.serve(CANARY_REQUESTS + 6)
     assert loop.events.of("reload")[0]["request"] > CANARY_REQUESTS
     assert [result.version.number for result in loop.results[:CANARY_REQUESTS]] == [0] * CANARY_REQUESTS
 
 
-def test_wrong_outputs_never_come_out(server: Server, model: Model) -> None:
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told, damaged)
+def test_wrong_outputs_are_never_returned(server: Server, model: Model) -> None:
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer, damaged)
     loop.serve(4)
-    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
+    proposer.ready.append(proposer.finding(model.with_layers(on_chip=False).schedule, 100))
     results = loop.serve(10)
     assert {result.version.number for result in results} == {0}
     (reason,) = loop.reasons("rollback")
     assert "the outputs of request" in reason and "are wrong" in reason
-    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
+    proposer.ready.append(proposer.finding(model.with_layers(on_chip=False).schedule, 100))
     loop.serve(4)
     assert loop.reasons("rejected") == ["rolled back before under the same DRAM timing"]
 
 
-def test_a_trap_goes_back_to_the_version_before(
+def test_trap_restores_the_previous_version(
     server: Server, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told)
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer)
     loop.serve(4)
     switch = server.switch
 
@@ -134,15 +134,15 @@ def test_a_trap_goes_back_to_the_version_before(
         switch(version)
 
     monkeypatch.setattr(server, "switch", fail_there)
-    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
+    proposer.ready.append(proposer.finding(model.with_layers(on_chip=False).schedule, 100))
     assert {result.version.number for result in loop.serve(10)} == {0}
     (reason,) = loop.reasons("rollback")
     assert reason.startswith("trap: BUS_READ in macro-instruction")
     assert server.driver.get("TRAP_COUNT") > 0
 
 
-def test_a_version_that_serves_for_long_may_not_trap(server: Server, model: Model) -> None:
-    loop = Loop(server, model, Told(model.first, CYCLES))
+def test_trap_of_an_established_version_is_an_error(server: Server, model: Model) -> None:
+    loop = Loop(server, model, ScriptedProposer(model.first, CYCLES))
     loop.serve(4)
     first, last = server.current.window
     server.device.set_dram_faults([DramFault(first, last + 1)])
@@ -150,56 +150,56 @@ def test_a_version_that_serves_for_long_may_not_trap(server: Server, model: Mode
         loop.serve(4)
 
 
-def test_slower_than_measured(server: Server, model: Model) -> None:
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told)
+def test_version_slower_than_measured_is_rolled_back(server: Server, model: Model) -> None:
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer)
     loop.serve(4)
-    told.ready.append(told.finding(model.plain.schedule, CYCLES * 9 // 10))
+    proposer.ready.append(proposer.finding(model.plain.schedule, CYCLES * 9 // 10))
     loop.serve(12)
     (reason,) = loop.reasons("rollback")
     assert "cycles per request, measured " in reason
     assert loop.results[-1].version.number == 0
 
 
-def test_far_slower_is_not_given_a_second_request(server: Server, model: Model) -> None:
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told)
+def test_much_slower_version_is_rolled_back_after_one_request(server: Server, model: Model) -> None:
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer)
     loop.serve(4)
-    told.ready.append(told.finding(model.plain.schedule, CYCLES // 4))
+    proposer.ready.append(proposer.finding(model.plain.schedule, CYCLES // 4))
     loop.serve(12)
     (reason,) = loop.reasons("rollback")
     assert reason.startswith("request ") and "cycles, measured " in reason
     assert len({result.index for result in loop.results if result.version.number}) <= CANARY_REQUESTS + 1
 
 
-def test_fewer_cycles_than_the_work_takes(
+def test_fewer_cycles_than_the_lower_bound_are_rejected(
     server: Server, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Told(model.first, CYCLES)
+    proposer = ScriptedProposer(model.first, CYCLES)
 
     def lazy(network: CompiledNetwork) -> CompiledNetwork:
         return replace(network, floor=replace(network.floor, macs=network.floor.macs * 1000))
 
-    loop = Loop(server, model, told, lazy)
+    loop = Loop(server, model, proposer, lazy)
     loop.serve(4)
-    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 5000))
+    proposer.ready.append(proposer.finding(model.with_layers(on_chip=False).schedule, 5000))
     assert {result.version.number for result in loop.serve(8)} == {0}
     (reason,) = loop.reasons("rollback")
     assert "cycles is below the lower bound of" in reason
 
 
-def test_reasons_of_rejection(server: Server, model: Model) -> None:
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told)
+def test_reasons_for_rejection(server: Server, model: Model) -> None:
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer)
     loop.serve(CANARY_REQUESTS)
     other = model.plain.schedule
-    told.ready += [
-        told.finding(other, CYCLES),
-        told.finding(other, 100, exact=False),
-        told.finding(other, 100, floor=200),
-        replace(told.finding(other, 0), result=Rejected("trap", "it fell over")),
-        told.finding(Schedule((("nobody", "else"),), other.layers), 100),
-        told.finding(other, 100, DramTiming(latency=7)),
+    proposer.ready += [
+        proposer.finding(other, CYCLES),
+        proposer.finding(other, 100, exact=False),
+        proposer.finding(other, 100, floor=200),
+        replace(proposer.finding(other, 0), result=Rejected("trap", "it fell over")),
+        proposer.finding(Schedule((("nobody", "else"),), other.layers), 100),
+        proposer.finding(other, 100, DramTiming(latency=7)),
     ]
     loop.serve(3)
     reasons = loop.reasons("rejected")
@@ -213,20 +213,20 @@ def test_reasons_of_rejection(server: Server, model: Model) -> None:
     assert not loop.events.of("reload")
 
 
-def test_whoever_searches_may_end_at_any_moment(server: Server, model: Model) -> None:
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told)
+def test_search_may_end_at_any_moment(server: Server, model: Model) -> None:
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer)
     loop.serve(3)
-    told.ready.append(told.finding(model.plain.schedule, CYCLES * 9 // 10))
+    proposer.ready.append(proposer.finding(model.plain.schedule, CYCLES * 9 // 10))
     loop.serve(1)
-    told.lost = True
+    proposer.lost = True
     loop.serve(10)
     assert loop.reasons("search lost") == ["somebody has ended it"]
     assert loop.results[-1].version.number == 0 and loop.reasons("rollback")
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
-def test_a_killed_search(server: Server, model: Model, graph: Graph, when: str) -> None:
+def test_killed_search_does_not_stop_serving(server: Server, model: Model, graph: Graph, when: str) -> None:
     with SearchProcess(SearchJob(graph, model.first.config, OPTIONS, "random", seed=3)) as proposer:
         loop = Loop(server, model, proposer)
         if when == "later":
@@ -239,10 +239,10 @@ def test_a_killed_search(server: Server, model: Model, graph: Graph, when: str) 
     assert loop.reasons("search lost") == ["the search process has ended unexpectedly"]
 
 
-def test_drift_is_noticed_looked_into_and_over(server: Server, model: Model, graph: Graph) -> None:
+def test_drift_is_detected_and_ends(server: Server, model: Model, graph: Graph) -> None:
     config = model.first.config
     with SearchProcess(SearchJob(graph, config, OPTIONS, "random")) as proposer:
-        loop = Loop(server, model, proposer, pace=0)  # no trials: what is served stays
+        loop = Loop(server, model, proposer, pace=0)  # no trials, so the served version remains
         loop.serve(15, rest=False)
         assert not loop.events.of("drift")
         for latency, rate in ((100, 1.0), (100, 4.0)):
@@ -257,47 +257,47 @@ def test_drift_is_noticed_looked_into_and_over(server: Server, model: Model, gra
     assert len(loop.events.of("drift")) == 2
 
 
-def test_a_change_while_candidates_are_on_probation_is_noticed(server: Server, model: Model) -> None:
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told)
+def test_change_during_trials_is_detected(server: Server, model: Model) -> None:
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer)
     loop.serve(15, rest=False)
     changed = server.completed
     server.device.set_dram_timing(100, 1.0)
     for network in model.versions()[1:]:
-        told.ready.append(told.finding(network.schedule, CYCLES // 2))
+        proposer.ready.append(proposer.finding(network.schedule, CYCLES // 2))
         loop.serve(6, rest=False)
     loop.serve(0)
     (drift,) = loop.events.of("drift")
     assert changed <= drift["request"] < changed + 20
 
 
-def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> None:
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told)
+def test_previous_best_version_is_restored_at_once(server: Server, model: Model) -> None:
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer)
     loop.serve(15)
     slow = DramTiming(bytes_per_cycle=1.0)
     server.device.set_dram_timing(100, 1.0)
     loop.serve(16)
-    (order,) = [each for each in told.orders if isinstance(each, Changed)]
+    (order,) = [each for each in proposer.orders if isinstance(each, Changed)]
     assert order.schedule == model.first.schedule and order.known == DramTiming() and order.loads
     separate = model.with_layers(same_program_as_previous=False, prefetch=0).schedule
     usual = loop.results[-1].cycles
-    told.ready += [
-        told.finding(model.first.schedule, usual, slow, kind="served"),
-        told.finding(separate, usual - 300, slow),
+    proposer.ready += [
+        proposer.finding(model.first.schedule, usual, slow, kind="served"),
+        proposer.finding(separate, usual - 300, slow),
     ]
     loop.serve(20)
     assert [each["why"] for each in loop.events.of("reload")] == ["trial"]
 
 
-def test_a_change_is_noticed_though_candidates_come_all_the_time(server: Server, model: Model) -> None:
-    """Under slower memory each of them is rolled back, and hardly anything else serves."""
-    told = Told(model.first, CYCLES)
-    loop = Loop(server, model, told)
+def test_change_is_detected_during_continuous_trials(server: Server, model: Model) -> None:
+    """A change is detected though candidates arrive continuously and are all rolled back under slower memory."""
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer)
     loop.serve(15, rest=False)
     for number in range(8):
         other = model.with_layers(on_chip=False, prefetch=number).schedule
-        told.ready.append(told.finding(other, CYCLES * 9 // 10))
+        proposer.ready.append(proposer.finding(other, CYCLES * 9 // 10))
         loop.serve(1, rest=False)
         if not number:
             server.device.set_dram_timing(100, 1.0)

@@ -1,4 +1,4 @@
-"""Serving with a database: it goes on from what is known, and a lost database does not end it."""
+"""Serving with a database: the search starts from stored results, and serving continues if the database is lost."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ from compiler.tuning_db.schema import METADATA
 from compiler.tuning_db.session import DatabaseSession
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.online_tuning.small_servers import Model, Told
+from tests.online_tuning.small_servers import Model, ScriptedProposer
 from tests.support.small_network import OPTIONS
 
 N4 = load_target("n4")
@@ -36,14 +36,12 @@ def model(graph: Graph) -> Model:
 
 @pytest.fixture
 def server(model: Model) -> Iterator[Server]:
-    """It on the RTL."""
+    """Server of the small network on the RTL."""
     with RtlDevice(N4, serving_bytes(model.first, versions=8)) as device:
         yield Server(device, model.first)
 
 
-def test_a_search_goes_on_from_the_best_for_its_conditions(
-    graph: Graph, model: Model, tmp_path: Path
-) -> None:
+def test_search_starts_from_the_best_for_its_conditions(graph: Graph, model: Model, tmp_path: Path) -> None:
     path = tmp_path / "profile.db"
     other, near = (
         model.with_layers(on_chip=False),
@@ -70,10 +68,10 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
     try:
         found = searcher.begin(DramTiming(), model.first.schedule)
         assert [each.kind for each in found] == ["served", "first", "known"]
-        assert found[2].schedule == other.schedule and found[2].result == result  # remembered, not measured
-        assert searcher.trial().schedule == near.schedule  # of the nearest other conditions
+        assert found[2].schedule == other.schedule and found[2].result == result  # recalled, not measured
+        assert searcher.trial().schedule == near.schedule  # from the nearest other conditions
         assert searcher.trial().schedule not in (near.schedule, other.schedule)
-        for latency, same in ((104, 100), (210, 200), (400, 400)):  # what is hardly different is the same
+        for latency, same in ((104, 100), (210, 200), (400, 400)):  # nearly equal conditions count as equal
             assert searcher._match_known(DramTiming(latency)).latency == same
         assert [each.kind for each in searcher.begin(DramTiming(), other.schedule)] == ["served", "first"]
     finally:
@@ -89,20 +87,22 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
         )
 
 
-def test_what_is_known_is_swapped_in_and_watched(server: Server, model: Model) -> None:
-    told = Told(model.plain, 7000)
+def test_known_version_is_tried_and_monitored(server: Server, model: Model) -> None:
+    proposer = ScriptedProposer(model.plain, 7000)
     server.switch(server.versions.add(model.plain))
     events = ServingEvents()
-    adapter = OnlineTuner(server, lambda _dram: model.prepared, model.first, told, events, DramTiming())
-    told.ready.append(replace(told.finding(model.first.schedule, 5500), kind="known"))
+    adapter = OnlineTuner(server, lambda _dram: model.prepared, model.first, proposer, events, DramTiming())
+    proposer.ready.append(replace(proposer.finding(model.first.schedule, 5500), kind="known"))
     for request in range(12):
         server.submit(model.inputs(request))
         adapter.tick()
-        assert all(model.right(result) for result in server.results(wait=True))
+        assert all(model.is_correct(result) for result in server.results(wait=True))
     assert [(each["event"], each.get("why")) for each in events.seen] == [("reload", "known"), ("kept", None)]
 
 
-def test_executions_are_kept_until_the_database_is_lost(server: Server, model: Model, tmp_path: Path) -> None:
+def test_executions_are_stored_until_the_database_is_lost(
+    server: Server, model: Model, tmp_path: Path
+) -> None:
     url, events = f"sqlite:///{tmp_path / 'profile.db'}", ServingEvents()
     agent = SamplingProfiler(server.driver)
     log = ExecutionLog(url, agent, events)

@@ -1,4 +1,4 @@
-"""A whole attention head, stage by stage, against real arithmetic."""
+"""An attention head, stage by stage, compared with real arithmetic."""
 
 import math
 
@@ -12,7 +12,7 @@ from tests.support.graphs import Draft, check
 
 
 def attention(seed: int, heads: int, rows: int, depth: int) -> tuple[Draft, list[Tensor]]:
-    """Softmax(Q x K^T / sqrt(depth)) x V, of which each stage is an output; heads lie beside one another."""
+    """Draft Softmax(Q x K^T / sqrt(depth)) x V with heads side by side, and return all stages as outputs."""
     draft = Draft(np.random.default_rng(seed))
     q, k, v = (draft.input((1, rows, heads, depth)) for _ in range(3))
     apart = (1, heads, rows, depth)
@@ -33,18 +33,18 @@ def attention(seed: int, heads: int, rows: int, depth: int) -> tuple[Draft, list
 @pytest.mark.parametrize("target", ["n4", "n8", "n16"])
 @pytest.mark.parametrize(("heads", "rows", "depth"), [(1, 9, 16), (3, 20, 10), (2, 33, 32)])
 def test_attention(target: str, heads: int, rows: int, depth: int) -> None:
-    """Every stage within 1 of real arithmetic on what the stage before it made."""
+    """Every stage is within 1 of real arithmetic on the result of the previous stage."""
     draft, stages = attention(heads, heads, rows, depth)
     graph = draft.graph.finish([tensor.name for tensor in stages])
     network, inputs = compile(graph, target, strict=True), draft.random_inputs()
     assert [layer.ops.count("transpose") for layer in network.layers] == [2, 0, 0, 2]
     found = network(**inputs)
-    real = {name: meaning(graph, name, array) for name, array in (inputs | found).items()}
+    real = {name: dequantized(graph, name, array) for name, array in (inputs | found).items()}
     q, k, v = (real[name].swapaxes(1, 2) for name in graph.inputs)
     scores, scaled, share, y = (tensor.name for tensor in stages)
     factor = next(t for t in graph.tensors.values() if t.constant)
     assert factor.data is not None
-    number = meaning(graph, factor.name, factor.data)
+    number = dequantized(graph, factor.name, factor.data)
     powers = np.exp(real[scaled] - real[scaled].max(-1, keepdims=True))
     wanted = {
         scores: q @ k.swapaxes(2, 3),
@@ -57,7 +57,7 @@ def test_attention(target: str, heads: int, rows: int, depth: int) -> None:
         assert off.max() <= 1, f"{target}: {name} is {off.max()} off\n{graph}"
 
 
-def meaning(graph: Graph, name: str, array: np.ndarray) -> np.ndarray:
+def dequantized(graph: Graph, name: str, array: np.ndarray) -> np.ndarray:
     q = graph.tensors[name].quantization
     assert q is not None
     return q.dequantized(array).astype(np.float64)
@@ -76,7 +76,7 @@ def stored(graph: Graph, name: str, real: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("op", ["mul", "tanh"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_functions_of_a_product_are_tables_of_its_drain(op: str, dtype: str) -> None:
+def test_functions_of_a_product_are_tables_in_its_drain(op: str, dtype: str) -> None:
     draft = Draft(np.random.default_rng(4))
     a, b = draft.input((1, 3, 10, 9)), draft.input((1, 3, 9, 20))
     product = draft.node("matmul", [a, b], (1, 3, 10, 20), scale=0.5)

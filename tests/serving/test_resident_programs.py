@@ -1,4 +1,4 @@
-"""Which programs stay in the instruction store: those score most, and those that are needed, always."""
+"""Programs that remain in the instruction store: those with the highest scores, and all that are needed."""
 
 import itertools
 import random
@@ -26,7 +26,7 @@ def driver() -> Iterator[Driver]:
 
 
 def program(number: int, words: int = 20) -> ProgramPart:
-    """Writes its number, eight bytes of it, to the address in operand 0."""
+    """Return a program that writes eight bytes of its number to the address in operand 0."""
     text = f"""
         set load.word, fill=1 fill_value={number}
         set load.len, 8
@@ -42,7 +42,7 @@ def program(number: int, words: int = 20) -> ProgramPart:
 
 
 def run(driver: Driver, residency: ResidentPrograms, which: ProgramPart) -> None:
-    """Run a resident program: it writes its number."""
+    """Run a resident program and check the number that it writes."""
     address = driver.put(np.zeros(8, np.uint8))
     driver.enqueue(residency.opcode(which), [address])
     residency.expect(which)
@@ -73,16 +73,16 @@ def test_a_program_is_loaded_once(driver: Driver) -> None:
     assert residency.opcode(program(1)) != residency.opcode(program(2))
 
 
-def test_the_least_used_goes(driver: Driver) -> None:
+def test_least_used_program_is_evicted(driver: Driver) -> None:
     residency = ResidentPrograms(driver)
     each = {number: program(number, 60) for number in range(1, 6)}
     use(residency, *(each[number] for number in (1, 2, 3, 4, 1, 1, 2, 4, 1, 4, 5)))
     assert each[3] not in residency and residency.evictions == 1
-    use(residency, program(6, 70))  # no single one is long enough
+    use(residency, program(6, 70))  # no single program is long enough
     assert residency.evictions == 3 and each[1] in residency
 
 
-def test_old_uses_count_less(driver: Driver) -> None:
+def test_old_uses_have_less_weight(driver: Driver) -> None:
     residency = ResidentPrograms(driver)
     old, *new = (program(number, 60) for number in (1, 2, 3, 4))
     use(residency, *[old] * 4, *new)
@@ -93,7 +93,7 @@ def test_old_uses_count_less(driver: Driver) -> None:
     assert old not in residency and all(each in residency for each in new)
 
 
-def test_what_is_needed_soon_stays_and_of_that_what_is_needed_first(driver: Driver) -> None:
+def test_programs_needed_soonest_remain(driver: Driver) -> None:
     residency = ResidentPrograms(driver)
     each = [program(number, 60) for number in range(4)]
     use(residency, *each, *[each[0]] * 50)
@@ -103,7 +103,7 @@ def test_what_is_needed_soon_stays_and_of_that_what_is_needed_first(driver: Driv
     assert each[3] not in residency and all(kept in residency for kept in each[1:3])
 
 
-def test_what_is_on_its_way_kept_or_in_use_stays(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_and_active_programs_remain(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     residency = ResidentPrograms(driver)
     each = [program(number, 60) for number in range(4)]
     use(residency, *each)
@@ -119,7 +119,7 @@ def test_what_is_on_its_way_kept_or_in_use_stays(driver: Driver, monkeypatch: py
     assert residency.load(program(12, 60), keep=[each[2]])
 
 
-def test_programs_of_others_are_left_alone(driver: Driver) -> None:
+def test_other_programs_are_not_evicted(driver: Driver) -> None:
     theirs = driver.programs.load(program(1, 100).program)
     residency = ResidentPrograms(driver)
     for number in range(2, 30):
@@ -128,7 +128,7 @@ def test_programs_of_others_are_left_alone(driver: Driver) -> None:
     assert not residency.load(program(30, 200)) and residency.evictions > 20
 
 
-def test_segments_run_out_before_words(driver: Driver) -> None:
+def test_segments_are_exhausted_before_words(driver: Driver) -> None:
     residency = ResidentPrograms(driver)
     for number in range(20):
         use(residency, program(number, 10))
@@ -137,7 +137,7 @@ def test_segments_run_out_before_words(driver: Driver) -> None:
     run(driver, residency, program(19, 10))
 
 
-def test_opcodes_run_out_before_segments() -> None:
+def test_opcodes_are_exhausted_before_segments() -> None:
     config = replace(CONFIG, opcodes=8, segments=16)
     with GoldenDevice(config, 1 << 16) as device:
         driver = Driver(device)
@@ -148,14 +148,14 @@ def test_opcodes_run_out_before_segments() -> None:
         run(driver, residency, program(19, 10))
 
 
-def test_what_is_too_long_never_comes(driver: Driver) -> None:
+def test_too_long_program_is_not_loaded(driver: Driver) -> None:
     residency = ResidentPrograms(driver)
     use(residency, program(1))
     assert not residency.load(program(2, 257)) and program(1) in residency
 
 
 def _fits(kept: list[tuple[int, int]], length: int) -> bool:
-    """Whether there is a gap of a length beside stretches of words: word by word."""
+    """Return True if a gap of the given length exists between the occupied ranges, checked word by word."""
     taken = {word for base, size in kept for word in range(base, base + size)}
     free = 0
     for word in range(CONFIG.wis_words):
@@ -166,8 +166,8 @@ def _fits(kept: list[tuple[int, int]], length: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_cheapest_programs_go(driver: Driver, seed: int) -> None:
-    """Against a search through all sets of programs that may go."""
+def test_cheapest_programs_are_evicted(driver: Driver, seed: int) -> None:
+    """The evicted programs are the cheapest set, compared with a search through all possible sets."""
     print(f"seed {seed}")
     rng, residency, store = random.Random(seed), ResidentPrograms(driver), driver.programs
     library = [program(number, rng.randrange(8, 90)) for number in range(1, 25)]

@@ -1,4 +1,4 @@
-"""Versions of a network replaced under a full stream: every output as it must be, hardly a delay."""
+"""Versions of a network replaced while requests are in flight: correct outputs, and hardly any delay."""
 
 import itertools
 import random
@@ -31,7 +31,7 @@ def model(graph: Graph) -> Model:
 
 @pytest.fixture
 def server(model: Model) -> Iterator[Server]:
-    """It on the RTL, with room for several versions."""
+    """Server on the RTL, with room for several versions."""
     with RtlDevice(model.first.config, serving_bytes(model.first, versions=8)) as device:
         yield Server(device, model.first)
 
@@ -39,7 +39,7 @@ def server(model: Model) -> Iterator[Server]:
 def stream(
     server: Server, model: Model, requests: int, reloads: int, rng: random.Random
 ) -> list[RequestResult]:
-    """Requests, with a version of random programs brought in before randomly chosen ones; old ones leave."""
+    """Return the results of requests among which versions of random programs are loaded and old ones removed."""
     moments = set(rng.sample(range(1, requests), reloads))
     others, old = model.versions(), []
     out: list[RequestResult] = []
@@ -60,9 +60,9 @@ def stream(
 
 
 def check(results: list[RequestResult], model: Model, requests: int, reloads: int) -> None:
-    """All came out in order, right, each wholly by one version, none much later than it would have without a reload."""
+    """Check that all results are in order and correct, each from one version, without long delays."""
     assert [result.index for result in results] == list(range(requests))
-    assert all(model.right(result) for result in results)
+    assert all(model.is_correct(result) for result in results)
     assert len({result.version.number for result in results}) == reloads + 1
     usual: dict[object, list[int]] = defaultdict(list)
     for result in results:
@@ -77,7 +77,7 @@ def check(results: list[RequestResult], model: Model, requests: int, reloads: in
 
 
 def fill(server: Server, left: int) -> None:
-    """Leave no more than so many words of the instruction store to the server."""
+    """Occupy the instruction store except for the given number of words."""
     server.queue.residency.unload(server.current.parts, [])
     words = server.driver.config.wis_words - left
     server.driver.programs.load(assemble("add r1, r1, 1\n" * (words - 1) + "halt", "filler"))
@@ -91,9 +91,7 @@ def test_fifty_reloads_at_random_moments(server: Server, model: Model) -> None:
     assert server.driver.get("TRAP_COUNT") == 0
 
 
-def test_programs_come_in_one_after_the_other_where_both_versions_do_not_fit(
-    server: Server, model: Model
-) -> None:
+def test_programs_are_loaded_one_by_one_if_both_versions_do_not_fit(server: Server, model: Model) -> None:
     print(f"seed {SEED}")
     fill(server, max(len(program.words) for each in model.versions() for program in each.codes[0].programs))
     results = stream(server, model, 60, 12, random.Random(SEED))
@@ -101,13 +99,13 @@ def test_programs_come_in_one_after_the_other_where_both_versions_do_not_fit(
     assert server.queue.residency.evictions > 0
 
 
-def test_a_program_for_which_there_is_no_room(server: Server, model: Model) -> None:
+def test_program_that_does_not_fit(server: Server, model: Model) -> None:
     fill(server, 20)
     with pytest.raises(WorkError, match=r"program .* words: no room for it"):
         server.submit(model.inputs(0))
 
 
-def test_old_versions_leave_memory_and_store(server: Server, model: Model) -> None:
+def test_old_versions_are_removed_from_memory_and_store(server: Server, model: Model) -> None:
     left = server.versions.arena.left
     list(server.serve(model.inputs(number) for number in range(3)))
     first = server.current
@@ -127,7 +125,7 @@ def test_old_versions_leave_memory_and_store(server: Server, model: Model) -> No
     assert server.versions.arena.left == left
 
 
-def test_a_version_takes_as_long_wherever_its_memory_is(server: Server, model: Model) -> None:
+def test_cycles_do_not_depend_on_the_memory_address(server: Server, model: Model) -> None:
     taken = []
     for number in range(3):
         version = server.versions.add(model.plain)
@@ -139,7 +137,7 @@ def test_a_version_takes_as_long_wherever_its_memory_is(server: Server, model: M
     assert taken[0] == taken[1] == taken[2]
 
 
-def test_what_is_no_version_of_the_model_is_refused(server: Server) -> None:
+def test_versions_of_another_model_are_rejected(server: Server) -> None:
     draft = Draft(np.random.default_rng(3))
     x = draft.input((1, 4, 4, 8))
     y = draft.node("clip", [x], (1, 4, 4, 8), low=0, high=9)
@@ -151,7 +149,7 @@ def test_what_is_no_version_of_the_model_is_refused(server: Server) -> None:
         server.versions.add(wide.first)
 
 
-def test_no_room_for_a_version(server: Server, model: Model) -> None:
+def test_version_that_does_not_fit(server: Server, model: Model) -> None:
     left = server.versions.arena.left
     with pytest.raises(InputError, match=r"no room for .* bytes of the memory of a version"):
         while True:
@@ -159,8 +157,8 @@ def test_no_room_for_a_version(server: Server, model: Model) -> None:
     assert server.versions.arena.left < left
 
 
-def test_bad_inputs_are_refused_before_anything_happens(server: Server, model: Model) -> None:
+def test_bad_inputs_are_rejected_without_side_effects(server: Server, model: Model) -> None:
     with pytest.raises(InputError, match="inputs must be"):
         server.submit({})
     (result,) = server.serve([model.inputs(0)])
-    assert result.index == 0 and model.right(result)
+    assert result.index == 0 and model.is_correct(result)

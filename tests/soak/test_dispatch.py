@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.runtime.dispatch.random_graphs import Dispatched
+from tests.runtime.dispatch.random_graphs import DispatchChecks
 from tests.support.strategies.examples import GOLDEN, RTL, TENTH, any_seed, try_out
 from tests.support.strategies.graphs import graphs
 
@@ -15,7 +15,7 @@ from tests.support.strategies.graphs import graphs
 def test_batch_sizes_and_skips_of_random_graphs(
     capfd: pytest.CaptureFixture[str], count: int, rtl: bool
 ) -> None:
-    dispatched = Dispatched(rtl)
+    dispatched = DispatchChecks(rtl)
     with capfd.disabled():
         try_out(graphs(6), dispatched.check, count, any_seed())
         print(dict(dispatched.tally), file=sys.stderr, flush=True)

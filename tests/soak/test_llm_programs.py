@@ -9,8 +9,8 @@ from compiler.llm.assembly.decoder_state import AssemblyGrammar
 from compiler.llm.assembly.tokenizer import program_of, words_of
 from compiler.validate import MacroCall, validate
 from hw.config import load_target
-from tests.llm.assembly.test_abstract_machine import OPERANDS, WINDOWS, busily, limits
-from tests.llm.program_sampling import VOCABULARY, drawn, equally
+from tests.llm.assembly.test_abstract_machine import OPERANDS, WINDOWS, limits, prefer_commands
+from tests.llm.program_sampling import VOCABULARY, draw_program, equally
 
 GRAMMARS, PROGRAMS = 60, 4
 
@@ -36,7 +36,7 @@ def test_programs(target: str, jumps: bool) -> None:
         )
         grammar = AssemblyGrammar(VOCABULARY, own)
         for _ in range(PROGRAMS):
-            state, words = drawn(grammar, rng, busily if number % 2 else equally)
+            state, words = draw_program(grammar, rng, prefer_commands if number % 2 else equally)
             program = state.program("drawn")
             assert len(words) <= tokens and len(program.words) <= instructions
             assert program_of(words, "drawn") == program and words_of(program) == words

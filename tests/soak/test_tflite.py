@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.frontends.tflite.test_operators import COMBINATIONS, on_the_accelerator
-from tests.frontends.tflite.test_random_networks import grown
+from tests.frontends.tflite.test_random_networks import random_network
 from tests.support.tflite_models import check
 
 MODELS, CHAINS = 25, 60
@@ -31,4 +31,4 @@ def test_operators(name: str, dtype: str, rounding: str, tmp_path: Path) -> None
 def test_chains(rounding: str, tmp_path: Path) -> None:
     rng = generator()
     for number in range(CHAINS):
-        check(grown(rng, 10), tmp_path, rounding, target=("n4", "n8", "n16")[number % 3])
+        check(random_network(rng, 10), tmp_path, rounding, target=("n4", "n8", "n16")[number % 3])

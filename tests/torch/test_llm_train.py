@@ -7,13 +7,13 @@ import numpy as np
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.journal import read
 from compiler.llm.training.pretrain import default_plan, train
-from tests.llm.lm_fixtures import ignorant
+from tests.llm.lm_fixtures import random_model
 
 
 def test_a_first_step_is_a_small_one_from_where_it_starts(tmp_path: Path) -> None:
     walks = [walk for walk in read(CORPUS) if walk.machine == "usual"][:24]
     assert any(walk.index % 20 == 0 for walk in walks)
-    start = ignorant()
+    start = random_model()
     plan = default_plan(1, 0, shape=start.shape)
     found = train(walks, plan, tmp_path, start=start).model
     assert found.shape == start.shape

@@ -1,4 +1,4 @@
-"""Convolutions by blocks of channels, and the pool behind one: right in all ways, and of use."""
+"""Convolutions in blocks of channels and the pool after one: exact in all orders, and beneficial."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": 
 
 
 def pooled(seed: int) -> Graph:
-    """Two convolutions, the average of the second one's image, a product with weights."""
+    """Return a graph of two convolutions, the average of the second one's image, and a dense layer."""
     draft = Draft(np.random.default_rng(seed))
     x = draft.input((1, 10, 9, 24))
     first = draft.node(

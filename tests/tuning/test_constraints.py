@@ -1,4 +1,4 @@
-"""What users forbid, and how much of the machine they allow."""
+"""Transformations that users forbid, and limits of the machine's resources."""
 
 import random
 from dataclasses import fields, replace
@@ -98,7 +98,7 @@ def test_memory_limits_are_respected(sp: int, acc: int | None) -> None:
     assert all(np.array_equal(found[name], right[name]) for name in right)
 
 
-def test_invalid_memory_limits_are_refused() -> None:
+def test_invalid_memory_limits_are_rejected() -> None:
     with pytest.raises(InputError, match="the limit of the scratchpad must be at least 512 bytes, not 511"):
         MemoryLimits(sp_bytes=511).within(N16)
     with pytest.raises(

@@ -74,7 +74,7 @@ def with_programs(made: ModelCompiler, network: CompiledNetwork, programs: list[
     return made.network(replace(network.schedule, programs=texts))
 
 
-def drawn(rng: random.Random, config: MlaConfig, commands: list) -> Edit:
+def random_edit(rng: random.Random, config: MlaConfig, commands: list) -> Edit:
     """Return a random edit that the commands allow."""
     while True:
         at = rng.randrange(-len(commands), len(commands))
@@ -121,7 +121,9 @@ def test_edited_programs_are_equivalent(name: str, seed: int) -> None:
         for each in known:
             mine = edits[each.name] = []
             for _ in range(rng.randint(1, 6)):
-                mine.append(drawn(rng, network.config, apply_edits(network.config, each.commands, mine)))
+                mine.append(
+                    random_edit(rng, network.config, apply_edits(network.config, each.commands, mine))
+                )
         changed = with_programs(made, network, apply_program_edits(network.config, known, edits))
         assert sameness.first_difference(changed, number) is None, edits
 
@@ -169,7 +171,7 @@ def test_every_dimension_can_be_split(seed: int) -> None:
     }, seen
 
 
-def test_invalid_edits_are_refused() -> None:
+def test_invalid_edits_are_rejected() -> None:
     made = prepared(POINTS["chain"])
     config = made.config
     known = unroll_all(own_programs(made.network()))

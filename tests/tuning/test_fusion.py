@@ -63,7 +63,7 @@ def site(
     return [each for each in found if all(getattr(each, k) == v for k, v in values.items())][number]
 
 
-def test_opportunities_state_status_and_refusal_reason() -> None:
+def test_opportunities_have_a_status_and_a_reason_for_rejection() -> None:
     engine, schedule = engine_of(CHAINS["planes"])
     sites = engine.opportunities(schedule)
     assert {each.kind for each in sites} == {
@@ -134,7 +134,7 @@ def test_chains_are_split_and_merged() -> None:
         (("max_pool2d", "conv2d"), "no operators can be fused into max_pool2d"),
     ],
 )
-def test_invalid_chains_are_refused(names: tuple[str, ...], words: str) -> None:
+def test_invalid_chains_are_rejected(names: tuple[str, ...], words: str) -> None:
     """Operators that an epilogue cannot include are an error, not silently dropped."""
     ops = (
         CalibrationOp("conv", 32, 3),

@@ -82,7 +82,7 @@ def test_fewer_cycles_than_the_lower_bound_are_not_believed(measurer: Measurer) 
     assert not replace(found, cycles=found.floor - 1).believable
 
 
-def test_model_without_accelerator_operators_is_refused() -> None:
+def test_model_without_accelerator_operators_is_rejected() -> None:
     draft = Draft(np.random.default_rng(1))
     x = draft.input((2, 3))
     graph = draft.graph.finish([x.name])

@@ -1,4 +1,4 @@
-"""Search guided by the performance model: credit by layer, what is kept, and how it learns."""
+"""Search guided by the cost model: attribution to layers, adopted changes, and learning."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_measurements_correct_similar_predictions() -> None:
 
 
 def test_own_measurements_train_a_model() -> None:
-    """Layers of which half take twice the cycles that are known beforehand: after some trials that is learnt."""
+    """A model learns from a few trials that half of the layers take twice the predicted cycles."""
     prepared, stage = stage_of(CalibrationOp("conv", 40, 3))
     (name,) = (layer.name for layer in stage.layers)
     now = dict(prepared.network().schedule.layers)
@@ -130,7 +130,7 @@ def test_better_external_schedule_is_adopted(measurer: Measurer) -> None:
     )
     first = measurer.first.schedule
     names = list(first.layers)
-    # The second layer does not count by itself.
+    # The second layer has no cycles of its own.
     other = replace(
         first, layers=first.layers | {names[1]: replace(first.layers[names[1]], own_counter_tag=False)}
     )

@@ -22,7 +22,7 @@ from tests.support import plugins
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of plug-ins in the current folder."""
+    """Module of plug-ins in the current folder."""
     return plugins.write_module(tmp_path, monkeypatch)
 
 
@@ -54,7 +54,7 @@ def test_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> Non
     assert texts(own) == texts(tune(measurer, f"{made.__name__}:Good", 2, seed=4))
 
 
-def test_instances_of_another_search_are_refused(measurer: Measurer, graph: Any, made: Any) -> None:
+def test_instances_of_another_search_are_rejected(measurer: Measurer, graph: Any, made: Any) -> None:
     method = made.Good(measurer, Objective.LATENCY, measurer.baseline(), 4)
     with pytest.raises(InputError, match="was created for the goal"):
         tune(measurer, method, 1, Objective.ENERGY)

@@ -20,7 +20,9 @@ N4 = load_target("n4")
 
 
 def commands(words: Sequence[int]) -> dict[Unit, list[tuple]]:
-    """What each unit is told, by a sequencer of its own: fields by name, masks, in order; with the tags."""
+    """Return the commands that each unit receives, as fields by name, masks and tags, from a separate
+    sequencer model.
+    """
     registers = [0] * 32
     operands = [1_000_000 * (1 + number) for number in range(48)]
     fields = {

@@ -1,4 +1,4 @@
-"""Methods of search: budgets, seeds, and what they keep."""
+"""Search methods: budgets, seeds, and the best trial."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_search_budget_seed_and_best_trial(measurer: Measurer, method: str) -> N
     assert isinstance(found.best.result, Measurement) and found.best.result.believable
     assert [cost for _, cost in found.curve] == sorted({cost for _, cost in found.curve}, reverse=True)
     texts = [trial.schedule.to_json() for trial in found.trials]
-    assert len(set(texts)) == TRIALS  # none is asked for twice
+    assert len(set(texts)) == TRIALS  # no schedule is proposed twice
     again = tune(measurer, method, TRIALS, seed=5)
     assert [trial.schedule.to_json() for trial in again.trials] == texts
     assert Schedule.from_json(texts[0]) == found.trials[0].schedule

@@ -1,4 +1,4 @@
-"""A cache and a database of its own for every test."""
+"""Fixtures of a separate cache and database for every test."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.schema import METADATA
 from tests.tuning_db.random_entries import SECRET
 
-#: URL of a database of another kind that the tests may empty; they run on it too if it is given.
+#: Variable with the URL of another database, which the tests empty; if it is set, they also run on it.
 OTHER = "MLA_TEST_DB"
 
 

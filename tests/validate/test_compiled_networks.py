@@ -23,7 +23,7 @@ def test_every_network_is_safe(name: str, target: str) -> None:
         assert report.commands["matrix"] > 0
 
 
-def test_a_network_with_one_wait_less_is_refused() -> None:
+def test_network_without_one_wait_is_rejected() -> None:
     network = compile(model("ad01_int8"), "n16")
     (stage,) = [stage for stage in network.stages if stage.code]
     assert stage.code

@@ -1,4 +1,4 @@
-"""A share of ONNX's node tests, through the backend: one of each operator, all of those that networks consist of."""
+"""Part of ONNX's node tests through the backend: one test of each operator, all tests of common operators."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ QUANTIZED = (
     "DequantizeLinear",
     "DynamicQuantizeLinear",
 )
-#: Operators that must run on the accelerator in every such test of types and shapes that the machine has.
+#: Operators that must run on the accelerator in every test whose types and shapes it supports.
 ACCELERATED = (
     "Conv",
     "ConvTranspose",
@@ -65,14 +65,14 @@ ACCELERATED = (
     "Mean",
     "Neg",
 )
-#: But for what these reasons say.
+#: Reasons for which such an operator may run on the host.
 EXCEPT = {
     "resizing by linear",
     "resizing by cubic",
     "resizing that keeps the ratio of the sides",
     "of its output must be at most",
     "its output 2 is no other operator's",
-    "is not quantized as a whole",  # sums and products of plain integers, which wrap around
+    "is not quantized as a whole",  # sums and products of unquantized integers, which wrap around
 }
 
 
@@ -86,14 +86,14 @@ def results():
     return [(names[test.name], run(test), test.name in wanted) for test in chosen]
 
 
-def test_none_fails(results) -> None:
+def test_no_node_test_fails(results) -> None:
     assert not [result for _, result, _ in results if result.where == Where.FAILED]
     counts = Counter(result.where for _, result, _ in results)
     assert counts[Where.SKIPPED] < len(results) / 5, counts
 
 
-def test_what_is_refused(results) -> None:
-    """Shapes that depend on data, and what ONNX's reference does not have itself."""
+def test_rejected_operators(results) -> None:
+    """Only data-dependent shapes, and features that ONNX's reference lacks, are rejected."""
     assert {name for name, result, _ in results if result.where == Where.REFUSED} <= {
         "Unique",
         "Range",
@@ -111,6 +111,6 @@ def test_operators_of_networks_run_on_the_accelerator(results, op: str) -> None:
     assert there and not others
 
 
-def test_every_test_that_does_not_run_there_has_a_reason(results) -> None:
+def test_every_test_not_on_the_accelerator_has_a_reason(results) -> None:
     elsewhere = (Where.REFUSED, Where.SKIPPED, Where.HOST)
     assert all(result.reason for _, result, _ in results if result.where in elsewhere)

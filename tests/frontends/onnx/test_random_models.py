@@ -1,4 +1,6 @@
-"""Random ONNX models compute what onnxruntime does: in float on the host, quantized on the accelerator."""
+"""Random ONNX models give the same results as onnxruntime: in float on the host, quantized on the
+accelerator.
+"""
 
 from pathlib import Path
 

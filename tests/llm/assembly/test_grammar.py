@@ -1,4 +1,4 @@
-"""The grammar of all that assembly text can say."""
+"""The grammar of all valid assembly text."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
 from scripts.networks.digits import MODEL
-from tests.llm.program_sampling import VOCABULARY, accepts, drawn, library, programs
+from tests.llm.program_sampling import VOCABULARY, accepts, draw_program, library, programs
 
 _ENDS = [
     0,
@@ -47,7 +47,7 @@ def fits(value: int, spans: tuple[tuple[int, int], ...]) -> bool:
 
 
 @given(st.lists(st.tuples(_VALUES, _VALUES), min_size=1, max_size=3), _VALUES)
-def test_numbers_lie_in_their_spans(pairs: list[tuple[int, int]], value: int) -> None:
+def test_numbers_outside_their_spans_are_rejected(pairs: list[tuple[int, int]], value: int) -> None:
     spans = tuple((min(pair), max(pair)) for pair in pairs)
     number = Number(spans)
     taken = all(number.accept(word) for word in number_words(value))
@@ -56,7 +56,7 @@ def test_numbers_lie_in_their_spans(pairs: list[tuple[int, int]], value: int) ->
 
 
 @given(st.tuples(_VALUES, _VALUES), st.randoms(use_true_random=False))
-def test_every_beginning_of_a_number_leads_into_its_span(pair: tuple[int, int], random) -> None:
+def test_every_prefix_of_a_number_can_be_completed(pair: tuple[int, int], random) -> None:
     spans, words = ((min(pair), max(pair)),), []
     number = Number(spans)
     least = shortest(spans)
@@ -68,22 +68,22 @@ def test_every_beginning_of_a_number_leads_into_its_span(pair: tuple[int, int], 
     assert least is not None and least <= len(words)
 
 
-def test_programs_that_there_are_conform() -> None:
+def test_existing_programs_conform() -> None:
     grammar = AssemblyGrammar(VOCABULARY, ProgramLimits())
     for program in [*library(), *programs(MODEL)]:
         assert accepts(grammar, words_of(program)).program("again").words == program.words
 
 
 @pytest.mark.parametrize("tokens", [2, 3, 5, 12, 40, 300])
-def test_whatever_is_drawn_is_a_program(tokens: int, rng: np.random.Generator) -> None:
+def test_random_words_are_programs(tokens: int, rng: np.random.Generator) -> None:
     grammar = AssemblyGrammar(VOCABULARY, ProgramLimits(tokens=tokens, instructions=30))
     for _ in range(300 // tokens + 3):
-        state, words = drawn(grammar, rng)
+        state, words = draw_program(grammar, rng)
         program = program_of(words, "drawn")
         assert len(words) <= tokens and 1 <= len(program.words) <= 30
         assert state.program("drawn") == program
         assert assemble(disassemble(program)).words == program.words
-        # There is one way to say a program; but a loop may be called one without a body that could have one.
+        # Each program has one spelling, except that a loop may be written without a body.
         assert words_of(program) == words or "to" in words
 
 
@@ -94,7 +94,7 @@ def test_limits_and_vocabulary_are_checked() -> None:
         AssemblyGrammar(Vocabulary(word for word in (*WORDS, *NUMBERS) if word != "x4"), ProgramLimits())
 
 
-def test_a_word_that_may_not_come_is_refused() -> None:
+def test_unexpected_word_is_rejected() -> None:
     state = AssemblyGrammar(VOCABULARY, ProgramLimits()).start()
     with pytest.raises(ValueError, match="'5' may not come next"):
         state.advance(VOCABULARY.number("5"))

@@ -1,4 +1,4 @@
-"""Programs to words and back, exactly."""
+"""Conversion of programs to words and back is exact."""
 
 import random
 import subprocess
@@ -19,7 +19,7 @@ from tests.support.trained_networks import model
 
 
 def random_word(rng: random.Random) -> int:
-    """A word of any form, most of them with small numbers."""
+    """Return a random instruction word, in most cases with small fields."""
     return encode(
         rng.choice(list(MicroOp)),
         d=rng.choice([0, 0, 0, *(rng.getrandbits(bits) for bits in (2, 4, 5, 10))]),
@@ -29,8 +29,8 @@ def random_word(rng: random.Random) -> int:
     )
 
 
-def same(program: Program) -> list[str]:
-    """The words of a program, which must give it back."""
+def round_trip(program: Program) -> list[str]:
+    """Check that the words of a program convert back to it, and return them."""
     words = words_of(program)
     assert set(words) <= {*WORDS, *NUMBERS}
     assert program_of(words, program.name).words == program.words
@@ -45,19 +45,19 @@ def test_random_words(seed: int) -> None:
         word = random_word(rng)
         text = instruction(word)
         try:
-            same(Program("one", (word,)))
+            round_trip(Program("one", (word,)))
         except ValueError:
             assert text.startswith(".word"), (seed, text)
             continue
         ops.add(word >> 58)
-        # The disassembler does not add register 0 to say what does not fit a field.
+        # The disassembler omits register 0, so it reports fields out of range differently.
         assert not text.startswith(".word") or words_of(Program("one", (word,)))[1] == "r0", (seed, text)
     assert ops == set(MicroOp) - {MicroOp.ILLEGAL}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_programs(seed: int) -> None:
-    """Loops in loops, across each other, backwards, and branches to anywhere."""
+    """Programs with nested, crossing and backward loops and arbitrary branches convert back exactly."""
     rng = random.Random(seed)
     length = rng.randrange(1, 60)
     words = []
@@ -74,21 +74,21 @@ def test_random_programs(seed: int) -> None:
             )
         if not instruction(word).startswith(".word"):
             words.append(word)
-    same(Program("random", tuple(words)))
+    round_trip(Program("random", tuple(words)))
 
 
-def test_programs_that_there_are() -> None:
+def test_existing_programs() -> None:
     for program in library():
-        same(program)
+        round_trip(program)
     for program in programs(MODEL):
-        words = same(program)
+        words = round_trip(program)
         assert len(words) < 3 * len(program.words)
     for program in programs(model("ad01_int8")):
         assert "end" in words_of(program) or "loop" not in words_of(program)
-        same(program)
+        round_trip(program)
 
 
-def test_how_it_looks() -> None:
+def test_words_of_a_program() -> None:
     text = """
         loop 3, last
         set load.word, space=param fill_value=7
@@ -150,12 +150,12 @@ def test_how_it_looks() -> None:
         ("bogus", "word 0: 'bogus' begins no instruction"),
     ],
 )
-def test_no_program(words: str, reason: str) -> None:
+def test_invalid_words_are_rejected(words: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         program_of(words.split(), "program")
 
 
-def test_no_instruction_is_named() -> None:
+def test_invalid_instruction_is_named() -> None:
     with pytest.raises(
         ValueError, match="instruction 1: 0x0000000000000005 cannot be written as assembly text"
     ):
@@ -164,7 +164,7 @@ def test_no_instruction_is_named() -> None:
         words_of(Program("program", ()))
 
 
-_GROWN = """
+_EXTENDED_ISA = """
 from enum import IntEnum
 import hw.isa.micro_instruction as micro
 import hw.isa.commands as commands
@@ -189,8 +189,8 @@ assert words_of(program) == words
 """
 
 
-def test_new_instructions_and_fields_appear_by_themselves() -> None:
+def test_words_follow_the_instruction_set() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", _GROWN], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _EXTENDED_ISA], capture_output=True, text=True, timeout=60, check=False
     )
     assert run.returncode == 0, run.stderr

@@ -1,4 +1,4 @@
-"""What the model is shown of edited programs, and how often."""
+"""Training examples of edited programs, and their frequency."""
 
 import random
 from collections import Counter
@@ -26,13 +26,13 @@ from hw.isa.micro_instruction import MicroOp, decode
 from hw.isa.program import Program
 
 POINT = CalibrationNetwork((6, 6, 8), (CalibrationOp("max_pool", 0, 3, 3),))
-#: A tree of edits: bases of the variants, and their cycles.
+#: Base of each variant in the tree of edits, and the cycles of each variant.
 BASES, CYCLES = (-1, 0, 1, 0, 2), (100, 90, 95, 110, 80)
 
 
 @pytest.fixture(scope="module")
 def walk() -> Trajectory:
-    """A pool whose one program is edited by chance."""
+    """Trajectory of a pool whose single program is edited at random."""
     machine = MACHINES["usual"]
     prepared = ModelCompiler(POINT.graph(), machine.conditions.config, machine.options)
     network = prepared.network()
@@ -57,21 +57,19 @@ def found(walk: Trajectory) -> list[Example]:
 
 
 def issued(program: Program) -> list[tuple]:
-    """The commands of a program, with their semaphores."""
+    """Return the commands of a program, with their semaphores."""
     found = unroll(program)
     assert found
     return [(each.unit, each.values, each.region, each.wait, each.signal) for each in found.commands]
 
 
-def test_edits_are_shown_from_each_variant_to_all_that_were_made_of_it(
-    walk: Trajectory, found: list[Example]
-) -> None:
+def test_examples_lead_from_each_variant_to_its_descendants(walk: Trajectory, found: list[Example]) -> None:
     pairs = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 4), (2, 4)]
     of_edits = [each for each in found if each.ask is Ask.EDITS]
     known = [each for each in of_edits if each.known]
     assert [each.ratio for each in known] == pytest.approx([CYCLES[b] / CYCLES[a] for a, b in pairs])
     assert [each.best for each in known] == [b == 4 for _, b in pairs]
-    # Of the program as compiled also without what it costs.
+    # Examples from the compiled program appear once more without its cost.
     assert [each.answer for each in of_edits if not each.known] == [each.answer for each in known[:4]]
     costs = [sum(each.subject.where.values()) for each in known]
     assert costs == [CYCLES[a] for a, _ in pairs]
@@ -81,8 +79,8 @@ def test_edits_are_shown_from_each_variant_to_all_that_were_made_of_it(
         assert question[-3:-1] == [Ask.EDITS, question[-2]] and ("cause useful" in question) == each.known
 
 
-def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> None:
-    """Made here from the program as it is compiled."""
+def test_answers_give_the_variants(walk: Trajectory, found: list[Example]) -> None:
+    """The edits of each answer, applied to the compiled program, give the variant."""
     assert walk.edited
     machine = MACHINES["usual"]
     config = machine.conditions.config
@@ -108,7 +106,7 @@ def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> No
             assert not any(decode(word)["opcode"] == MicroOp.LOOP for word in made.words)
             assert issued(made) == issued(compiled)
             assert words_of(program_of(each.answer, "x")) == list(each.answer)
-    # The best there is of each, itself, and what is one edit away.
+    # Examples of the best variant, of the program itself, and of variants one edit away.
     programs = [each for each in found if each.ask is Ask.PROGRAM]
     best = min(CYCLES)
     assert [each.ratio for each in programs if each.best] == pytest.approx(
@@ -117,7 +115,7 @@ def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> No
     assert len(programs) == (1 + 2 + 1) + (1 + 1 + 1) + (1 + 1) + (1 + 1) + 1
 
 
-def test_edits_that_a_program_no_longer_allows_are_not_shown(walk: Trajectory) -> None:
+def test_invalid_edits_give_no_examples(walk: Trajectory) -> None:
     assert walk.edited
     other = replace(walk, edited=replace(walk.edited, program="another"))
     assert {each.ask for each in examples(other)} <= {Ask.SCHEDULE}
@@ -127,8 +125,8 @@ def test_edits_that_a_program_no_longer_allows_are_not_shown(walk: Trajectory) -
     assert {each.ask for each in examples(replace(walk, edited=gone))} <= {Ask.SCHEDULE}
 
 
-def test_kinds_are_shown_three_to_three_to_two(found: list[Example]) -> None:
-    """However many examples and networks there are of each."""
+def test_ratio_of_example_kinds(found: list[Example]) -> None:
+    """Kinds are drawn in the ratio 3:3:2, whatever the number of examples and networks of each."""
     one = {ask: TokenizedExample((number, number), 1, ask) for number, ask in enumerate(Ask)}
     groups = [[one[Ask.SCHEDULE]]] * 9 + [[one[Ask.EDITS]] * 40, [one[Ask.PROGRAM]] * 5]
     drawn_ = batches(groups, 50, 1000, random.Random(1))

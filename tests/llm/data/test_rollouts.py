@@ -1,4 +1,4 @@
-"""Answers to one question, all of them measured: what they cost holds, and files of them are not trusted."""
+"""Groups of measured answers to one question: their costs are reproducible, and their files are checked."""
 
 import json
 import random
@@ -22,7 +22,7 @@ POINT = CalibrationNetwork((6, 6, 16), (CalibrationOp("conv", 32, 3),))
 
 
 @pytest.mark.parametrize("part", [0.0, 1.0], ids=["schedules", "edits"])
-def test_costs_are_those_of_a_new_measurement(devices, walk, part, monkeypatch):
+def test_costs_equal_a_new_measurement(devices, walk, part, monkeypatch):
     monkeypatch.setattr(self_training, "_EDITS_SHARE", part)
     model = load(SHIPPED)[0]
     group = roll_out(devices, walk, model, 6, random.Random(3))
@@ -47,25 +47,27 @@ def test_costs_are_those_of_a_new_measurement(devices, walk, part, monkeypatch):
     assert RolloutGroup.from_json(json.loads(json.dumps(group.as_json()))) == group
 
 
-def test_what_cannot_be_measured_costs_most(devices, walk, monkeypatch):
+def test_unmeasurable_answers_cost_the_most(devices, walk, monkeypatch):
     monkeypatch.setattr(self_training, "_EDITS_SHARE", 0.0)
     monkeypatch.setattr(
         MeasureHarness, "measure", lambda harness, network: rig_first if network is rig_first else None
     )
     rig_first = MeasureHarness(devices, "usual", POINT).first
-    assert roll_out(devices, walk, load(SHIPPED)[0], 2, random.Random(3)) is None  # not even as it was
+    assert (
+        roll_out(devices, walk, load(SHIPPED)[0], 2, random.Random(3)) is None
+    )  # not even the unchanged network
     monkeypatch.undo()
     monkeypatch.setattr(self_training, "_EDITS_SHARE", 0.0)
     real, calls = MeasureHarness.measure, []
 
-    def only_the_first(harness, network):
+    def fails_after_the_first(harness, network):
         calls.append(network.digest)
         return real(harness, network) if len(calls) == 1 else None
 
-    monkeypatch.setattr(MeasureHarness, "measure", only_the_first)
+    monkeypatch.setattr(MeasureHarness, "measure", fails_after_the_first)
     group = roll_out(devices, walk, load(SHIPPED)[0], 4, random.Random(3))
     assert group is not None and set(group.costs) <= {1.0, MAX_COST_RATIO} and MAX_COST_RATIO in group.costs
-    assert len(set(calls[1:])) == len(calls[1:])  # each once
+    assert len(set(calls[1:])) == len(calls[1:])  # each network once
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_what_cannot_be_measured_costs_most(devices, walk, monkeypatch):
         ({"question": []}, "must have words"),
     ],
 )
-def test_other_files_are_refused(change, message):
+def test_invalid_groups_are_rejected(change, message):
     data = {"ask": "ask edits", "question": ["end"], "answers": [["end"], ["end"]], "costs": [1.0, 0.5]}
     assert RolloutGroup.from_json(data).costs == [1.0, 0.5]
     with pytest.raises(InputError, match=message):

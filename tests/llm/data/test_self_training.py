@@ -1,4 +1,4 @@
-"""The model's own answers as further steps of walks, how single ones are judged, and the picture of rounds."""
+"""The model's answers as further steps of trajectories, the evaluation of single answers, and the chart of rounds."""
 
 import random
 from dataclasses import replace
@@ -22,7 +22,7 @@ from scripts import eval_lm
 POINT = CalibrationNetwork((6, 6, 16), (CalibrationOp("conv", 32, 3), CalibrationOp("depthwise", 0, 3)))
 
 
-def test_answers_become_steps_that_cost_what_they_say(devices: Devices, walk: Trajectory) -> None:
+def test_answers_become_steps_with_their_measured_cost(devices: Devices, walk: Trajectory) -> None:
     asking = SamplingOptions(load(SHIPPED)[0], 6)
     found = extend(devices, walk, asking, random.Random(2))
     assert found == extend(devices, walk, asking, random.Random(2))
@@ -35,14 +35,14 @@ def test_answers_become_steps_that_cost_what_they_say(devices: Devices, walk: Tr
         measured = harness.measure(harness.prepared.network(schedule))
         assert measured is not None and harness.step(step.base, step.layer, step.changes, measured) == step
     assert len(list(examples(found))) > len(list(examples(walk)))
-    # What is known already is not answered again.
+    # Known schedules are not proposed again.
     again = extend(devices, found, asking, random.Random(2))
     schedules = [again.schedules(number) for number in range(len(again.steps))]
     assert all(each not in schedules[:number] for number, each in enumerate(schedules))
 
 
 def test_the_most_promising_answers_are_measured(devices: Devices, walk: Trajectory) -> None:
-    """Of many that are drawn a few, twice; none of them comes to programs that were measured before."""
+    """Of many drawn answers, the most promising few are measured, in two rounds, all with new programs."""
     found = extend(devices, walk, SamplingOptions(load(SHIPPED)[0], 3, drawn=24, prompts=2), random.Random(2))
     harness, own = MeasureHarness(devices, "usual", POINT), found.steps[len(walk.steps) :]
     assert 3 < len(own) <= 6 and own[0].base == 0
@@ -59,9 +59,7 @@ def test_the_most_promising_answers_are_measured(devices: Devices, walk: Traject
     assert min(costs) <= min(step.cycles for step in any_ones.steps)
 
 
-def test_walks_that_cost_something_else_today_are_left_as_they_are(
-    devices: Devices, walk: Trajectory
-) -> None:
+def test_trajectories_with_another_cost_today_are_unchanged(devices: Devices, walk: Trajectory) -> None:
     asking, rng = SamplingOptions(load(SHIPPED)[0], 2), random.Random(4)
     slower = replace(walk, steps=[replace(walk.steps[0], cycles=walk.steps[0].cycles + 1)])
     assert extend(devices, slower, asking, rng) is slower
@@ -81,7 +79,7 @@ def _walk(index: int, machine: str = "usual", size: int = 32) -> Trajectory:
     )
 
 
-def test_only_networks_that_are_shown_may_be_asked_about() -> None:
+def test_only_training_networks_are_usable() -> None:
     sizes = {is_held_out(_walk(1, size=size).point): size for size in range(1, 99)}
     assert is_usable(_walk(1, size=sizes[False]))
     assert not is_usable(_walk(1, size=sizes[True]))
@@ -91,7 +89,7 @@ def test_only_networks_that_are_shown_may_be_asked_about() -> None:
         networks_of_round([_walk(20)], 1, 4, 0)
 
 
-def test_every_network_has_its_turn_before_one_comes_again() -> None:
+def test_rounds_cover_all_networks_before_repeating() -> None:
     walks = [_walk(index) for index in range(1, 19)]
     assert all(map(is_usable, walks))
     rounds = [[each.index for each in networks_of_round(walks, number, 6, 3)] for number in range(1, 5)]
@@ -106,7 +104,7 @@ def test_every_network_has_its_turn_before_one_comes_again() -> None:
     assert len(networks_of_round(walks, 1, 100, 3)) == 18
 
 
-def test_figures_of_single_answers() -> None:
+def test_statistics_of_single_answers() -> None:
     layers = [
         Sampled("a", 100, [100, 50, 200, 100]),
         Sampled("b", 10, [20, 40, 30, 20]),
@@ -116,19 +114,19 @@ def test_figures_of_single_answers() -> None:
     assert found["one"] == pytest.approx(prod((1, 0.5, 2, 1, 2, 4, 3, 2)) ** (1 / 12))
     assert found["some"] == pytest.approx((0.5 * 2) ** (1 / 3))
     assert found["one_median"] == pytest.approx(1) and found["some_median"] == pytest.approx(1)
-    found = figures(layers[:2])  # the median of layers' own means
+    found = figures(layers[:2])  # the median of the layers' means
     assert found["one_median"] == pytest.approx((1 + prod((2, 4, 3, 2)) ** 0.25) / 2)
     assert found["some_median"] == pytest.approx((0.5 + 2) / 2)
     assert Sampled("a", 10, [10, 5, 20, 10, 1]).ratios(2) == [0.5, 1]
 
 
-def test_layers_that_were_not_judged_are_told(tmp_path, monkeypatch) -> None:
+def test_unevaluated_layers_are_reported(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(eval_lm, "in_lanes", lambda *_: 1)
     with pytest.raises(WorkError, match="2 layers were not judged; the same call goes on"):
         eval_lm.judged(SHIPPED, 2, 4, 1, tmp_path / "judged.jsonl")
 
 
-def test_a_picture_of_rounds_has_each_figure() -> None:
+def test_chart_of_rounds_has_each_value() -> None:
     text = draw_rounds("Title <1>", "cycles", {"a": [1.25, 1.0, 0.75], "b": [1.0, 1.0, 1.0]})
     assert "Title &lt;1&gt;" in text and "round 2" in text and "round 3" not in text
     assert text.count("<title>a: ") == 3 and "<title>a: 0.7500</title>" in text and "a 0.750" in text

@@ -1,4 +1,4 @@
-"""Questions to a server on this machine: what it may answer, what is tried again, what is never told."""
+"""Requests to a local server: accepted replies, retries, and the secrecy of the API key."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ def client(server: ChatServer, limits: SpendingLimits = AMPLE, **more) -> Endpoi
     return EndpointClient(replace(Endpoint(server.url, MODEL, limits, patience=SOON), **more))
 
 
-def test_a_question_and_its_answer() -> None:
+def test_request_and_reply() -> None:
     with ChatServer("hi") as server:
         asking = client(server, fields={"top_p": 0.5, "temperature": None})
         asking.check()
@@ -41,7 +41,7 @@ def test_a_question_and_its_answer() -> None:
     assert (spent.requests, spent.failed, spent.input_tokens, spent.output_tokens) == (1, 0, 100, 10)
 
 
-def test_the_key_goes_to_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_sent_to_the_server_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", f" {KEY}\n")
     with ChatServer("hi") as server:
         asking = client(server, key="MY_KEY")
@@ -90,7 +90,7 @@ def test_the_key_goes_to_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> No
         (Reply(200, headers={"Content-Encoding": "gzip"}, body=b"x"), WorkError, "no chat completion"),
     ],
 )
-def test_what_is_wrong_is_told_without_the_key(
+def test_error_messages_do_not_contain_the_key(
     reply: Reply,
     kind: type[MlaError],
     words: str,
@@ -104,8 +104,8 @@ def test_what_is_wrong_is_told_without_the_key(
         with pytest.raises(kind, match=words) as caught:
             asking.chat(HELLO)
     assert server.asked and server.asked[0].headers["Authorization"].endswith(KEY)
-    frames = caught.tb.tb_next  # this one has the key
-    escaped = b"u0073" in reply.body  # what such an answer holds is only cleaned where it is used
+    frames = caught.tb.tb_next  # a request of the client, which carries the key
+    escaped = b"u0073" in reply.body  # the content of such a reply is sanitized only where it is used
     whole = traceback.TracebackException(caught.type, caught.value, frames, capture_locals=not escaped)
     seen = (
         "".join(whole.format()) + caplog.text + repr(caught.value) + json.dumps(asking.spent.document(AMPLE))
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_told_without_the_key(
     assert asking.spent.failed == asking.spent.requests > 0
 
 
-def test_slow_servers_end_in_time() -> None:
+def test_slow_servers_time_out() -> None:
     with ChatServer(Reply(hang=30)) as server, pytest.raises(WorkError, match=r"no answer in 0\.3 s"):
         client(server, patience=BRIEF).chat(HELLO)
     with ChatServer(Reply(drip=0.01)) as server:
@@ -127,7 +127,7 @@ def test_slow_servers_end_in_time() -> None:
     assert len(server.asked) == 1 and asking.spent.estimated_requests == 1
 
 
-def test_an_interrupt_ends_a_question() -> None:
+def test_interrupt_ends_a_request() -> None:
     with ChatServer(Reply(hang=30)) as server:
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
@@ -137,7 +137,7 @@ def test_an_interrupt_ends_a_question() -> None:
     assert len(server.asked) == 1
 
 
-def test_what_may_pass_is_tried_again() -> None:
+def test_temporary_errors_are_retried() -> None:
     date = format_datetime(datetime.now(UTC) - timedelta(seconds=5), usegmt=True)
     for first in (refused(429, Retry_After="0"), refused(503, Retry_After=date), refused(500), refused(529)):
         with ChatServer(first, "hi") as server:
@@ -154,7 +154,7 @@ def test_what_may_pass_is_tried_again() -> None:
     assert len(server.asked) == 1
 
 
-def test_nobody_there() -> None:
+def test_unreachable_servers() -> None:
     with ChatServer("hi") as server:
         url, host = server.url, server.host
     gone = EndpointClient(Endpoint(url, MODEL, AMPLE, patience=BRIEF))
@@ -169,7 +169,7 @@ def test_nobody_there() -> None:
         EndpointClient(Endpoint(server.url.replace("http:", "https:"), MODEL, AMPLE, patience=SOON)).check()
 
 
-def test_the_list_of_models() -> None:
+def test_check_of_the_model_list() -> None:
     with ChatServer("hi") as server:
         other = EndpointClient(Endpoint(server.url, "absent", AMPLE, patience=SOON))
         with pytest.raises(InputError, match=f"has no model 'absent': it has {MODEL}, other$"):
@@ -213,7 +213,7 @@ def test_spending_limits_end_the_requests(limits: SpendingLimits, words: str, as
     assert lengths == sorted(lengths, reverse=True) and all(each >= 0 for each in lengths)
 
 
-def test_what_was_spent_beyond_a_limit() -> None:
+def test_spending_beyond_a_limit_is_reported() -> None:
     limits = SpendingLimits(cost=1.0, prices=Prices(2, 0))
     with ChatServer(said("hi", (600_000, 5))) as server:
         asking = client(server, limits)
@@ -223,7 +223,7 @@ def test_what_was_spent_beyond_a_limit() -> None:
             asking.chat(HELLO)
 
 
-def test_tokens_are_estimated_where_nobody_counts() -> None:
+def test_tokens_are_estimated_without_usage() -> None:
     counts = ({"prompt_tokens": -1, "completion_tokens": True}, {"prompt_tokens": 1e300}, "many", None)
     with ChatServer(*(said("x" * 30, None, usage=each) for each in counts)) as server:
         asking = client(server)
@@ -233,7 +233,7 @@ def test_tokens_are_estimated_where_nobody_counts() -> None:
     assert (spent.input_tokens, spent.output_tokens, spent.estimated_requests) == (400, 40, 4)
 
 
-def test_proxies_see_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_do_not_receive_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
     with ChatServer("proxied") as proxy, ChatServer("straight") as server:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):
@@ -255,7 +255,7 @@ def test_proxies_see_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("key", ["two words", "gr\u00fc\u00df", "a\nb"])
-def test_what_is_no_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_keys_are_rejected(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLA_ENDPOINT_KEY", key)
     with pytest.raises(
         InputError, match="must hold a key of printable ASCII characters without blanks"
@@ -264,7 +264,7 @@ def test_what_is_no_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert key not in str(caught.value)
 
 
-def test_a_key_in_place_of_its_variable_is_not_shown() -> None:
+def test_key_given_as_variable_name_is_not_shown() -> None:
     with pytest.raises(InputError, match=r"the environment variable .* is not set") as caught:
         EndpointClient(Endpoint("http://x/v1", MODEL, key=KEY))
     assert KEY not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Prompts: what is in them, and what is left out where there is little room."""
+"""Prompts: their content, and what is omitted if the context is short."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def texts(task: GeneratorTask, room: int, examples: tuple[MeasuredExample, ...] 
     return system, user
 
 
-def test_all_there_is_to_know(task: GeneratorTask) -> None:
+def test_complete_prompt(task: GeneratorTask) -> None:
     system, user = texts(task, 28_000)
     first, second = task.layers
     for words in (
@@ -48,7 +48,7 @@ def test_all_there_is_to_know(task: GeneratorTask) -> None:
     assert "Counters" not in system and "Measured before" not in user
 
 
-def test_examples(task: GeneratorTask) -> None:
+def test_measured_examples(task: GeneratorTask) -> None:
     first = task.layers[0]
     changed = task.with_layers({first: replace(task.schedule.layers[first], rows=9)}, "", "").schedule
     _, user = texts(task, 28_000, (MeasuredExample(changed, 1234.0), MeasuredExample(task.schedule, 1380.0)))
@@ -57,7 +57,7 @@ def test_examples(task: GeneratorTask) -> None:
     assert "as now with other programs" in texts(task, 28_000, (MeasuredExample(written, 1.0),))[1]
 
 
-def test_less_room_less_text(task: GeneratorTask) -> None:
+def test_short_context_shortens_the_prompt(task: GeneratorTask) -> None:
     whole, _ = texts(task, 28_000)
     cut, programs = texts(task, 12_000)
     assert (
@@ -71,7 +71,7 @@ def test_less_room_less_text(task: GeneratorTask) -> None:
     assert prompt_for(task, [], 1_000) is None
 
 
-def test_what_is_forbidden(task: GeneratorTask) -> None:
+def test_forbidden_fields(task: GeneratorTask) -> None:
     forbidden = Constraints(frozenset({"micro-program", "tiling"}))
     system, user = texts(replace(task, constraints=forbidden), 28_000)
     assert (
@@ -81,7 +81,7 @@ def test_what_is_forbidden(task: GeneratorTask) -> None:
     assert '"\\"rows_per_load\\""' not in system and '"\\"order\\""' in system
 
 
-def test_the_page_is_cut_to_what_is_used() -> None:
+def test_instruction_page_is_reduced_to_used_fields() -> None:
     page = cut_page([".name x\n    set load.dram, op0\n    set fuse.src, a_src=sp\n    halt\n"])
     assert "`load.dram`" in page and "`a_src`" in page and "`halt`" in page and "### STORE" in page
     assert "`load.len`" not in page and "`a_dtype`" not in page and "`ret`" not in page
@@ -92,7 +92,7 @@ def test_the_page_is_cut_to_what_is_used() -> None:
     assert all(line in every for line in whole_page().splitlines() if line.startswith("| ") and "`" in line)
 
 
-def test_a_chat_forgets_its_middle() -> None:
+def test_long_chat_drops_its_middle() -> None:
     beginning = [{"role": "system", "content": "a" * 300}]
     chat = Chat(beginning, 400)
     for number in range(9):

@@ -1,4 +1,4 @@
-"""A search beside a machine that serves, which asks somebody who does not answer."""
+"""A search during serving whose model endpoint does not reply."""
 
 import time
 
@@ -10,7 +10,7 @@ from compiler.tuning.measure.measurer import Measurer
 from tests.support.chat_server import MODEL, ChatServer, Reply
 
 
-def test_it_ends_while_a_question_is_open(measurer: Measurer) -> None:
+def test_search_can_be_stopped_during_a_request(measurer: Measurer) -> None:
     graph = measurer.prepared.graph
     with ChatServer(Reply(hang=60)) as server:
         endpoint = Endpoint(server.url, MODEL)

@@ -1,4 +1,4 @@
-"""Settings: what they refuse, and what messages do not show."""
+"""Endpoint settings: rejected values, and secrets omitted from messages."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ from hw.errors import InputError
         "http://[::1",
     ],
 )
-def test_urls_that_are_none(url: str) -> None:
+def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(InputError, match="the endpoint's URL must be such as http://localhost:8080/v1, not"):
         Endpoint(url, "m")
 
@@ -46,12 +46,12 @@ def test_secrets_in_urls_are_not_shown(url: str) -> None:
         ({"fields": {"messages": []}}, "'messages' must not be among the fields"),
     ],
 )
-def test_what_else_is_refused(more: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_rejected(more: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         replace(Endpoint("http://x", "m"), **more)
 
 
-def test_limits_and_prices() -> None:
+def test_invalid_limits_and_prices_are_rejected() -> None:
     some: tuple[dict[str, Any], ...] = (
         {"seconds": 0},
         {"tokens": -1},
@@ -66,7 +66,7 @@ def test_limits_and_prices() -> None:
         Prices(1, -1)
 
 
-def test_fields_are_an_object() -> None:
+def test_fields_must_be_a_json_object() -> None:
     assert fields_of('{"a": null}') == {"a": None}
     for bad in ("", "[]", "{", "[" * 100_000):
         with pytest.raises(InputError, match="must be a JSON object"):

@@ -42,13 +42,13 @@ def test_integers_to_tokens_and_back(value: int, words: list[str]) -> None:
         ["x5", "1", "1", "1", "1", "1"],
     ],
 )
-def test_no_number(words: list[str]) -> None:
+def test_invalid_words_are_rejected(words: list[str]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         number_of(words)
 
 
 @pytest.mark.parametrize("value", [2**32, -(2**32)])
-def test_too_large(value: int) -> None:
+def test_too_large_integers_are_rejected(value: int) -> None:
     with pytest.raises(ValueError, match="32 bits"):
         number_words(value)
 
@@ -62,7 +62,7 @@ def test_vocabulary() -> None:
 
 
 @given(st.data())
-def test_following_leads_to_all_of_a_range_and_nothing_else(data: st.DataObject) -> None:
+def test_following_covers_exactly_the_range(data: st.DataObject) -> None:
     span = st.integers(-(2**32) + 1, 2**32 - 1) | st.integers(-300, 70_000)
     low, high = sorted((data.draw(span), data.draw(span)))
     inside = number_words(data.draw(st.integers(low, high)))

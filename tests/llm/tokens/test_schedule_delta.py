@@ -1,4 +1,4 @@
-"""Schedules as words of the language model."""
+"""Changes of schedules as words of the language model."""
 
 from dataclasses import fields, replace
 
@@ -25,7 +25,7 @@ SCHEDULES = st.builds(
 
 
 @given(SCHEDULES, SCHEDULES)
-def test_changes_round_trip_and_keep_to_the_grammar(schedule: LayerSchedule, base: LayerSchedule) -> None:
+def test_changes_round_trip_and_conform_to_the_grammar(schedule: LayerSchedule, base: LayerSchedule) -> None:
     words, grammar = changes_words(schedule, base), ChangesGrammar()
     assert with_changes(words, base) == schedule
     assert set(words) <= {*WORDS, *NUMBERS}
@@ -34,7 +34,7 @@ def test_changes_round_trip_and_keep_to_the_grammar(schedule: LayerSchedule, bas
 
 
 @given(st.data(), SCHEDULES, st.sets(st.sampled_from(list(SPANS))))
-def test_what_the_grammar_allows_is_a_schedule(data: st.DataObject, base: LayerSchedule, names: set) -> None:
+def test_words_of_the_grammar_are_schedules(data: st.DataObject, base: LayerSchedule, names: set) -> None:
     grammar, words = ChangesGrammar(tuple(names)), []
     while choices := grammar.after(words):
         words.append(data.draw(st.sampled_from(choices)))
@@ -53,11 +53,11 @@ def test_what_the_grammar_allows_is_a_schedule(data: st.DataObject, base: LayerS
         (["rows", "1", END], "no field"),
     ],
 )
-def test_no_changes(words: list[str], says: str) -> None:
+def test_invalid_words_are_rejected(words: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         with_changes(words, LayerSchedule())
 
 
-def test_a_value_without_words() -> None:
+def test_unrepresentable_value_is_rejected() -> None:
     with pytest.raises(ValueError, match="param_buffers must be in"):
         changes_words(replace(LayerSchedule(), param_buffers=9), LayerSchedule())

@@ -1,4 +1,4 @@
-"""What must hold of random graphs with several sizes, and of those of which a part is skipped."""
+"""Properties of random graphs with several batch sizes and with skipped parts."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
 from tests.support.strategies.graphs import Grown
 
-#: Why a graph may be refused; every other reason is a failure.
-REFUSED = (
+#: Permitted reasons for rejection; any other reason is a failure.
+REJECTIONS = (
     "a batch of ",
     "batches of ",
     "skip: ",
@@ -27,14 +27,14 @@ Values = dict[str, np.ndarray]
 
 
 @dataclass
-class Dispatched:
-    """Graphs by what became of them."""
+class DispatchChecks:
+    """Counts of graphs by outcome."""
 
     rtl: bool = False
     tally: Counter[str] = field(default_factory=Counter)
 
     def check(self, grown: Grown) -> None:
-        """Several sizes, and zeros in the place of every input that may be skipped."""
+        """Check a graph with several batch sizes, and with skipping for zeros in each input."""
         self._sizes(grown)
         for name in grown.graph.inputs:
             self._skip(grown, name)
@@ -51,7 +51,7 @@ class Dispatched:
                 split_batch(network, session.run(stack_batch(network, part), len(part)), len(part))
                 for part in (samples[:2], samples[:1], samples, samples[2:])
             ]
-        wanted = self._alone(one, samples)
+        wanted = self._one_by_one(one, samples)
         for which, group in zip(([0, 1], [0], [0, 1, 2], [2]), found, strict=True):
             np.testing.assert_equal(group, [wanted[number] for number in which])
 
@@ -65,13 +65,13 @@ class Dispatched:
             session = Session(device, network)
             found = [session.run(sample) for sample in samples]
             self.tally["skipped"] += sum(counts[0] for counts in session.taken if len(counts) > 1)
-        np.testing.assert_equal(found, self._alone(one, samples))
+        np.testing.assert_equal(found, self._one_by_one(one, samples))
 
     def _compiled(self, grown: Grown, what: str, **options: object) -> CompiledNetwork | None:
         try:
             made = compile(grown.graph, grown.target, rounding=grown.rounding, **options)  # type: ignore[arg-type]
         except InputError as error:
-            assert any(text in str(error) for text in REFUSED), error
+            assert any(text in str(error) for text in REJECTIONS), error
             self.tally[f"{what} refused"] += 1
             return None
         self.tally[what] += 1
@@ -81,21 +81,21 @@ class Dispatched:
         return (RtlDevice if self.rtl else GoldenDevice)(network.config, dram_bytes(network))
 
     @staticmethod
-    def _alone(network: CompiledNetwork, samples: list[Values]) -> list[Values]:
+    def _one_by_one(network: CompiledNetwork, samples: list[Values]) -> list[Values]:
         with GoldenDevice(network.config, dram_bytes(network)) as device:
             session = Session(device, network)
             return [session.run(sample) for sample in samples]
 
 
 def _samples(grown: Grown) -> list[Values]:
-    """Three: the graph's own inputs, and these with their numbers in other places."""
+    """Return three samples: the graph's inputs, reversed, and rotated."""
     flipped = {name: np.ascontiguousarray(array[..., ::-1]) for name, array in grown.inputs.items()}
     turned = {name: np.roll(array, 1) for name, array in grown.inputs.items()}
     return [grown.inputs, flipped, turned]
 
 
 def _zeros(graph: Graph, inputs: Values, name: str) -> Values:
-    """The inputs with zeros for one of them, or for all if it is none."""
+    """Return the inputs with zeros for the named one, or for all if the name is not an input."""
     out = dict(inputs)
     for each in [name] if name in inputs else list(inputs):
         q = graph.tensors[each].quantization
