@@ -33,16 +33,16 @@ def check_floor(network: CompiledNetwork, inputs: dict[str, np.ndarray], rate: f
 
 WIDE = (1, 64, 64)
 FLOATS = {
-    "one function": ([node("Relu", "x", "y")], {}, WIDE),
+    "relu": ([node("Relu", "x", "y")], {}, WIDE),
     "nothing for the accelerator": ([node("LogSoftmax", "x", "y")], {}, WIDE),
-    "a host node between": (
+    "host node in between": (
         [node("Relu", "x", "a"), node("LogSoftmax", "a", "b"), node("Relu", "b", "y")],
         {},
         WIDE,
     ),
-    "a block": (BLOCK, WITHIN, IMAGE),
+    "block": (BLOCK, WITHIN, IMAGE),
     "one channel of many": ([node("Gather", "x i", "y", axis=1)], {"i": np.array([3])}, WIDE),
-    "a part": (
+    "slice": (
         [node("Slice", "x s e", "p"), node("Sigmoid", "p", "y")],
         {"s": np.array([0, 0, 0]), "e": np.array([1, 9, 64])},
         WIDE,
@@ -57,17 +57,17 @@ FLOATS = {
         {"w": numbers(32, 32, 5, 5)},
         (1, 32, 1, 1),
     ),
-    "an output cut off": (
+    "cropped output": (
         [node("ConvTranspose", "x w", "y", kernel_shape=[5, 5], pads=[4] * 4)],
         {"w": numbers(32, 32, 5, 5)},
         (1, 32, 12, 12),
     ),
-    "constants alike": (
+    "uniform constants": (
         [node("Add", "x c", "a"), node("Mul", "a d", "y")],
         {"c": np.full(WIDE, 0.5, np.float32), "d": np.array(2, np.float32)},
         WIDE,
     ),
-    "constants put in": ([node("Concat", "x c", "y", axis=1)], {"c": numbers(1, 64, 64)}, WIDE),
+    "concatenated constants": ([node("Concat", "x c", "y", axis=1)], {"c": numbers(1, 64, 64)}, WIDE),
 }
 
 
@@ -85,21 +85,21 @@ def test_lower_bound_of_float_models(tmp_path: Path, case: str) -> None:
 def test_bound_counts_integer_inputs_and_outputs(tmp_path: Path) -> None:
     """The bound counts one byte for each integer input and output element, and none for values of the host only."""
     rows = 64 * 64
-    assert floats(tmp_path, "one function").floor == Floor(0, 2 * rows)
+    assert floats(tmp_path, "relu").floor == Floor(0, 2 * rows)
     # Values exchanged with a host operator in between are float32, which the accelerator converts.
-    assert floats(tmp_path, "a host node between").floor == Floor(0, 10 * rows)
+    assert floats(tmp_path, "host node in between").floor == Floor(0, 10 * rows)
     assert floats(tmp_path, "nothing for the accelerator").floor == Floor(0, 0)
-    assert floats(tmp_path, "constants alike").floor == Floor(0, 3 * rows + 1)
-    assert floats(tmp_path, "constants put in").floor == Floor(0, 4 * rows)
+    assert floats(tmp_path, "uniform constants").floor == Floor(0, 3 * rows + 1)
+    assert floats(tmp_path, "concatenated constants").floor == Floor(0, 4 * rows)
     assert floats(tmp_path, "one channel of many").floor == Floor(0, 2 * 64)
     # Each of the 8 * 8 outputs is a sum over all taps.
-    assert floats(tmp_path, "an output cut off").floor.macs == 8 * 8 * 5 * 5 * 32 * 32
+    assert floats(tmp_path, "cropped output").floor.macs == 8 * 8 * 5 * 5 * 32 * 32
 
 
 @pytest.mark.parametrize("times", [1.5, 2, 8])
 def test_memory_faster_than_a_row_a_cycle(tmp_path: Path, times: float) -> None:
     """The bound holds for memory that reads one row and writes another in each cycle."""
-    network = floats(tmp_path, "constants put in")
+    network = floats(tmp_path, "concatenated constants")
     check_floor(network, {"x": numbers(*WIDE)}, times * network.config.n)
 
 

@@ -46,11 +46,11 @@ MASKS: dict[str, tuple[list[onnx.NodeProto], Arrays]] = {
         )
         for number in (-1e4, LEAST, -np.inf)
     },
-    "limited before and after": (
+    "maximum before and after": (
         [node("Max", "s low", "u"), node("Add", "u mask", "f"), node("Max", "f low", "m")],
         {"mask": np.where(HIDDEN, -1e4, 0).astype(np.float32), "low": np.array(-3.4e38, np.float32)},
     ),
-    "laid out": (
+    "reshaped": (
         [
             node("Add", "s mask", "u"),
             node("Reshape", "u flat", "f"),

@@ -84,7 +84,7 @@ def test_order_of_a_killed_worker_is_repeated_by_another(
     assert [found[index] for index in range(8)] == measurer.measure(schedules)
 
 
-def test_worker_with_different_sources_is_refused(
+def test_worker_with_different_sources_is_rejected(
     local: LocalCluster, subject: MeasureSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with DaskCluster(subject, local.scheduler_address) as cluster:

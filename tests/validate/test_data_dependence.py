@@ -9,7 +9,7 @@ from compiler.validate import explore
 from compiler.validate.known_bits import Word, compute, parts, taken, word_of
 from cosim.semantics.alu import ALU, BRANCH, MASK
 from hw.isa.micro_instruction import MicroOp
-from tests.validate.validator_dsl import proof, refused
+from tests.validate.validator_dsl import proof, rejected
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ go:
 
 def test_both_paths_are_followed():
     assert proof(TWO_PATHS.format(few=8, mark=""), 5).ways == 2
-    refused(TWO_PATHS.format(few=0xFFFFF, mark="<<"), "bounds", 5)
+    rejected(TWO_PATHS.format(few=0xFFFFF, mark="<<"), "bounds", 5)
     assert proof(TWO_PATHS.format(few=0xFFFFF, mark=""), 0).ways == 1  # no value is below 0
 
 
@@ -108,7 +108,7 @@ def test_instructions_of_further_paths_are_limited(monkeypatch):
     monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 90)
     assert proof(source.format(mark="")).ways == 2
     twice = "fence fuse\nbeq %fuse_zeros, r0, half\nadd r1, 2\nhalf: " + source.format(mark=" <<")
-    refused(twice, "statistics", text="more than 90 instructions")
+    rejected(twice, "statistics", text="more than 90 instructions")
     monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 1000)
     assert proof(twice).ways == 4
 
@@ -116,7 +116,7 @@ def test_instructions_of_further_paths_are_limited(monkeypatch):
 def test_unknown_bits_in_data_are_accepted():
     source = "fence fuse\nshr r1, %fuse_max, 8\nand r1, r1, 255\nshl r1, r1, 5\nset load.word, r1, 4\nissue load\nhalt"
     assert proof(source).commands["load"] == 1
-    refused(
+    rejected(
         source.replace("shl r1, r1, 5", "shl r1, r1, 4").replace("issue load", "issue load ; <<"),
         "statistics",
     )
@@ -131,19 +131,19 @@ def test_uninitialized_reads_are_rejected():
     use = "set store.dram, 0x1000\nset store.len, 8\nissue store"
     assert proof(f"{use}\nhalt")
     assert proof(f"{fill.format(length=8)}{use}\nhalt", require_written=True)
-    error = refused(f"{fill.format(length=7)}{use} ; <<\nhalt", "uninitialized", require_written=True)
+    error = rejected(f"{fill.format(length=7)}{use} ; <<\nhalt", "uninitialized", require_written=True)
     assert "sp 0x7" in error.reason
-    refused(
+    rejected(
         "set fuse.d_base, 3\nissue fuse ; <<\nhalt", "uninitialized", text="acc 0x0", require_written=True
     )
     array = "set matrix.w_row, 4\nset matrix.k_rows, {rows}\n"
     assert proof(fill.format(length=16) + array.format(rows=4) + "issue matrix\nhalt", require_written=True)
-    refused(
+    rejected(
         fill.format(length=12) + array.format(rows=4) + "issue matrix ; <<\nhalt",
         "uninitialized",
         require_written=True,
     )
-    refused(
+    rejected(
         fill.format(length=16)
         + array.format(rows=4)
         + "set matrix.word, accumulate=1\nissue matrix ; <<\nhalt",
@@ -158,4 +158,4 @@ def test_memory_initialized_on_one_path_only():
     )
     source += "skip: fence load\nissue store ; <<\nhalt"
     assert proof(source).ways == 2
-    refused(source, "uninitialized", require_written=True)
+    rejected(source, "uninitialized", require_written=True)

@@ -10,7 +10,7 @@ from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.micro_instruction import LOOP_IMM, MicroOp, encode
 from hw.isa.program import Program
-from tests.validate.validator_dsl import CONFIG, WINDOWS, proof, refused
+from tests.validate.validator_dsl import CONFIG, WINDOWS, proof, rejected
 
 REJECTED = {
     "operand": ("operand", "add r1, op1, 3 ; <<\nhalt"),
@@ -120,7 +120,7 @@ def test_program_is_rejected_at_its_line(name):
             proof(source, 30)
         assert (caught.value.kind, caught.value.line) == (kind, None)
         return
-    refused(source, kind, 30)
+    rejected(source, kind, 30)
 
 
 def test_every_kind_of_error_occurs():

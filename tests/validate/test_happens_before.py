@@ -5,17 +5,17 @@ import pytest
 from compiler.validate import MacroCall, ValidationError, validate
 from hw.config import MlaConfig
 from hw.isa.assembler import assemble
-from tests.validate.validator_dsl import CONFIG, WINDOWS, proof, refused
+from tests.validate.validator_dsl import CONFIG, WINDOWS, proof, rejected
 
 ORDERED = {
     "semaphore": "issue load, signal(store:0)\nissue store, wait(load:0)",
     "sequencer": "issue load, signal(seq:3)\nwait load:3\nissue store",
     "fence": "issue load\nfence load\nissue store",
     "in order": "issue load\nset load.dst, 64\nissue load, signal(store:0)\nissue store, wait(load:0)",
-    "through another": (
+    "through a third unit": (
         "issue load, signal(fuse:0)\nissue fuse, wait(load:0), signal(store:0)\nissue store, wait(fuse:0)"
     ),
-    "behind an ordered one": (
+    "after an ordered one": (
         "issue load, signal(store:0)\nset store.src, 128\nissue store, wait(load:0)\nset store.src, 0\n"
         "set store.dram, 0x3000\nissue store"
     ),
@@ -36,7 +36,7 @@ def test_ordered_accesses_are_accepted(name):
 
 def test_token_of_an_earlier_command_does_not_order():
     """The token of an earlier load does not order the later one."""
-    refused(
+    rejected(
         f"{PREFIX}set load.dst, 64\nissue load, signal(store:0)\nset load.dst, 0\nissue load\n"
         "issue store, wait(load:0) ; <<\nhalt",
         "race",
@@ -81,14 +81,14 @@ def test_fuse_in_place():
     walk = "set fuse.x_count, 6\nset fuse.a_v, {a}\nset fuse.d_x, {d}\nset fuse.d_base, {base}\n"
     assert proof(walk.format(a=1, d=1, base=0) + "issue fuse\nhalt")
     assert proof(walk.format(a=2, d=1, base=0) + "issue fuse\nhalt")  # operands that earlier points have read
-    refused(
+    rejected(
         walk.format(a=1, d=2, base=0) + "issue fuse ; <<\nhalt",
         "race",
         text="the result of an earlier point of the same command",
     )
     sp = "set fuse.src, a_src=sp\nset fuse.stage, d_dst=sp\nset fuse.lanes, 3\n"
     assert proof(sp + walk.format(a=3, d=3, base=0) + "issue fuse\nhalt")
-    refused(sp + walk.format(a=3, d=3, base=1) + "issue fuse ; <<\nhalt", "race")
+    rejected(sp + walk.format(a=3, d=3, base=1) + "issue fuse ; <<\nhalt", "race")
 
 
 def test_proof_report_of_a_loop():

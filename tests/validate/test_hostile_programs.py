@@ -18,7 +18,7 @@ from hw.isa.micro_instruction import OPERAND_BASE, STATISTIC_BASE, MicroOp, enco
 from hw.isa.program import Program
 from tests.support.program_gen.generator import generate
 from tests.validate.mutate import mutants
-from tests.validate.validator_dsl import CONFIG, WINDOWS, refused
+from tests.validate.validator_dsl import CONFIG, WINDOWS, rejected
 
 LIMIT = 300
 #: A unit waits for room in a full semaphore until the sequencer takes the first token.
@@ -183,4 +183,4 @@ def test_paths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_module, "MAX_STATES", 4)
     assert validate(CONFIG, [MacroCall(assemble(source.format("")))], WINDOWS).ways == 2
     monkeypatch.setattr(check_module, "MAX_WAY_BYTES", 1000)
-    refused(source.format("<<"), "statistics", text="bytes")
+    rejected(source.format("<<"), "statistics", text="bytes")

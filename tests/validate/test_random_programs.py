@@ -73,7 +73,7 @@ def outcome(case: Case, order: int | None) -> Outcome:
 @pytest.mark.parametrize("target", TARGETS)
 def test_outcome_of_accepted_programs_does_not_depend_on_the_order(target):
     """Mutants that the validator accepts run without traps and with one outcome in any order of the units."""
-    config, passed, refused = load_target(target), Counter(), Counter()
+    config, passed, rejected = load_target(target), Counter(), Counter()
     for seed in range(4000, 4070):
         case, rng = generate(config, seed), Random(seed)
         if traps(case):
@@ -85,7 +85,7 @@ def test_outcome_of_accepted_programs_does_not_depend_on_the_order(target):
             try:
                 check(case, library, some)
             except ValidationError as error:
-                refused[way] += 1
+                rejected[way] += 1
                 assert error.location.instruction >= 0
                 continue
             passed[way] += 1
@@ -96,7 +96,7 @@ def test_outcome_of_accepted_programs_does_not_depend_on_the_order(target):
             for order in range(ORDERS):
                 assert not difference(expected, outcome(damaged, order)), f"{where} order={order}"
     # Most fences, and half of the fields, have no effect.
-    assert {"wait", "signal", "new wait", "new signal", "any bit"} <= set(refused)
+    assert {"wait", "signal", "new wait", "new signal", "any bit"} <= set(rejected)
     assert {"fence", "field", "other field"} <= set(passed)
 
 

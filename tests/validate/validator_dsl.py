@@ -15,7 +15,7 @@ def proof(source: str, *operands: int, calls: int = 1, **options) -> ProofReport
     return validate(CONFIG, [MacroCall(assemble(source), operands)] * calls, WINDOWS, limit=LIMIT, **options)
 
 
-def refused(source: str, kind: str, *operands: int, text: str = "", **options) -> ValidationError:
+def rejected(source: str, kind: str, *operands: int, text: str = "", **options) -> ValidationError:
     """Check that the program is rejected with an error of the given kind, at the line marked with <<."""
     with pytest.raises(ValidationError) as caught:
         proof(source, *operands, **options)

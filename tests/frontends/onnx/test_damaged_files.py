@@ -24,7 +24,7 @@ from tests.support.onnx_models import node, small
 _MEMORY_LIMIT = 1 << 30
 
 
-def refusal(folder: Path, made: onnx.ModelProto | bytes, **sizes: int) -> str:
+def rejection(folder: Path, made: onnx.ModelProto | bytes, **sizes: int) -> str:
     """Return the message with which a model is rejected."""
     path = folder / "model.onnx"
     path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
@@ -103,12 +103,12 @@ def _set(name: str, array: np.ndarray) -> Callable[[onnx.ModelProto], None]:
     ],
 )
 def test_invalid_constants(tmp_path: Path, name: str, array: np.ndarray, message: str) -> None:
-    assert refusal(tmp_path, _with(_set(name, array))).startswith(message)
+    assert rejection(tmp_path, _with(_set(name, array))).startswith(message)
 
 
 def test_not_onnx(tmp_path: Path) -> None:
-    assert refusal(tmp_path, b"") == "is no ONNX file: it has no graph with outputs"
-    assert refusal(tmp_path, b"TFL3 or so, no protocol buffer") == "is no ONNX file, or a damaged one"
+    assert rejection(tmp_path, b"") == "is no ONNX file: it has no graph with outputs"
+    assert rejection(tmp_path, b"TFL3 or so, no protocol buffer") == "is no ONNX file, or a damaged one"
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_model(tmp_path / "absent.onnx")
 
@@ -121,7 +121,7 @@ def test_all_unknown_operators_are_named_in_one_message(tmp_path: Path) -> None:
         node("NonZero", "x", "d"),
         node("Concat", "c d", "y", axis=0),
     )
-    text = refusal(tmp_path, made)
+    text = rejection(tmp_path, made)
     assert text == (
         "there is no conversion for node 'Warp:a' (Warp), 'Wonder:c' (my.own.Wonder), 'NonZero:d' (NonZero: "
         "the shape of its output depends on its input's numbers, and must be known beforehand)"
@@ -225,7 +225,7 @@ def test_unsupported_variants_run_on_the_host_with_a_reason(tmp_path: Path) -> N
     ],
 )
 def test_invalid_nodes_are_rejected(tmp_path: Path, made: onnx.ModelProto, message: str) -> None:
-    assert refusal(tmp_path, made) == message
+    assert rejection(tmp_path, made) == message
 
 
 def test_wrong_declared_shape_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
@@ -259,7 +259,7 @@ def test_wrong_declared_shape_is_ignored(caplog: pytest.LogCaptureFixture) -> No
             np.ones((3, 1 << 18), np.float32),
         ),
     ],
-    ids=["doubled", "expanded", "turned"],
+    ids=["concatenated", "expanded", "scaled"],
 )
 def test_large_expanded_constants_are_rejected_without_allocation(
     tmp_path: Path, nodes: list, array: np.ndarray
@@ -267,7 +267,7 @@ def test_large_expanded_constants_are_rejected_without_allocation(
     wide = np.array([1 << 22, 3])
     made = small(*nodes, node("Mul", f"x {nodes[-1].output[0]}", "y"), c0=array, wide=wide)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert "its constant" in refusal(tmp_path, made)
+    assert "its constant" in rejection(tmp_path, made)
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < _MEMORY_LIMIT
 
 
@@ -304,7 +304,7 @@ FAR: dict[str, Callable[[int], onnx.ModelProto]] = {
 @pytest.mark.parametrize("op", FAR)
 def test_huge_sizes_are_rejected_without_allocation(tmp_path: Path, op: str, number: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    text = refusal(tmp_path, FAR[op](number))
+    text = rejection(tmp_path, FAR[op](number))
     assert text.startswith(f"node '{op}:y': ") and "damaged" not in text
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < _MEMORY_LIMIT
 

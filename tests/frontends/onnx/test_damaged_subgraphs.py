@@ -16,7 +16,7 @@ from tests.support.onnx_models import node, small
 TRUE = np.array(True)
 
 
-def refusal(folder: Path, made: onnx.ModelProto) -> str:
+def rejection(folder: Path, made: onnx.ModelProto) -> str:
     """Return the message with which a model is rejected."""
     path = folder / "model.onnx"
     path.write_bytes(made.SerializeToString())
@@ -94,7 +94,7 @@ def test_damaged_branches_name_the_node(tmp_path: Path) -> None:
             "node 'If:y': a condition must be one bool, not float32[2, 3]",
         ),
     ):
-        assert message in refusal(tmp_path, made)
+        assert message in rejection(tmp_path, made)
 
 
 def test_a_node_is_named_once(tmp_path: Path) -> None:
@@ -103,13 +103,13 @@ def test_a_node_is_named_once(tmp_path: Path) -> None:
         node("Constant", "", "c", value=numpy_helper.from_array(np.zeros(size, np.float32)))
         for size in (2, 3)
     )
-    text = refusal(tmp_path, with_if(branch("c", two), branch("c", three)))
+    text = rejection(tmp_path, with_if(branch("c", two), branch("c", three)))
     assert text == "node 'If:y' (if): output 0 of its subgraph 'else': 'c' must be float32[2], not float32[3]"
 
 
 def test_branch_that_uses_its_own_output_is_rejected(tmp_path: Path) -> None:
     """The output of an If cannot be used in its own branches."""
-    message = refusal(tmp_path, with_if(branch("t", node("Relu", "y", "t"))))
+    message = rejection(tmp_path, with_if(branch("t", node("Relu", "y", "t"))))
     assert message == "node 'If:y' waits for its own output: there is a cycle"
 
 
@@ -160,7 +160,7 @@ def test_damaged_loops_name_the_node(tmp_path: Path) -> None:
         ),
         (small(node("Loop", "- - x", "y")), "node 'Loop:y': attribute body must be a graph"),
     ):
-        assert message in refusal(tmp_path, made)
+        assert message in rejection(tmp_path, made)
 
 
 def test_damaged_scans_name_the_node(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_damaged_scans_name_the_node(tmp_path: Path) -> None:
             "scans values of lengths 2, 3",
         ),
     ):
-        assert message in refusal(tmp_path, made)
+        assert message in rejection(tmp_path, made)
 
 
 def functions(*uses: tuple[str, list[str]]) -> onnx.ModelProto:
@@ -207,11 +207,11 @@ def functions(*uses: tuple[str, list[str]]) -> onnx.ModelProto:
 
 
 def test_recursive_and_duplicate_functions_are_rejected(tmp_path: Path) -> None:
-    assert refusal(tmp_path, functions(("A", ["B"]), ("B", ["Relu", "A"]))) == "function 'A' uses itself"
-    assert refusal(tmp_path, functions(("A", ["A"]))) == "function 'A' uses itself"
-    assert refusal(tmp_path, functions(("A", ["Relu"]), ("A", ["Relu"]))) == "defines a function twice"
+    assert rejection(tmp_path, functions(("A", ["B"]), ("B", ["Relu", "A"]))) == "function 'A' uses itself"
+    assert rejection(tmp_path, functions(("A", ["A"]))) == "function 'A' uses itself"
+    assert rejection(tmp_path, functions(("A", ["Relu"]), ("A", ["Relu"]))) == "defines a function twice"
     doubled = [(f"F{i}", [f"F{i + 1}"] * 2) for i in range(60)]
-    assert refusal(tmp_path, functions(*doubled, ("F60", ["Relu"]))) == (
+    assert rejection(tmp_path, functions(*doubled, ("F60", ["Relu"]))) == (
         "its functions make 1,152,921,504,606,846,976 nodes, more than 262,144"
     )
 
@@ -223,7 +223,7 @@ def test_unrolling_of_nested_loops_is_limited(tmp_path: Path) -> None:
         inner = node("Loop", f"trips - s{depth}", f"r{depth}", body=body)
         body = subgraph([node("Identity", f"c{depth}", f"d{depth}"), inner], *body_interface(depth))
     made = small(node("Loop", "trips - x", "y", body=body), trips=integer(32))
-    assert "subgraphs repeat more than 16,384 nodes" in refusal(tmp_path, made)
+    assert "subgraphs repeat more than 16,384 nodes" in rejection(tmp_path, made)
 
 
 def test_executed_nodes_of_nested_loops_are_limited() -> None:

@@ -47,7 +47,7 @@ def fits(value: int, spans: tuple[tuple[int, int], ...]) -> bool:
 
 
 @given(st.lists(st.tuples(_VALUES, _VALUES), min_size=1, max_size=3), _VALUES)
-def test_numbers_outside_their_spans_are_rejected(pairs: list[tuple[int, int]], value: int) -> None:
+def test_integers_outside_their_spans_are_rejected(pairs: list[tuple[int, int]], value: int) -> None:
     spans = tuple((min(pair), max(pair)) for pair in pairs)
     number = Number(spans)
     taken = all(number.accept(word) for word in number_words(value))
