@@ -8,13 +8,13 @@ import pytest
 
 from scripts.networks.digits import MODEL
 from tests.support.chat_server import MODEL as NAME
-from tests.support.chat_server import Asked, ChatServer, Reply, refused
+from tests.support.chat_server import ChatRequest, ChatServer, Reply, refused
 
 KEY = "sk-not-for-anybody-41d7"
 TUNE = ("tune", MODEL, "--method", "llm", "--target", "n4", "--devices", "1")
 
 
-def small(asked: Asked) -> str:
+def small(asked: ChatRequest) -> str:
     """Smaller tiles of the first layer; the key comes back too."""
     name = re.findall(r'(?m)^"([^"]+)": ', asked.prompt)[0]
     return (
@@ -22,7 +22,7 @@ def small(asked: Asked) -> str:
     )
 
 
-def commented(asked: Asked) -> str:
+def commented(asked: ChatRequest) -> str:
     """The first program without its first tag, which is a cycle, and with a comment."""
     text = re.findall(r"```asm\n(\.name [^N].*?)```", asked.prompt, re.DOTALL)[0]
     assert "tag 0\n" in text

@@ -1,4 +1,4 @@
-"""ONNX models with control flow: helpers, a network that may leave early, a recurrent network."""
+"""ONNX models with control flow: helpers, a network with an early exit, a recurrent network."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from tests.support.onnx_models import model, node
 
 FLOAT, INTEGER, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-#: Inputs that the subgraph of a Loop has in front of its states.
+#: Inputs of a Loop's body that precede its states.
 COUNTED = (("i", INTEGER), ("c", BOOL))
 
 
@@ -19,7 +19,7 @@ def subgraph(
     outputs: Sequence[tuple[str, int]],
     shape: tuple[int, ...] | None = None,
 ) -> onnx.GraphProto:
-    """A subgraph; integers and bools in it are scalars, others have the shape, or none is declared."""
+    """Return a subgraph; its integers and bools are scalars, its other values have the given shape or none."""
     ins, outs = (
         [helper.make_tensor_value_info(name, kind, shape if kind == FLOAT else ()) for name, kind in part]
         for part in (inputs, outputs)
@@ -28,17 +28,17 @@ def subgraph(
 
 
 def branch(output: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
-    """A subgraph of an If with one output."""
+    """Return a branch of an If with one output."""
     return subgraph(nodes, [], [(output, FLOAT)])
 
 
 def integer(value: int) -> np.ndarray:
-    """A scalar of ONNX's integers."""
+    """Return an int64 scalar."""
     return np.array(value, np.int64)
 
 
 def through(x: str, y: str, scale: str, zero: str) -> list[onnx.NodeProto]:
-    """Y is x in int8."""
+    """Return the function y = x on int8."""
     return [
         node("QuantizeLinear", f"{x} {scale} {zero}", f"{y}_int"),
         node("DequantizeLinear", f"{y}_int {scale} {zero}", y),

@@ -10,10 +10,10 @@ from amaranth.sim import Simulator, SimulatorContext
 
 from tests.support import waveform_option
 
-#: A process of a simulation, as Amaranth's simulator takes it.
+#: Process of a simulation in the form that Amaranth's simulator accepts.
 Process = Callable[[Any], Awaitable[None]]
 
-CLOCK_PERIOD = 1e-6  # seconds; any value will do
+CLOCK_PERIOD = 1e-6  # seconds; the value does not matter
 
 
 class Testbench:
@@ -37,7 +37,7 @@ class Testbench:
         False for a combinational block.
     """
 
-    __test__ = False  # not a class of tests, whatever its name begins with
+    __test__ = False  # pytest: not a test class despite its name
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Testbench:
         background : async functions
             Testbenches that the end of the simulation does not wait for.
         environment : async function, optional
-            Process that acts as synchronous logic does: it sees values before the clock edge.
+            Process that acts like synchronous logic: it samples values before the clock edge.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Testbench:
         with waveform_option.waveform(simulator):
             simulator.run()
 
-    # Streams.
+    # Streams
     async def put(self, ctx: SimulatorContext, port: Any, payload: Any) -> None:
         """Send one payload.
 
@@ -157,12 +157,12 @@ class Testbench:
         raise AssertionError(f"stream {stream_name(port)} is stuck: not valid for {self._patience} cycles")
 
     async def put_all(self, ctx: SimulatorContext, port: Any, payloads: Iterable[Any]) -> None:
-        """Send payloads one after the other; parameters as of `put`."""
+        """Send payloads one after the other; parameters like those of `put`."""
         for payload in payloads:
             await self.put(ctx, port, payload)
 
     async def drain(self, ctx: SimulatorContext, port: Any, count: int) -> list[Any]:
-        """Receive `count` payloads; other parameters as of `get`."""
+        """Receive `count` payloads; other parameters like those of `get`."""
         return [await self.get(ctx, port) for _ in range(count)]
 
     async def _random_stall(self, ctx: SimulatorContext) -> None:
@@ -182,17 +182,17 @@ class Testbench:
 
 
 def simulate(dut: Elaboratable, *processes: Process, clocked: bool = True) -> None:
-    """Run a block that needs no testbench of its own; parameters as of `Testbench`."""
+    """Run a block that needs no testbench of its own; parameters like those of `Testbench`."""
     Testbench(dut, clocked=clocked).simulate(*processes)
 
 
 def stream_name(port: Any) -> str:
-    """Name of a stream interface, as its signals have it."""
+    """Return the name of a stream interface as it appears in signal names."""
     return port.valid.name.removesuffix("valid").rstrip("_") or "of the block"
 
 
 def streams_of(dut: Any) -> Iterator[tuple[str, Any]]:
-    """Stream interfaces among the members of a component, with their names; none of another elaboratable."""
+    """Return the named stream interfaces among the members of a component; empty for another elaboratable."""
     if isinstance(dut, wiring.Component):
         for name, member in dut.signature.members.items():
             if (
