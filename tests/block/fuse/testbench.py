@@ -1,4 +1,4 @@
-"""A FUSE unit between model memories."""
+"""A FUSE unit with models of its memories."""
 
 import random
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ EVENTS = ("fuse_points", "fuse_results", "fuse_scaled", "fuse_tables", "fuse_res
 
 @dataclass
 class Finished:
-    """What the unit said when a command retired, and the cycle it did."""
+    """Values reported when a command retired, and the cycle."""
 
     cycle: int
     tag: int
@@ -27,16 +27,16 @@ class Finished:
 
 
 class FuseTestbench(Testbench):
-    """A FUSE unit between memories that refuse at random.
+    """A FUSE unit with memories that refuse accesses at random.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the unit.
     rng : random.Random
-        Source of contents and refusals.
+        Source of the contents and of refused accesses.
     refuse : float
-        Chance that a port refuses in a cycle.
+        Probability that a port refuses an access in a cycle.
     """
 
     def __init__(self, config: MlaConfig, rng: random.Random, refuse: float = 0.0):

@@ -1,4 +1,4 @@
-"""The small ALU does what the fast one does."""
+"""The small ALU gives the same results as the fast one."""
 
 import random
 
@@ -15,7 +15,7 @@ _SUBTRACTING = (MicroOp.SUB, MicroOp.MIN, MicroOp.MAX, MicroOp.SLT, MicroOp.SLTU
 
 
 class Both(wiring.Component):
-    """Both, with the same operands."""
+    """Both ALUs with the same operands."""
 
     op: In(6)
     a: In(32)
