@@ -1,4 +1,4 @@
-"""Random race-free programs: the RTL does exactly what the golden model does."""
+"""Random race-free programs: RTL and golden model give the same outcome."""
 
 import pytest
 

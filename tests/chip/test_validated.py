@@ -1,4 +1,4 @@
-"""Damaged programs that the static validator lets through: the RTL does exactly what the golden model does."""
+"""Damaged programs that the static validator accepts: RTL and golden model give the same outcome."""
 
 from random import Random
 
@@ -28,7 +28,7 @@ def test_rtl_equals_golden(target: str) -> None:
             library, programs = case.render()
             number = rng.randrange(
                 1, len(programs)
-            )  # the first fills slots and tables: nobody may spoil that
+            )  # the first program fills slots and tables and must stay intact
             for index, (way, program) in enumerate(damages(rng, programs[number], DAMAGES)):
                 some = [*programs[:number], program, *programs[number + 1 :]]
                 try:
