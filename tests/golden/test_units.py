@@ -1,4 +1,4 @@
-"""Every unit of the golden model against the element-by-element reference, on random commands."""
+"""Every unit of the golden model compared with the element-by-element reference on random commands."""
 
 import random
 from importlib import import_module
@@ -27,7 +27,7 @@ def small(n: int) -> MlaConfig:
 
 
 def fresh(config: MlaConfig, seed: int) -> tuple[Memories, dict]:
-    """The same random memories twice: for the model, and for the reference."""
+    """Return the same random memories twice, for the model and for the reference."""
     rng = np.random.default_rng(seed)
     memories = Memories(config, rng.integers(0, 256, 10240, np.uint8))
     for array in (memories.sp, memories.param, memories.table):
@@ -96,7 +96,7 @@ def test_depthwise_streams_continue(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [4, 8])
-def test_fuse_in_small_blocks_is_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuse_result_is_independent_of_chunk_size(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(n)
     for seed in range(40):
         rng = random.Random(seed)

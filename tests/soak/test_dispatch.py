@@ -1,4 +1,4 @@
-"""Random graphs with several sizes of batches and with parts that are skipped, on both machines."""
+"""Random graphs with several batch sizes and with skipped operators, on the golden model and the RTL."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The trained networks against LiteRT: 1,000 random inputs each on the golden model, 20 on the RTL (`make soak`)."""
+"""The trained networks compared with LiteRT: 1,000 random inputs on the golden model, 20 on the RTL (`make soak`)."""
 
 import sys
 from collections.abc import Callable
@@ -20,7 +20,7 @@ GOLDEN, RTL = 1000, 20
 
 @pytest.fixture
 def say(capfd: pytest.CaptureFixture[str]) -> Say:
-    """Prints past the capture, to standard error."""
+    """A function that prints to standard error past pytest's capture."""
 
     def speak(text: str) -> None:
         with capfd.disabled():
@@ -30,7 +30,7 @@ def say(capfd: pytest.CaptureFixture[str]) -> Say:
 
 
 def compare(name: str, rounding: str, samples: int, *, rtl: bool, say: Say) -> None:
-    """Everything on the accelerator, outputs identical, those of a softmax within 1."""
+    """Assert that all nodes run on the accelerator and that outputs are equal, or within 1 after a softmax."""
     network = compile(model(name), "n16", rounding=rounding, strict=True)
     reference, seed = Reference(model(name), rounding), choose_seed()
     rng, size = np.random.default_rng(seed), dram_bytes(network)
@@ -51,14 +51,14 @@ def compare(name: str, rounding: str, samples: int, *, rtl: bool, say: Say) -> N
 def differences(
     network: CompiledNetwork, found: dict[str, np.ndarray], wanted: list[np.ndarray]
 ) -> np.ndarray:
-    """How many output values are how far away."""
+    """Return the number of output values for each absolute difference."""
     pairs = zip((found[tensor.name] for tensor in network.outputs), wanted, strict=True)
     steps = [np.abs(mine.astype(int) - theirs.astype(int)).reshape(-1) for mine, theirs in pairs]
     return np.bincount(np.concatenate(steps), minlength=256)
 
 
 def ends_in_softmax(network: CompiledNetwork) -> bool:
-    """The output is one."""
+    """Return True if the network's output is that of a softmax."""
     assert network.graph is not None
     (output,) = network.graph.outputs
     producer = network.graph.producer(output)

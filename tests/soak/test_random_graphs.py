@@ -12,9 +12,7 @@ from tests.support.strategies.onnx_quantized import Layers
 
 
 @pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
-def test_random_graphs_equal_the_host_operators(
-    capfd: pytest.CaptureFixture[str], count: int, rtl: bool
-) -> None:
+def test_random_graphs_equal_host_operators(capfd: pytest.CaptureFixture[str], count: int, rtl: bool) -> None:
     tally, number = Tally(), choose_seed()
     with capfd.disabled():
         check_examples(graphs(), lambda grown: check(grown, tally, rtl=rtl), count, number)

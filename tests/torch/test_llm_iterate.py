@@ -1,4 +1,4 @@
-"""Rounds of the language model's own answers, from a small corpus to a curve."""
+"""Rounds of training on the language model's own answers, from a small corpus to the learning curve."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert about["asked"] == 3
     assert any(not np.array_equal(array, model[name]) for name, array in load(SHIPPED)[0].weights.items())
 
-    # Torn in the middle of a line, it goes on: the same is measured, learnt and judged.
+    # A run resumes from a journal that ends within a line, with the same results.
     journal = folder / "1" / "0.jsonl"
     whole = journal.read_text("utf-8")
     journal.write_text(whole[: len(whole) * 2 // 3], "utf-8")
