@@ -85,7 +85,7 @@ def test_endless_simulation_names_waiting_streams() -> None:
 
 
 @pytest.mark.parametrize("keep_all", [False, True])
-def test_waveforms_are_named_after_tests(tmp_path: Path, keep_all: bool) -> None:
+def test_names_of_waveforms(tmp_path: Path, keep_all: bool) -> None:
     (tmp_path / "test_waves.py").write_text(
         "from tests.block.test_testbench import Source, wait\n"
         "from tests.support.testbench import Testbench\n"

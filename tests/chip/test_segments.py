@@ -76,7 +76,7 @@ def _prepare(machine: Machine) -> None:
         (VALID, 0, 0, PIN, LoaderError.NONE),
     ],
 )
-def test_commands(
+def test_segment_commands(
     machine: Machine, segment: int, base: int, length: int, command: int, error: LoaderError
 ) -> None:
     _prepare(machine)
@@ -92,7 +92,7 @@ def test_commands(
     ("segment", "length", "error"),
     [(99, 1, LoaderError.RANGE), (VALID, 1, LoaderError.NOT_OPEN), (OPENED, 7, LoaderError.RANGE)],
 )
-def test_load_commands(machine: Machine, segment: int, length: int, error: LoaderError) -> None:
+def test_loader_commands(machine: Machine, segment: int, length: int, error: LoaderError) -> None:
     _prepare(machine)
     driver = machine.driver
     driver.set("SEG_SELECT", segment)
@@ -103,7 +103,7 @@ def test_load_commands(machine: Machine, segment: int, length: int, error: Loade
 
 
 @pytest.mark.parametrize(("beyond", "error"), [(0, LoaderError.RANGE), (-1, LoaderError.NOT_OPEN)])
-def test_written_words(machine: Machine, beyond: int, error: LoaderError) -> None:
+def test_words_outside_segments(machine: Machine, beyond: int, error: LoaderError) -> None:
     machine.driver.set("WIS_ADDRESS", machine.driver.config.wis_words + beyond)
     machine.driver.set("WIS_DATA_HI", 0)
     assert machine.driver.get("LOADER_ERROR") == error

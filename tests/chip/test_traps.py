@@ -120,7 +120,7 @@ def test_watchdog_stops_endless_loop(rtl: RtlDevice) -> None:
 
 
 @pytest.mark.parametrize("response", ["SLVERR", "DECERR"])
-def test_read_error(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
+def test_bus_error_of_load(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
     machine = Machine(rtl)
     machine.load(
         "set load.dram, op0\nset load.len, 256\nset load.y_count, 4\nset load.dram_y, 256\nset load.dst_y, 256\n"
@@ -136,7 +136,7 @@ def test_read_error(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> No
 
 
 @pytest.mark.parametrize("response", ["SLVERR", "DECERR"])
-def test_write_error(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
+def test_bus_error_of_store(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
     machine = Machine(rtl)
     machine.load("set store.dram, op0\nset store.len, 1024\nissue store\nfence store\nhalt")
     buffer = machine.driver.put(np.zeros(1024, np.uint8))

@@ -67,7 +67,7 @@ def test_report_names_the_target(mla, monkeypatch, tmp_path, as_file):
         ("conv", "8x8x8-8-3-0", "not '8x8x8-8-3-0'"),
     ],
 )
-def test_malformed_cases(complains, suite, case, text):
+def test_invalid_cases(complains, suite, case, text):
     complains(2, text, "bench", suite, "--case", case)
 
 

@@ -1,4 +1,4 @@
-"""`mla db`, and `--db` of `mla tune` and `mla serve`."""
+"""`mla db`, and the option `--db` of `mla tune` and `mla serve`."""
 
 import json
 import os

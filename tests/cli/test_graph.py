@@ -26,7 +26,7 @@ def test_stages(mla):
     assert json.loads(late.out)["graph"]["memories"]["sp"] == [262144, 8]
 
 
-def test_target(mla):
+def test_target_option(mla):
     assert "N = 8\n" in mla("graph", MODEL, "--stage", "layers", "--target", "n8").out
 
 

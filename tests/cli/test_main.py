@@ -147,7 +147,7 @@ def test_usage_errors(complains, arguments, text):
         ),
     ],
 )
-def test_failures_become_one_line(mla, monkeypatch, error, status, text):
+def test_errors_are_one_line(mla, monkeypatch, error, status, text):
     def fail(_args: object) -> int:
         raise error
 
@@ -155,7 +155,7 @@ def test_failures_become_one_line(mla, monkeypatch, error, status, text):
     assert mla("doctor") == (status, "", text)
 
 
-def test_defects_keep_their_traceback(mla, monkeypatch):
+def test_unexpected_exceptions_propagate(mla, monkeypatch):
     monkeypatch.setattr(doctor, "run", lambda _args: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         mla("doctor")

@@ -65,7 +65,7 @@ def test_plugin_output_goes_to_standard_error(mla, module):
     assert len(sys.modules[module].Good.heard) == 2
 
 
-def test_generators_by_name_and_module(mla, module):
+def test_generators_from_registry_and_module(mla, module):
     result = mla(
         *TUNE,
         "--trials",

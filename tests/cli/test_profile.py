@@ -1,4 +1,4 @@
-"""`mla profile` on a network and a small machine."""
+"""`mla profile` on a network with n4: report, trace and HTML page."""
 
 import json
 
@@ -14,7 +14,7 @@ def profiled(tmp_path_factory):
     return tmp_path_factory.mktemp("profile")
 
 
-def test_profile(mla, profiled):
+def test_profile_reports(mla, profiled):
     trace, report = profiled / "trace.json", profiled / "report.html"
     result = mla(
         "profile",

@@ -27,7 +27,7 @@ def samples(tmp_path):
     return path
 
 
-def test_rtl_report(mla, samples, tmp_path):
+def test_report_of_rtl(mla, samples, tmp_path):
     out = tmp_path / "out.npz"
     result = mla("run", KWS, "--input", samples, "--limit", 2, "--json", "-", "--out", out)
     assert result.status == 0

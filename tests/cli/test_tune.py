@@ -1,11 +1,11 @@
-"""`mla tune` on a small machine."""
+"""`mla tune` on n4."""
 
 import json
 
 from scripts.networks.digits import MODEL
 
 
-def test_tune(mla, tmp_path):
+def test_tune_report_and_schedule(mla, tmp_path):
     schedule, out = tmp_path / "best.json", tmp_path / "tune.json"
     result = mla(
         "tune",

@@ -47,7 +47,7 @@ def program(tmp_path, mla):
     return write
 
 
-def test_a_safe_program(mla, program, tmp_path):
+def test_safe_program(mla, program, tmp_path):
     source, image = program(SAFE)
     for path in (source, image):
         result = mla("validate", path, *ARGUMENTS)
@@ -82,7 +82,7 @@ def test_rejected_program_names_line(mla, program):
     )
 
 
-def test_validate_options_change_the_proof(mla, program):
+def test_options_change_the_result(mla, program):
     source, _ = program(SAFE)
     result = mla("validate", source, *ARGUMENTS, "--require-written", "--calls", "3")
     assert result.out.startswith("safe: 3 calls, 24 instructions")
@@ -128,7 +128,7 @@ def test_invalid_files(complains, tmp_path):
     complains(2, f"{path}: not a micro-program file (it must begin with MLAP)", "validate", path)
 
 
-def test_a_compiled_network(mla, complains, tmp_path):
+def test_compiled_network(mla, complains, tmp_path):
     path = tmp_path / "mixed.mla"
     network = compiled(3)[1]
     path.write_bytes(to_bytes(network))

@@ -228,7 +228,7 @@ def test_waves_and_coverage(tmp_path: Path):
         assert "mla_chip" in (tmp_path / "lines.dat").read_text()
 
 
-def test_plain_builds_have_no_extras(tmp_path: Path):
+def test_plain_build_has_no_waves_or_coverage(tmp_path: Path):
     with open_sim(variant=PLAIN) as device:
         with pytest.raises(InputError, match="waves need a device opened with"):
             device.start_waves(tmp_path / "some.fst")

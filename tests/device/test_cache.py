@@ -1,4 +1,4 @@
-"""The cache: an entry is complete or absent, whatever happens while it is made."""
+"""The build cache: an entry is complete or absent, whatever happens while it is made."""
 
 import errno
 import fcntl

@@ -97,7 +97,7 @@ def test_simulator_ends_with_its_client(then: str, how: signal.Signals):
     wait_until_gone(pid)
 
 
-def test_an_exit_without_close_leaves_no_process():
+def test_exit_without_close_leaves_no_process():
     client, pid = start_client("device.run_cycles(10)")
     _, errors = client.communicate(timeout=20)
     assert (client.returncode, errors) == (0, "")

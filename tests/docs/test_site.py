@@ -43,11 +43,11 @@ def test_site_loads_nothing_from_the_network(site: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_diagrams_are_pictures(page: Path) -> None:
+def test_diagrams_are_images(page: Path) -> None:
     assert "```mermaid" not in page.read_text()
 
 
-def test_the_reference_has_every_public_name(site: Path) -> None:
+def test_reference_has_every_public_name(site: Path) -> None:
     import compiler
 
     text = (site / "api.html").read_text()
@@ -55,7 +55,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         assert f'id="compiler.{name}"' in text, name
 
 
-def test_every_page_is_in_the_menu() -> None:
+def test_menu_lists_every_page() -> None:
     listed = set(re.findall(r"[\w./-]+\.md", (ROOT / "mkdocs.yml").read_text()))
     assert listed == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
 

@@ -50,7 +50,7 @@ class QueueContract(Contract):
 
 
 class QueueOrderContract(Contract):
-    """Any one command leaves the queue unchanged and in order, and its signals are given in order."""
+    """Any single command leaves the queue unchanged and in order, and its signals are given in order."""
 
     def __init__(self) -> None:
         super().__init__(CommandQueue(Unit.STORE, CONFIG))

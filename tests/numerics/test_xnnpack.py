@@ -78,8 +78,8 @@ def packed(kind: str, x: Tensor, w: np.ndarray, units: np.ndarray, bias: np.ndar
 def single(rng: np.random.Generator, kind: str, ties: bool) -> tuple[bytes, np.ndarray, np.ndarray, tuple]:
     """Return an operator, an input, its sums, and the arguments of `requantized`.
 
-    With `ties` all sums are multiples of an odd q, and the ratio of the scales is the float32 next to 1 / (q * 2**k):
-    multiplied exactly it misses the ties, which float32 products hit.
+    With `ties` all sums are multiples of an odd q, and the ratio of the scales is the float32 value next to
+    1 / (q * 2**k): float32 products are ties, exact products are not.
     """
     channels, depth, size = (int(v) for v in rng.integers(1, 24, 3))
     x_shape, w_shape, y_shape = {
@@ -102,7 +102,7 @@ def single(rng: np.random.Generator, kind: str, ties: bool) -> tuple[bytes, np.n
 
 
 @pytest.mark.parametrize("kind", ["conv2d", "depthwise_conv2d", "dense"])
-def test_operators(kind: str) -> None:
+def test_single_operators(kind: str) -> None:
     print("seed 5")
     rng = np.random.default_rng(5)
     count = once = 0

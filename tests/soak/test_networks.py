@@ -67,11 +67,11 @@ def ends_in_softmax(network: CompiledNetwork) -> bool:
 
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_golden_model(name: str, rounding: str, say: Say) -> None:
+def test_golden_model_equals_litert(name: str, rounding: str, say: Say) -> None:
     compare(name, rounding, GOLDEN, rtl=False, say=say)
 
 
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_rtl(name: str, rounding: str, say: Say) -> None:
+def test_rtl_equals_litert(name: str, rounding: str, say: Say) -> None:
     compare(name, rounding, RTL, rtl=True, say=say)

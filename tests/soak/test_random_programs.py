@@ -28,7 +28,7 @@ _REPORT_SECONDS = 30.0
 
 
 @pytest.mark.parametrize("lane", range(LANES))
-def test_rtl_equals_golden_for_long(capfd: pytest.CaptureFixture[str], lane: int) -> None:
+def test_rtl_equals_golden_model(capfd: pytest.CaptureFixture[str], lane: int) -> None:
     end, rounds, report = time.monotonic() + SECONDS, 0, 0.0
     wanted = ceil(PROGRAMS / (LANES * len(TARGETS)))
     with ExitStack() as stack:

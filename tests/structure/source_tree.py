@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-#: Package trees, in the order in which each may import those before it.
+#: Package trees; each may import those before it.
 TREES = ("hw", "cosim", "compiler")
 
 #: Sections of a docstring that describe parameters, attributes, and ports of a component.

@@ -11,7 +11,7 @@ LEAST_WORDS = 3
 QUESTIONS = ("What ", "Who ", "Whether ", "Where ", "How ", "Which ")
 
 
-def test_descriptions_of_parameters_have_three_words() -> None:
+def test_parameter_descriptions_have_three_words() -> None:
     found = [
         f"{place}: {entry!r}: {description!r}"
         for place, text in docstrings()

@@ -85,7 +85,7 @@ class ChatServer:
 
     Attributes
     ----------
-    asked : list of Asked
+    asked : list of ChatRequest
         Chat requests received.
     models : Reply
         Reply to a request for the list of models.

@@ -1,4 +1,4 @@
-"""Random graphs of one operator each: products of activations, reductions, norms, transposed convolutions, softmax."""
+"""Random graphs with one operator under test: products of activations, reductions, norms, transposed convolutions, softmax."""
 
 import math
 

@@ -38,7 +38,7 @@ def integer(value: int) -> np.ndarray:
 
 
 def through(x: str, y: str, scale: str, zero: str) -> list[onnx.NodeProto]:
-    """Return the function y = x on int8."""
+    """Return nodes that quantize x to int8 and dequantize it into y."""
     return [
         node("QuantizeLinear", f"{x} {scale} {zero}", f"{y}_int"),
         node("DequantizeLinear", f"{y}_int {scale} {zero}", y),
@@ -58,13 +58,13 @@ class Weights:
         self.constants |= {name: np.array(zero, np.int8) for name, zero in zeros.items()}
 
     def add(self, name: str, *shape: int) -> list[onnx.NodeProto]:
-        """A node that makes weights `name`."""
+        """Add random weights; return the node that dequantizes them into `name`."""
         self.constants[f"{name}_int"] = self.rng.integers(-60, 61, shape).astype(np.int8)
         return [node("DequantizeLinear", f"{name}_int w_s z", name)]
 
 
 def early_exit(rng: np.random.Generator, size: int = 8, threshold: float = 0.6) -> onnx.ModelProto:
-    """A quantized network that goes on to further convolutions only where its first answer is not confident."""
+    """Return a quantized network that runs further convolutions only if its first classifier is not confident."""
     w = Weights(rng)
     first = [
         *through("x", "x0", "x_s", "x_z"),
@@ -104,7 +104,7 @@ def early_exit(rng: np.random.Generator, size: int = 8, threshold: float = 0.6) 
 
 
 def recurrent(rng: np.random.Generator, steps: int, kind: str, width: int = 16) -> onnx.ModelProto:
-    """A quantized recurrent network, h' = tanh(W (x, h)), as a Loop or a Scan."""
+    """Return a quantized recurrent network, h' = tanh(W (x, h)), as a Loop or a Scan."""
     w = Weights(rng)
     step = [
         *through("x_t", "x_c", "x_s", "x_z"),

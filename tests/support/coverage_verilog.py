@@ -68,7 +68,7 @@ def _emit_assignment_list(emitter: Any, cell_idx: int, cell: Any) -> None:
 
 
 class _Process:
-    """The assignments of one signal, in order, and how far they have been printed."""
+    """Emitter of the assignments of one signal, in order."""
 
     def __init__(self, emitter: Any, assignments: Any, lhs: Any):
         self.emitter, self.assignments, self.lhs = emitter, assignments, lhs

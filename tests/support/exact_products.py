@@ -15,8 +15,8 @@ MatMulIntegerToFloat   exact         saturates     rejected       exact
 DynamicQuantizeMatMul  exact         saturates     (always uint8 on the left)
 =====================  ============  ============  ============  ============
 
-The wrong sums of ConvInteger come from another defect: they differ in depthwise convolutions too. The session option
-`session.x64quantprecision` has no effect without graph optimizations, which the references here leave out.
+The wrong sums of ConvInteger have another cause: depthwise convolutions are wrong too. The session option
+`session.x64quantprecision` has no effect without graph optimizations, which these references disable.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,7 +69,7 @@ def exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises
     ------
     ValueError
-        The type of an operand follows neither from ONNX's type inference nor from its zero point.
+        The type of an operand is known neither from ONNX's type inference nor from its zero point.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

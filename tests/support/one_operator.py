@@ -86,7 +86,7 @@ class OneOperator:
     parameters : list of Tensor
         Constants of the file that are attributes of the node, such as axes.
     stored : list of Tensor or None
-        Constants of the file where their layout differs from that of `constants`.
+        Constants of the file, if their layout differs from `constants`.
     order : list of int or None
         Order of the operands in the file, if not inputs, constants, parameters.
     """

@@ -47,7 +47,7 @@ class ReadTraffic(wiring.Component):
     now : In(32)
         Cycle counter that recorded times are taken from.
     slow : In(1)
-        Accept a beat only every other cycle.
+        Accept a beat only in every second cycle.
     busy : Out(1), errors : Out(16), total : Out(32)
         High while rows are outstanding; rows answered with an error; sum of the lowest 32 bits of the rows.
     asked, first, last : Out(32)

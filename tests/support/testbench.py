@@ -1,4 +1,4 @@
-"""Base of the testbenches of single blocks: Amaranth's simulator with stream helpers, contracts and waveforms."""
+"""Base class of testbenches for single blocks: stream helpers, contract checks and waveforms in Amaranth's simulator."""
 
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -28,7 +28,7 @@ class Testbench:
     seed : int
         Seed of the random stalls of the stream helpers; printed if there are stalls.
     stall : float
-        Probability that `put` or `get` waits in a cycle before it offers or takes a payload.
+        Probability that `put` or `get` waits in a cycle before it offers or accepts a payload.
     patience : int
         Cycles that `put` and `get` wait for the other side before they report a stuck stream.
     limit : int
@@ -59,14 +59,14 @@ class Testbench:
     def check_contract(self, *streams: Any, void: ValueLike = Const(0)) -> None:  # noqa: B008  # a constant
         """Check the contract of `lib.stream` in every cycle of `simulate`.
 
-        A payload that is offered stays valid and unchanged until it is taken.
+        An offered payload must stay valid and unchanged until it is accepted.
 
         Parameters
         ----------
         streams : stream interfaces
             Streams whose source is checked.
         void : 1-bit value
-            While it is high, as in a flush, the source may withdraw its payload.
+            Signal during which the source may withdraw its payload, as in a flush.
         """
         self._contracts += [(each, void) for each in streams]
 
@@ -78,16 +78,16 @@ class Testbench:
         Parameters
         ----------
         processes : async functions
-            Testbenches; each gets the simulator's context.
+            Testbenches, each called with the simulator's context.
         background : async functions
-            Testbenches that the end of the simulation does not wait for.
+            Testbenches that need not end for the simulation to end.
         environment : async function, optional
             Process that acts like synchronous logic: it samples values before the clock edge.
 
         Raises
         ------
         AssertionError
-            If a stream breaks its contract, or if the processes have not ended after `limit` cycles.
+            A stream violates its contract, or the processes have not ended after `limit` cycles.
         """
         simulator = Simulator(self.dut)
         if self._clocked:
@@ -113,14 +113,14 @@ class Testbench:
         ctx : SimulatorContext
             Context of the process that calls.
         port : stream interface
-            A stream that the block takes from.
+            Input stream of the block.
         payload : constant
             Value of the payload's shape.
 
         Raises
         ------
         AssertionError
-            If the block does not become ready.
+            The block does not become ready.
         """
         await self._random_stall(ctx)
         ctx.set(port.payload, payload)
@@ -140,12 +140,12 @@ class Testbench:
         ctx : SimulatorContext
             Context of the process that calls.
         port : stream interface
-            A stream that the block sends to.
+            Output stream of the block.
 
         Raises
         ------
         AssertionError
-            If the block offers nothing.
+            The block offers no payload.
         """
         await self._random_stall(ctx)
         ctx.set(port.ready, 1)

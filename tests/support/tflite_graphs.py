@@ -1,4 +1,4 @@
-"""TFLite files of several graphs, as control flow needs them."""
+"""TFLite files with several graphs, as control flow requires."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -16,7 +16,7 @@ from hw.errors import InputError
 from scripts import llm_iterate
 
 
-def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_rounds_and_resumption(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     folder, out = tmp_path / "rounds", tmp_path / "own.xz"
 
     def status(*more: object) -> int:
@@ -76,7 +76,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert status("--rounds", -1) == 2 and "--rounds must be at least 0, not -1" in capsys.readouterr().err
 
 
-def test_too_little_to_learn_from(corpus: Path, tmp_path: Path) -> None:
+def test_too_few_networks_to_learn_from(corpus: Path, tmp_path: Path) -> None:
     walks = [each for each in read(corpus) if not is_judged(each)]
     asked = {(walks[0].machine, walks[0].index)}
     with pytest.raises(InputError, match="1 networks are too few to learn from"):

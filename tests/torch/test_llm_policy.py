@@ -94,7 +94,7 @@ def test_better_answers_become_more_likely() -> None:
     assert np.mean(better) > 0.1 > 0 > np.mean(worse)
 
 
-def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_rounds_and_resumption(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     folder = tmp_path / "rounds"
 
     def status(*more: object) -> int:

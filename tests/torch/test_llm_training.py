@@ -61,7 +61,7 @@ def test_loss_equals_cross_entropy_of_answers(monkeypatch: pytest.MonkeyPatch) -
         )
 
 
-def test_training_in_bfloat16_learns_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bfloat16_training_reaches_similar_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     groups, recipe, losses = [_examples(7, 4)], Recipe(10, batch=4, rate=3e-2), []
     for low in (False, True):
         monkeypatch.setattr(loop, "multiplies_bfloat16", lambda low=low: low)

@@ -15,7 +15,7 @@ from tests.tuning_db import random_entries
 from tests.tuning_db.killed_writer import check_killed_writers
 from tests.tuning_db.random_entries import SECRET
 
-#: Of these in one test; `tests/soak/test_store.py` has more.
+#: Of these in one test; `tests/soak/test_killed_writers.py` has more.
 KILLS = 15
 
 

@@ -1,4 +1,4 @@
-"""Registers, ring, dispatch and completion records."""
+"""Control: registers, ring, dispatch and completion records."""
 
 import pytest
 
@@ -140,7 +140,7 @@ def test_macro_instructions(n: int):
     ControlTestbench(small(n)).run(host)
 
 
-def test_latency():
+def test_dispatch_latency():
     """Limits of the cycles from doorbell to request, arrival to start, end to next start, last retirement to record."""
 
     async def host(bench: ControlTestbench) -> None:

@@ -46,7 +46,7 @@ async def load(
     return await bench.read("LOADER_ERROR")
 
 
-def test_segment_commands_refuse_bad_ranges_and_states():
+def test_segment_commands_reject_bad_ranges_and_states():
     async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(10)]
         assert await bench.open(8, 10, 0) == RANGE

@@ -324,7 +324,7 @@ def test_unit_bus_error(name: str):
 
 
 @pytest.mark.parametrize("n", [4, 16, 32])
-def test_own_bus_errors(n: int):
+def test_bus_errors_of_control(n: int):
     async def host(bench: ControlTestbench) -> None:
         await machine(bench)
         number = bench.place(0, list(range(10)), tag=3)

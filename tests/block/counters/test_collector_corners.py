@@ -71,8 +71,6 @@ def test_full_rate_with_changing_tags(late: int) -> None:
     """Maximum increments in every cycle, tags that change as soon as possible, and continuous host reads.
 
     Only the group that the host reads keeps its tag, since a read waits until the group is not busy.
-
-    Only the group that the host looks at keeps its tag: a read waits until that is not busy.
     """
     seed = 3
     rng, dut = random.Random(seed), Collector(config_of(late))

@@ -50,7 +50,7 @@ CHANGES = [
     ({"a_src": 1, "a_dtype": 2}, 3),  # two reads of A, one of the residual
     ({"a_src": 1, "a_dtype": 3, "residual": 0}, 4),
     ({"b_src": 1, "op": 1, "b_x": 1}, 2),  # two accumulator reads
-    ({"b_src": 2, "op": 1, "b_x": 0}, 1),  # B is read once
+    ({"b_src": 2, "op": 1, "b_x": 0}, 1),  # one read of B
     ({"d_dtype": 2, "d_x": 8}, 2),
     ({"d_dtype": 3, "d_x": 16}, 4),
     ({"d_dst": 0, "d_base": 512, "d_x": 1}, 1),

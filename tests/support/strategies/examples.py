@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-#: Graphs that `make soak` tries on the golden model, on the RTL, and quantized ONNX models; `make test` tries a tenth.
+#: Numbers of examples in `make soak`: on the golden model, on the RTL, ONNX models; `make test` runs one in TENTH.
 GOLDEN, RTL, ONNX, TENTH = 500, 50, 100, 10
 
 

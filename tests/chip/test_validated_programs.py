@@ -17,7 +17,7 @@ FIRST_SEED, CASES, DAMAGES = 7000, 60, 5
 
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
-def test_rtl_equals_golden(target: str) -> None:
+def test_rtl_equals_golden_model(target: str) -> None:
     config, ran = load_target(target), 0
     model = GoldenDevice(config, DRAM_BYTES)
     with RtlDevice(config, DRAM_BYTES, latency=20) as device:

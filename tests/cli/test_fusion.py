@@ -30,7 +30,7 @@ def test_fuse_reports_measurements(mla, tmp_path):
     assert document["measured_cycles"] > 1000 and len(measured) == 2
 
 
-def test_constraints_of_tune(mla, tmp_path):
+def test_forbid_and_allow_options(mla, tmp_path):
     schedule = tmp_path / "best.json"
     result = mla(
         "tune",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.damaged import Damage, damages
+from tests.cli.damaged_models import Damage, damages
 
 ALL = list(damages())
 #: Maximum growth of this process's memory over all files, in bytes.
