@@ -36,7 +36,7 @@ def mla(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 @pytest.fixture
 def complains(mla: Callable[..., Result]) -> Callable[..., None]:
-    """Run `mla` and assert its status and a single line on standard error that contains a string."""
+    """Run `mla`; assert the exit status, and that standard error is one line that contains a string."""
 
     def run(status: int, text: str, *arguments: object) -> None:
         result = mla(*arguments)

@@ -36,7 +36,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def complains(text: str, *arguments: object) -> None:
-    """Assert status 2 and a single line on standard error that contains a string."""
+    """Assert status 2, and that standard error is one line that contains a string."""
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert text in done.stderr

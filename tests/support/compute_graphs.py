@@ -1,4 +1,4 @@
-"""Random graphs with one operator under test: products of activations, reductions, norms, transposed convolutions, softmax."""
+"""Random graphs for single operators: matrix products, reductions, norms, transposed convolutions, softmax."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Base class of testbenches for single blocks: stream helpers, contract checks and waveforms in Amaranth's simulator."""
+"""Base class of block testbenches: stream helpers, contract checks and waveforms in Amaranth's simulator."""
 
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator

@@ -21,7 +21,7 @@ class Adder(wiring.Component):
     sum: Out(6)
 
     def elaborate(self, platform):
-        """Accept a stream payload, add its fields, while `carry` is high."""
+        """Add the fields of the payload and, while `carry` is high, `valid`; `carry` is the stream's `ready`."""
         m = Module()
         m.d.comb += self.i.ready.eq(self.carry)
         m.d.sync += self.sum.eq(self.i.payload.low + self.i.payload.high + (self.i.valid & self.carry))
