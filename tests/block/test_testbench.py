@@ -15,8 +15,8 @@ from tests.support.testbench import Testbench
 ROOT = Path(__file__).parents[2]
 
 
-class Source(wiring.Component):
-    """Source that violates the stream contract in one way.
+class FaultySource(wiring.Component):
+    """FaultySource that violates the stream contract in one way.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ async def wait(ctx) -> None:
     [("drop", "stream o: valid dropped before the transfer"), ("change", "stream o: payload changed")],
 )
 def test_contract_violations_fail(fault: str, message: str) -> None:
-    testbench = Testbench(Source(fault))
+    testbench = Testbench(FaultySource(fault))
     testbench.check_contract(testbench.dut.o)
     with pytest.raises(AssertionError, match=message):
         testbench.simulate(wait)
@@ -60,13 +60,13 @@ def test_contract_violations_fail(fault: str, message: str) -> None:
 
 @pytest.mark.parametrize(("fault", "void"), [("", 0), ("drop", 1), ("change", 1)])
 def test_kept_or_void_contract_passes(fault: str, void: int) -> None:
-    testbench = Testbench(Source(fault))
+    testbench = Testbench(FaultySource(fault))
     testbench.check_contract(testbench.dut.o, void=void)
     testbench.simulate(wait)
 
 
 def test_stuck_stream_is_named() -> None:
-    testbench = Testbench(Source("silent"), patience=5)
+    testbench = Testbench(FaultySource("silent"), patience=5)
 
     async def receive(ctx) -> None:
         await testbench.get(ctx, testbench.dut.o)
@@ -81,16 +81,16 @@ def test_endless_simulation_names_waiting_streams() -> None:
             await ctx.tick()
 
     with pytest.raises(AssertionError, match=r"no end after 50 cycles; waiting streams: o: valid 1, ready 0"):
-        Testbench(Source(""), limit=50).simulate(forever)
+        Testbench(FaultySource(""), limit=50).simulate(forever)
 
 
 @pytest.mark.parametrize("keep_all", [False, True])
 def test_names_of_waveforms(tmp_path: Path, keep_all: bool) -> None:
     (tmp_path / "test_waves.py").write_text(
-        "from tests.block.test_testbench import Source, wait\n"
+        "from tests.block.test_testbench import FaultySource, wait\n"
         "from tests.support.testbench import Testbench\n"
-        "def test_good():\n    Testbench(Source('')).simulate(wait)\n"
-        "def test_bad():\n    Testbench(Source('')).simulate(wait)\n    assert False\n"
+        "def test_good():\n    Testbench(FaultySource('')).simulate(wait)\n"
+        "def test_bad():\n    Testbench(FaultySource('')).simulate(wait)\n    assert False\n"
     )
     options = ["--waveforms", str(tmp_path / "waves"), *["--waveforms-all"] * keep_all]
     command = [

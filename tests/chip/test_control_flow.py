@@ -141,7 +141,7 @@ def test_bus_error_in_completion_record(rtl: RtlDevice) -> None:
     machine.assert_alive()
 
 
-class Guarded:
+class GuardedMachine:
     """A machine with guarded candidates: for opcode 2 only the last candidate's guard holds, for opcode 3 none."""
 
     def __init__(self, machine: Machine):
@@ -161,14 +161,14 @@ class Guarded:
 
 
 @pytest.fixture
-def guarded(rtl: RtlDevice) -> Guarded:
+def guarded(rtl: RtlDevice) -> GuardedMachine:
     """A guarded machine with a fast memory."""
-    result = Guarded(Machine(rtl))
+    result = GuardedMachine(Machine(rtl))
     rtl.set_dram_timing(LATENCY)
     return result
 
 
-def test_dispatch_stopped_at_every_cycle(rtl: RtlDevice, guarded: Guarded) -> None:
+def test_dispatch_stopped_at_every_cycle(rtl: RtlDevice, guarded: GuardedMachine) -> None:
     """CONTROL is cleared `delay` cycles after the doorbell and set again later: nothing is lost or executed twice."""
     driver, address = guarded.driver, guarded.address
     for delay in range(STEPS):
@@ -186,7 +186,7 @@ def test_dispatch_stopped_at_every_cycle(rtl: RtlDevice, guarded: Guarded) -> No
     guarded.machine.assert_alive()
 
 
-def test_commit_at_every_cycle_of_dispatch(rtl: RtlDevice, guarded: Guarded) -> None:
+def test_commit_at_every_cycle_of_dispatch(rtl: RtlDevice, guarded: GuardedMachine) -> None:
     """Only the old table's last and the new table's first candidate hold, so that a mix of both would trap."""
     driver, address = guarded.driver, guarded.address
     for delay in range(STEPS):
@@ -202,14 +202,14 @@ def test_commit_at_every_cycle_of_dispatch(rtl: RtlDevice, guarded: Guarded) -> 
 
 
 def test_unbound_trap_if_no_guard_holds(machine: Machine) -> None:
-    Guarded(machine)
+    GuardedMachine(machine)
     machine.driver.enqueue(3, [0, 0], tag=1)
     (report,) = machine.driver.run(200_000, resume=True)
     assert report.cause == Trap.UNBOUND
     machine.assert_alive()
 
 
-def test_watchdog_at_every_cycle(guarded: Guarded) -> None:
+def test_watchdog_at_every_cycle(guarded: GuardedMachine) -> None:
     """The watchdog expires for every limit below the duration of a macro-instruction, and for none above."""
     driver = guarded.driver
     expired = []

@@ -21,7 +21,7 @@ from tests.support.coverage_verilog import annotated
 POINT = Point(2, 3, "v_line", "case", "m", "2")
 
 
-class Choice(wiring.Component):
+class Selector(wiring.Component):
     """A component with a case, nested conditions and a default."""
 
     a: In(2)
@@ -62,11 +62,11 @@ def test_annotated_logic_equals_original():
         text = re.sub(r"\(\* .*? \*\)|/\* src.*?\*/", "", text)
         return [line.strip() for line in text.splitlines() if line.strip()]
 
-    assert bare(annotated(Choice(), "top")) == bare(convert(Choice(), "top"))
+    assert bare(annotated(Selector(), "top")) == bare(convert(Selector(), "top"))
 
 
 def test_cases_have_source_positions():
-    text = annotated(Choice(), "top")
+    text = annotated(Selector(), "top")
     places = Places(text)
     labels = {line.strip(): number for number, line in enumerate(text.splitlines(), 1) if line.endswith(":")}
     found: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from tests.support.strategies.examples import GOLDEN, ONNX, RTL, check_examples, choose_seed
 from tests.support.strategies.graphs import Tally, check, graphs
 from tests.support.strategies.onnx_floats import models
-from tests.support.strategies.onnx_quantized import Layers
+from tests.support.strategies.onnx_quantized import LayerComparison
 
 
 @pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
@@ -21,7 +21,7 @@ def test_random_graphs_equal_host_operators(capfd: pytest.CaptureFixture[str], c
 
 
 def test_random_onnx_models_equal_onnxruntime(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    layers = Layers(tmp_path)
+    layers = LayerComparison(tmp_path)
     with capfd.disabled():
         check_examples(models(most=8, batch=1), layers.check, ONNX, choose_seed())
         print(layers, file=sys.stderr, flush=True)

@@ -115,7 +115,7 @@ class WriteChannel:
             ctx.set(self.b.payload, {"resp": self.answers[0][1]})
 
 
-class Units:
+class UnitModels:
     """Four units that start and retire commands in order, each command after its own delay."""
 
     def __init__(self, dut: Control):

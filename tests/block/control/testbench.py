@@ -10,7 +10,7 @@ from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
 from hw.control.control import Control
 from hw.isa.macro_instruction import CANDIDATE, HEADER, MAGIC, RECORD, SLOT_BYTES
-from tests.block.control.models import Core, Memory, ReadChannel, Units, WriteChannel
+from tests.block.control.models import Core, Memory, ReadChannel, UnitModels, WriteChannel
 from tests.support.testbench import Testbench
 
 RING = 0x1000
@@ -71,7 +71,7 @@ class ControlTestbench(Testbench):
         self.fetch = ReadChannel(self.memory, self.dut.fetch_ar, self.dut.fetch_r)
         self.loader = ReadChannel(self.memory, self.dut.loader_ar, self.dut.loader_r)
         self.records = WriteChannel(self.memory, self.dut.record_aw, self.dut.record_w, self.dut.record_b)
-        self.core, self.units = Core(self.dut), Units(self.dut)
+        self.core, self.units = Core(self.dut), UnitModels(self.dut)
         self.now = 0
         self.enqueued = 0
         self.events = dict.fromkeys(self.dut.events.shape().members, 0)

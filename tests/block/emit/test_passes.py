@@ -10,7 +10,7 @@ from hw.verilog.sim_gated import gated_logic
 from hw.verilog.writer import convert
 
 
-class Gated(wiring.Component):
+class GatedAccumulator(wiring.Component):
     """A multiply-add with an enable; with `shared` the product is also an output."""
 
     def __init__(self, *, shared: bool):
@@ -49,7 +49,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_register_keeps_its_conditions_and_reset() -> None:
-    text = convert(Gated(shared=False), "top", fast=True)
+    text = convert(GatedAccumulator(shared=False), "top", fast=True)
     assert "always @*" not in text
     found = lines(text)
     start = found.index("if (rst) begin")
@@ -58,7 +58,7 @@ def test_register_keeps_its_conditions_and_reset() -> None:
 
 
 def test_plain_verilog_is_unchanged() -> None:
-    text = convert(Gated(shared=False), "top")
+    text = convert(GatedAccumulator(shared=False), "top")
     assert "always @*" in text
     assert text.count("endmodule") == 1
 
@@ -100,7 +100,7 @@ endmodule
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_logic_used_elsewhere_stays(shared: bool) -> None:
-    text = convert(Gated(shared=shared), "top", fast=True)
+    text = convert(GatedAccumulator(shared=shared), "top", fast=True)
     products = [line for line in lines(text) if " * " in line]
     assert len(products) == 1
     assert products[0].startswith("assign") or not shared

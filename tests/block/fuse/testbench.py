@@ -17,7 +17,7 @@ EVENTS = ("fuse_points", "fuse_results", "fuse_scaled", "fuse_tables", "fuse_res
 
 
 @dataclass
-class Finished:
+class Retirement:
     """Values reported when a command retired, and the cycle."""
 
     cycle: int
@@ -42,7 +42,7 @@ class FuseTestbench(Testbench):
     def __init__(self, config: MlaConfig, rng: random.Random, refuse: float = 0.0):
         super().__init__(FuseUnit(config))
         self.config, self.rng, self.refuse = config, rng, refuse
-        self.finished: list[Finished] = []
+        self.finished: list[Retirement] = []
         self.started: list[int] = []
         c = config
         draw = np.random.default_rng(self.rng.getrandbits(32))
@@ -104,7 +104,7 @@ class FuseTestbench(Testbench):
             if ctx.get(dut.done):
                 statistics = tuple(ctx.get(v) for v in (dut.rows, dut.zeros, dut.min, dut.max))
                 statistics = (*statistics[:2], wrap(statistics[2]), wrap(statistics[3]))
-                self.finished.append(Finished(cycle, ctx.get(dut.active_tag), statistics, events))
+                self.finished.append(Retirement(cycle, ctx.get(dut.active_tag), statistics, events))
                 events = dict.fromkeys(events, 0)
             await ctx.tick()
             cycle += 1

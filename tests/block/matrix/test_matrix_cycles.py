@@ -7,12 +7,12 @@ import pytest
 
 from hw.units.matrix.layouts import done_after
 from tests.block.matrix.reference import Reference, command
-from tests.block.matrix.testbench import MatrixTestbench, Observed, fresh_memories
+from tests.block.matrix.testbench import MatrixTestbench, Observations, fresh_memories
 
 SIZES = (4, 8)
 
 
-def observe(n: int, commands: list[dict[str, int]]) -> Observed:
+def observe(n: int, commands: list[dict[str, int]]) -> Observations:
     """Run the commands, check the result, and return the observations."""
     sp, acc = fresh_memories(n, np.random.default_rng(1))
     reference = Reference(n, sp, acc.copy())

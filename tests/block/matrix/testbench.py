@@ -27,7 +27,7 @@ def small_config(n: int, pipelined: int = 0) -> MlaConfig:
 
 
 @dataclass
-class Observed:
+class Observations:
     """Observations of one run."""
 
     accepted: list[int] = field(default_factory=list)
@@ -82,9 +82,9 @@ class MatrixTestbench(Testbench):
         connect(m, self.unit.update, self.accumulator.update)
         return m
 
-    def run(self, commands: list[dict[str, int]], limit: int = 20000) -> Observed:
+    def run(self, commands: list[dict[str, int]], limit: int = 20000) -> Observations:
         """Execute the commands as fast as they are accepted, until the last one is done."""
-        seen = Observed()
+        seen = Observations()
 
         async def process(ctx) -> None:
             await self._fill(ctx)
@@ -119,7 +119,7 @@ class MatrixTestbench(Testbench):
             rows.append(_unpack(ctx.get(port.data), self.n))
         return np.array(rows)
 
-    async def _drive(self, ctx, commands: list[dict[str, int]], seen: Observed, limit: int) -> None:
+    async def _drive(self, ctx, commands: list[dict[str, int]], seen: Observations, limit: int) -> None:
         unit, expected, cycle = self.unit, len(commands), 0
         arriving: list[tuple[SpPort, list[tuple[int, ...] | None]]] = [
             (SpPort(port, self.random, refuse), [None] * (SP_READ_LATENCY - 1))

@@ -14,7 +14,7 @@ from tests.support.testbench import simulate
 _SUBTRACTING = (MicroOp.SUB, MicroOp.MIN, MicroOp.MAX, MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
 
 
-class Both(wiring.Component):
+class AluPair(wiring.Component):
     """Both ALUs with the same operands."""
 
     op: In(6)
@@ -33,7 +33,7 @@ class Both(wiring.Component):
 
 
 def test_same_results():
-    rng, dut = random.Random(1), Both()
+    rng, dut = random.Random(1), AluPair()
 
     def word() -> int:
         return (

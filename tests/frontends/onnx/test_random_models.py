@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.support.onnx_models import check
 from tests.support.strategies.examples import ONNX, TENTH, check_examples
 from tests.support.strategies.onnx_floats import models
-from tests.support.strategies.onnx_quantized import Layers
+from tests.support.strategies.onnx_quantized import LayerComparison
 
 FLOAT = 40
 
@@ -15,6 +15,6 @@ def test_random_float_models(tmp_path: Path) -> None:
 
 
 def test_random_quantized_models(tmp_path: Path) -> None:
-    layers = Layers(tmp_path)
+    layers = LayerComparison(tmp_path)
     check_examples(models(most=8, batch=1), layers.check, ONNX // TENTH)
     layers.finish()

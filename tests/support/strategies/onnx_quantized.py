@@ -34,7 +34,7 @@ class _Sample(CalibrationDataReader):
 
 
 @dataclass
-class Layers:
+class LayerComparison:
     """Counts over all layers checked.
 
     Parameters
