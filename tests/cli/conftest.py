@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Fixtures of the tests of the command line."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from compiler.cli.main import main
 
 
 class Result(NamedTuple):
-    """How a run of `mla` ended."""
+    """Status and output of a run of `mla`."""
 
     status: int
     out: str
@@ -36,7 +36,7 @@ def mla(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 @pytest.fixture
 def complains(mla: Callable[..., Result]) -> Callable[..., None]:
-    """Run `mla`, expecting one line on standard error that holds a text, and a status."""
+    """Run `mla`; assert the exit status, and that standard error is one line that contains a string."""
 
     def run(status: int, text: str, *arguments: object) -> None:
         result = mla(*arguments)

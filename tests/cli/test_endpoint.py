@@ -1,4 +1,4 @@
-"""`mla tune` and `mla serve` with a language model behind an endpoint on this machine."""
+"""`mla tune` and `mla serve` with a language model at a local endpoint."""
 
 import json
 import re
@@ -8,29 +8,29 @@ import pytest
 
 from scripts.networks.digits import MODEL
 from tests.support.chat_server import MODEL as NAME
-from tests.support.chat_server import Asked, ChatServer, Reply, refused
+from tests.support.chat_server import ChatRequest, ChatServer, Reply, refused
 
 KEY = "sk-not-for-anybody-41d7"
 TUNE = ("tune", MODEL, "--method", "llm", "--target", "n4", "--devices", "1")
 
 
-def small(asked: Asked) -> str:
-    """Smaller tiles of the first layer; the key comes back too."""
+def small(asked: ChatRequest) -> str:
+    """Return an answer with smaller tiles of the first layer; it also repeats the key."""
     name = re.findall(r'(?m)^"([^"]+)": ', asked.prompt)[0]
     return (
         f"{KEY}, take this:\n```json\n{json.dumps({'layers': {name: {'rows': 2, 'rows_per_load': 2}}})}\n```"
     )
 
 
-def commented(asked: Asked) -> str:
-    """The first program without its first tag, which is a cycle, and with a comment."""
+def commented(asked: ChatRequest) -> str:
+    """Return the first program with its first tag replaced by a comment, which saves a cycle."""
     text = re.findall(r"```asm\n(\.name [^N].*?)```", asked.prompt, re.DOTALL)[0]
     assert "tag 0\n" in text
     return f"```asm\n{text.replace('tag 0', f'; {KEY}', 1)}```"
 
 
 def everything(folder: Path) -> bytes:
-    """All that was written, names included."""
+    """Return names and contents of all files that were written."""
     return b"".join(
         path.name.encode() + path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     )
@@ -74,7 +74,7 @@ def test_tune(mla, tmp_path, monkeypatch):
 
 
 def test_serve(mla, tmp_path, monkeypatch):
-    """Its search is a process of its own, which reads the key itself."""
+    """The search of `mla serve` runs in its own process, which reads the key itself."""
     monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
     out, lines = tmp_path / "serve.json", tmp_path / "lines.jsonl"
     with ChatServer(small, "no idea") as server:
@@ -140,7 +140,9 @@ def test_serve(mla, tmp_path, monkeypatch):
         (refused(500, f"{KEY}\nis broken"), 1, r"does not answer: status 500: [key] is broken"),
     ],
 )
-def test_endpoints_that_are_none_are_told_at_once(mla, complains, models, status, words, monkeypatch):
+def test_unusable_endpoints_are_rejected_before_the_search(
+    mla, complains, models, status, words, monkeypatch
+):
     monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
     with ChatServer("hi") as server:
         server.models = models
@@ -191,11 +193,11 @@ def test_endpoints_that_are_none_are_told_at_once(mla, complains, models, status
         ),
     ],
 )
-def test_bad_options(complains, options, words, monkeypatch):
+def test_invalid_options(complains, options, words, monkeypatch):
     monkeypatch.delenv("MLA_ENDPOINT_KEY", raising=False)
     given = options.replace("URL", "http://127.0.0.1:1/v1").split()
     complains(2, words, *TUNE, "--trials", "1", *given)
 
 
-def test_for_adapt_only(complains):
+def test_endpoint_requires_adapt(complains):
     complains(2, "--endpoint requires --adapt", "serve", MODEL, "--endpoint", "http://x")

@@ -1,4 +1,4 @@
-"""`mla graph`."""
+"""`mla graph`: listings, stages and pictures of a model's graph."""
 
 import json
 from xml.etree import ElementTree
@@ -26,14 +26,14 @@ def test_stages(mla):
     assert json.loads(late.out)["graph"]["memories"]["sp"] == [262144, 8]
 
 
-def test_target(mla):
+def test_target_option(mla):
     assert "N = 8\n" in mla("graph", MODEL, "--stage", "layers", "--target", "n8").out
 
 
 @pytest.mark.parametrize(
     ("name", "form"), [("a.svg", "svg"), ("a.dot", "dot"), ("a.json", "json"), ("a", "text")]
 )
-def test_the_file_s_name_says_the_format(mla, tmp_path, name, form):
+def test_file_extension_selects_format(mla, tmp_path, name, form):
     path = tmp_path / name
     assert mla("graph", MODEL, "--stage", "layers", "-o", path) == (0, "", "")
     assert path.read_text() == mla("graph", MODEL, "--stage", "layers", "--format", form).out

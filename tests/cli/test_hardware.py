@@ -1,4 +1,4 @@
-"""`mla verilog` and `mla fpga`: bad input; the work itself is tested with the hardware."""
+"""`mla verilog` and `mla fpga`: invalid input; the results are tested with the hardware."""
 
 import pytest
 

@@ -12,8 +12,8 @@ from compiler.runtime.device import open_rtl
 from compiler.runtime.run_report import document, run_samples
 from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, numbers, samples
 from tests.support.onnx_models import model, node, read
-from tests.support.strategies.examples import RTL, TENTH, try_out
-from tests.support.strategies.graphs import Grown, graphs
+from tests.support.strategies.examples import RTL, TENTH, check_examples
+from tests.support.strategies.graphs import RandomGraph, graphs
 
 TARGET = "n8"
 
@@ -104,7 +104,7 @@ def test_memory_faster_than_a_row_a_cycle(tmp_path: Path, times: float) -> None:
 
 
 def test_random_graphs_respect_their_lower_bound() -> None:
-    def check(grown: Grown) -> None:
+    def check(grown: RandomGraph) -> None:
         check_floor(compile(grown.graph, TARGET, rounding=grown.rounding), grown.inputs)
 
-    try_out(graphs(most=4), check, RTL // TENTH)
+    check_examples(graphs(most=4), check, RTL // TENTH)

@@ -1,4 +1,4 @@
-"""One small test chip for all tests of the device, reset before each."""
+"""One small test chip for all device tests, reset before each test."""
 
 from collections.abc import Iterator
 

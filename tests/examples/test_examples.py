@@ -1,4 +1,4 @@
-"""Every script in examples/ runs as its first lines say."""
+"""Every script in examples/ runs with the command in its first lines."""
 
 import os
 import re
@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def output(folder: Path, name: str, *arguments: object) -> str:
-    """What an example prints when it runs in a folder of its own."""
+    """Run an example in an empty folder; return its output."""
     command = [sys.executable, EXAMPLES / name, *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -24,7 +24,7 @@ def output(folder: Path, name: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_all_are_listed_and_begin_with_their_command():
+def test_examples_are_listed_and_start_with_their_command():
     listed = set(re.findall(r"`(\w+\.py)`", (EXAMPLES / "README.md").read_text()))
     scripts = {path.name for path in EXAMPLES.glob("*.py")}
     assert listed == scripts and len(scripts) == 6

@@ -1,4 +1,4 @@
-"""The golden model through the driver: traps, records, counters, the instruction store, refusals."""
+"""The golden model through the driver: traps, records, counters, the instruction store, rejected operations."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_copy_and_records(driver: Driver) -> None:
 )
 def test_traps(driver: Driver, text: str, expected: tuple[Trap, int, int]) -> None:
     assert trap_of(driver, text) == expected
-    number = driver.enqueue(1)  # goes on without a reset: the same program traps again
+    number = driver.enqueue(1)  # continues without a reset: the same program traps again
     assert driver.run(resume=True)[0].macro == number
 
 
@@ -153,7 +153,7 @@ def test_code_in_use_is_protected(driver: Driver) -> None:
     assert Trap(driver.trap().cause) == Trap.WIS_IN_USE
     assert driver.get("WIS_ADDRESS") == 2
     driver.set("IRQ_STATUS", 15)
-    assert driver.run() == []  # the program went on untouched
+    assert driver.run() == []  # the program continued undisturbed
     driver.set("WIS_ADDRESS", 1)
     driver.set("WIS_DATA_HI", 0)
     assert driver.programs.segment_state(0) == SegmentState.OPEN

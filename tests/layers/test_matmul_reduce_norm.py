@@ -19,15 +19,15 @@ from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
 from tests.schedule.test_any_schedule import perturbed
-from tests.support.compute_graphs import KINDS, Chance, scale_of
+from tests.support.compute_graphs import KINDS, RandomDraft, scale_of
 from tests.support.graphs import Draft, check, run_on
 
 TARGETS = ("n4", "n8", "n16")
 SEEDS = range(6)
 
 
-def graph_of(kind: str, seed: int) -> tuple[Chance, Graph]:
-    chance = Chance(seed)
+def graph_of(kind: str, seed: int) -> tuple[RandomDraft, Graph]:
+    chance = RandomDraft(seed)
     y = KINDS[kind][0](chance)
     return chance, chance.graph.finish([y.name])
 

@@ -10,7 +10,7 @@ import pytest
 
 from compiler.ir.tensor import Quantization, Tensor
 from tests.support.graphs import Draft, check
-from tests.support.strategies.examples import GOLDEN, RTL, TENTH, try_out
+from tests.support.strategies.examples import GOLDEN, RTL, TENTH, check_examples
 from tests.support.strategies.graphs import Tally, graphs
 from tests.support.strategies.graphs import check as check_grown
 
@@ -18,7 +18,7 @@ from tests.support.strategies.graphs import check as check_grown
 @pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
 def test_random_graphs_equal_the_host_operators(count: int, rtl: bool) -> None:
     tally = Tally()
-    try_out(graphs(), lambda grown: check_grown(grown, tally, rtl=rtl), count // TENTH)
+    check_examples(graphs(), lambda grown: check_grown(grown, tally, rtl=rtl), count // TENTH)
     print(tally, file=sys.stderr)
     tally.check(operators=6 if rtl else 24, share=0.9)
 

@@ -1,4 +1,4 @@
-"""The coverage report: its parser, places, merging, explanations and every message."""
+"""The coverage report: parsing, source positions, merging, explanations, and every message."""
 
 import json
 import re
@@ -75,12 +75,12 @@ def spot(line: int, kind: str = "case", label: str = "2'h1") -> Spot:
     return Spot(Place("hw/chip.py", line), "core", "v_line", kind, label, 0)
 
 
-def test_counts_survive_a_file(tmp_path: Path):
+def test_counts_round_trip(tmp_path: Path):
     write_counts(tmp_path / "a.dat", Counter({THEN: 3, ELSE: 0}))
     assert read_counts(tmp_path / "a.dat") == {THEN: 3, ELSE: 0}
 
 
-def test_instances_are_added_and_other_files_left_out(tmp_path: Path):
+def test_instances_are_summed_and_other_files_ignored(tmp_path: Path):
     line = "C '\x01f\x02/x/{file}\x01l\x029\x01n\x0211\x01page\x02v_line/m\x01o\x02case\x01S\x029\x01h\x02{path}' {n}\n"
     (tmp_path / "a.dat").write_text(
         "# SystemC::Coverage-3\n"
@@ -94,13 +94,13 @@ def test_instances_are_added_and_other_files_left_out(tmp_path: Path):
 @pytest.mark.parametrize(
     "line", ["C 'x' 1", "D '\x01f\x02chip.v' 1", "C '\x01f\x02chip.v\x01l\x02a' 1", "nothing"]
 )
-def test_a_line_that_is_no_count(tmp_path: Path, line: str):
+def test_malformed_line_is_rejected(tmp_path: Path, line: str):
     (tmp_path / "a.dat").write_text(f"# SystemC::Coverage-3\n{line}\n")
     with pytest.raises(InputError, match=r"a\.dat, line 2: not a count of Verilator's coverage data"):
         read_counts(tmp_path / "a.dat")
 
 
-def test_data_that_cannot_be_read(tmp_path: Path):
+def test_unreadable_data_is_rejected(tmp_path: Path):
     with pytest.raises(InputError, match="cannot be read as coverage data"):
         read_counts(tmp_path / "absent.dat")
 
@@ -108,24 +108,24 @@ def test_data_that_cannot_be_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("point", "line"), [(THEN, 3), (BLOCK, 4), (CASE, 4), (IF, 6), (ELSIF, 7), (ELSE, 8), (LAST, 5)]
 )
-def test_each_point_has_its_line(point: Point, line: int):
+def test_points_map_to_source_lines(point: Point, line: int):
     assert PLACES.place(point) == Place("hw/chip.py", line)
 
 
-def test_a_memory_is_the_writers():
+def test_memory_maps_to_verilog_writer():
     assert PLACES.place(RAM) == WRITER
 
 
-def test_the_test_that_is_never_true_does_not_count():
+def test_dummy_condition_is_not_counted():
     assert [point for point in ALL if not PLACES.counts(point)] == [DUMMY]
 
 
-def test_processes_are_added(tmp_path: Path):
+def test_counts_of_processes_are_summed(tmp_path: Path):
     merged = merge(folder_of(tmp_path, {CASE: 2}, {CASE: 3, LAST: 1}))
     assert {s.place.line: n for s, n in merged.items() if s.kind == "case"} == {4: 5, 5: 1}
 
 
-def test_chips_share_what_is_the_same(tmp_path: Path):
+def test_equal_points_of_chips_are_merged(tmp_path: Path):
     folder_of(tmp_path, {LAST: 1})
     (tmp_path / "chip2.v").write_text("// other lines\n" + VERILOG.replace("core$7", "core$9"))
     moved = Point(21, 11, "v_line", "case", "mla_chip.core$9", "21-22")
@@ -133,12 +133,12 @@ def test_chips_share_what_is_the_same(tmp_path: Path):
     assert merge(tmp_path)[spot(5)] == 5
 
 
-def test_an_empty_folder(tmp_path: Path):
+def test_empty_folder_is_rejected(tmp_path: Path):
     with pytest.raises(InputError, match=r"has no coverage data; fill it with pytest --hw-coverage"):
         merge(tmp_path)
 
 
-def test_a_missing_chip(tmp_path: Path):
+def test_missing_verilog_is_rejected(tmp_path: Path):
     with pytest.raises(InputError, match=r"chip1.v is missing: the data chip1\.\*\.dat counts its lines"):
         merge(folder_of(tmp_path, {}, verilog=None))
 
@@ -158,13 +158,13 @@ def test_a_missing_chip(tmp_path: Path):
         ),
     ],
 )
-def test_explanations_that_are_none(tmp_path: Path, text: str, message: str):
+def test_malformed_explanations_are_rejected(tmp_path: Path, text: str, message: str):
     (tmp_path / "r.toml").write_text(text)
     with pytest.raises(InputError, match=message):
         read_reasons(tmp_path / "r.toml")
 
 
-def test_explanations_that_are_no_text(tmp_path: Path):
+def test_explanations_must_be_utf8(tmp_path: Path):
     (tmp_path / "r.toml").write_bytes(b"# \xff\n")
     with pytest.raises(InputError, match=r"r\.toml cannot be read: .*utf-8"):
         read_reasons(tmp_path / "r.toml")
@@ -175,13 +175,13 @@ def test_committed_explanations_name_lines_that_exist():
         assert reason.line in source_lines(reason.file), reason
 
 
-def test_all_is_well():
+def test_full_coverage_has_no_failures():
     report = Report({spot(4): 1}, [])
     assert report.failures() == []
     assert next(report.lines()) == "line points    100.00% (1 of 1)"
 
 
-def test_an_unreached_line_wants_an_explanation():
+def test_unreached_line_needs_explanation():
     report = Report({spot(4): 1, spot(5): 0}, [])
     low, low_all, missing = report.failures()
     assert low == "50.00% (1 of 2) of the line points reached, 95% are wanted"
@@ -190,7 +190,7 @@ def test_an_unreached_line_wants_an_explanation():
     assert "    NOT EXPLAINED: core case 2'h1" in report.lines()
 
 
-def test_an_explanation_counts_for_its_spots_only():
+def test_explanation_applies_to_matching_points_only():
     line = source_line(Place("hw/chip.py", 5))
     counts = {spot(4): 1, spot(5): 0, spot(5, label="2'h2"): 0}
     report = Report(counts, [Reason("hw/chip.py", line, "it cannot", "2'h1$")])
@@ -200,7 +200,7 @@ def test_an_explanation_counts_for_its_spots_only():
 
 
 @pytest.mark.parametrize("line", ["", "gone"])
-def test_a_stale_explanation(line: str):
+def test_stale_explanation_fails(line: str):
     reason = Reason("hw/chip.py", line or source_line(Place("hw/chip.py", 4)), "it cannot", "case")
     (failure,) = Report({spot(4): 1}, [reason]).failures()
     assert failure == f"stale explanation: nothing unreached in hw/chip.py is {reason.line!r} where 'case'"
@@ -222,7 +222,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("place", ["absent/report.json", "."])
-def test_a_report_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str):
+def test_unwritable_report_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str):
     (tmp_path / "none.toml").write_text("")
     arguments = ["--reasons", str(tmp_path / "none.toml"), "--json", str(tmp_path / place)]
     assert main([str(folder_of(tmp_path, reached())), *arguments]) == 2

@@ -1,4 +1,4 @@
-"""What `--hw-coverage` adds: positions in the Verilog, and files that several processes write side by side."""
+"""`--hw-coverage`: source positions in the Verilog, and count files of several processes."""
 
 import re
 from collections import Counter
@@ -21,8 +21,8 @@ from tests.support.coverage_verilog import annotated
 POINT = Point(2, 3, "v_line", "case", "m", "2")
 
 
-class Choice(wiring.Component):
-    """Something with a case, nested conditions, and else."""
+class Selector(wiring.Component):
+    """A component with a case, nested conditions and a default."""
 
     a: In(2)
     y: Out(2)
@@ -40,7 +40,7 @@ class Choice(wiring.Component):
 
 
 class Device:
-    """A device that has counted, or cannot tell."""
+    """A device that writes a count or raises an error."""
 
     def __init__(self, count: int | WorkError):
         self.count = count
@@ -52,21 +52,21 @@ class Device:
 
 
 def _place(text: str) -> int:
-    """Line of this file that ends in a comment."""
+    """Return the line of this file that ends in a marker comment."""
     lines = Path(__file__).read_text().splitlines()
     return next(i for i, line in enumerate(lines, 1) if line.endswith(f"# place: {text}"))
 
 
-def test_logic_is_that_of_the_emitter():
+def test_annotated_logic_equals_original():
     def bare(text: str) -> list[str]:
         text = re.sub(r"\(\* .*? \*\)|/\* src.*?\*/", "", text)
         return [line.strip() for line in text.splitlines() if line.strip()]
 
-    assert bare(annotated(Choice(), "top")) == bare(convert(Choice(), "top"))
+    assert bare(annotated(Selector(), "top")) == bare(convert(Selector(), "top"))
 
 
-def test_cases_name_their_lines():
-    text = annotated(Choice(), "top")
+def test_cases_have_source_positions():
+    text = annotated(Selector(), "top")
     places = Places(text)
     labels = {line.strip(): number for number, line in enumerate(text.splitlines(), 1) if line.endswith(":")}
     found: dict[str, Any] = {
@@ -77,7 +77,7 @@ def test_cases_name_their_lines():
     assert found["default:"].file.endswith("tests/scripts/test_coverage_option.py")
 
 
-def test_devices_and_processes_add_up(tmp_path: Path):
+def test_counts_of_devices_are_summed_per_process(tmp_path: Path):
     first, second = Collector(tmp_path), Collector(tmp_path)
     key = first.key("text")
     assert second.key("text") == key and (tmp_path / f"{key}.v").read_text() == "text"
@@ -88,12 +88,12 @@ def test_devices_and_processes_add_up(tmp_path: Path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_device_that_has_died_is_left_out(tmp_path: Path):
+def test_dead_device_is_ignored(tmp_path: Path):
     collector = Collector(tmp_path)
     collector.add("key", Device(SimulatorDiedError("gone")))  # pyright: ignore[reportArgumentType]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_counts_that_cannot_be_written_are_an_error(tmp_path: Path):
+def test_unwritable_counts_raise(tmp_path: Path):
     with pytest.raises(WorkError, match="no room"):
         Collector(tmp_path).add("key", Device(WorkError("no room")))  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""The digits served on the chip while their programs get better: right, exact, faster, and told in full."""
+"""The digits demo: served on the chip while its programs improve, with exact outputs and a complete report."""
 
 import json
 from xml.etree import ElementTree
@@ -15,7 +15,7 @@ from scripts.sim import plan, requests_of
 from scripts.sim_accuracy import Marks
 
 IMAGES = 48
-#: Cycles of an image under the static compiler's programs and under better ones: what was measured, and a little.
+#: Maximum cycles per image with improved programs, slightly above the measured value.
 CEILING = 3230
 
 
@@ -24,7 +24,7 @@ def some(count: int) -> Digits:
     return Digits(held_out.images[:count], held_out.labels[:count])
 
 
-def test_a_stream_that_gets_better():
+def test_adaptive_serving_gets_faster():
     digits = some(IMAGES)
     serving, compiled = plan(IMAGES, adapt=True)
     marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=True)
@@ -44,7 +44,7 @@ def test_a_stream_that_gets_better():
     ElementTree.fromstring(draw_serving("digits", history.cycles, history.events))
 
 
-def test_the_golden_model_classifies():
+def test_golden_model_classifies():
     digits = some(12)
     serving, compiled = plan(12, adapt=False)
     marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=False)
@@ -57,7 +57,7 @@ def test_the_golden_model_classifies():
 
 
 @pytest.mark.parametrize("where", ["network", "labels"])
-def test_what_is_not_as_it_must_be_is_noticed(where):
+def test_wrong_outputs_and_labels_are_detected(where):
     digits = some(6)
     serving, compiled = plan(6, adapt=False)
     marks = Marks(compiled, digits.labels if where == "network" else (digits.labels + 1) % 10)

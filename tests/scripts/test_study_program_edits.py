@@ -1,4 +1,4 @@
-"""The search beyond schedules: its figures are those of a new measurement, and it goes on where it was stopped."""
+"""The study of program edits: its figures equal those of new measurements, and it resumes after interruption."""
 
 import json
 import sys
@@ -19,13 +19,13 @@ SMALL = ("--kinds", "add", "max_pool", "--shapes", "1", "--trials", "10", "--pro
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> dict:
-    """What the script reports."""
+    """Run the script; return its report."""
     monkeypatch.setattr(sys, "argv", ["study_program_edits", *SMALL, "--folder", str(folder), *more])
     assert study_program_edits.main() == 0
     return json.loads((folder / "report.json").read_text("utf-8"))
 
 
-def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
+def test_figures_are_reproducible_and_work_resumes(tmp_path, monkeypatch, capsys):
     report = run(monkeypatch, tmp_path, "--lanes", "2")
     rows = [json.loads(line) for line in (tmp_path / "layers.jsonl").read_text("utf-8").splitlines()]
     assert (
@@ -50,7 +50,7 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
                 assert isinstance(result, Measurement) and result.believable
                 assert result.cycles == one["cycles"] == sum(one["where"].values())
     text = (tmp_path / "layers.jsonl").read_text("utf-8")
-    (tmp_path / "layers.jsonl").write_text(text[:-100], "utf-8")  # killed while it wrote the second
+    (tmp_path / "layers.jsonl").write_text(text[:-100], "utf-8")  # killed while the second row was written
     measured = {path: path.read_bytes() for path in (tmp_path / "measured").iterdir()}
     again = run(monkeypatch, tmp_path, "--lanes", "1")
     assert "2 layers, 1 of them done" in capsys.readouterr().out
@@ -61,7 +61,7 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, tmp_path, "--only-render")["layers"] == again["layers"]
 
 
-def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
+def test_invalid_options_are_rejected(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         sys, "argv", ["study_program_edits", "--methods", "nonsense", "--folder", str(tmp_path)]
     )
@@ -75,7 +75,7 @@ def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
         assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
 
 
-def test_layers_are_chosen_by_their_names(tmp_path, monkeypatch, capsys):
+def test_layers_are_selected_by_name(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(study_program_edits, "look", lambda job: pytest.fail(f"{job.name} was looked at"))
     report = run(monkeypatch, tmp_path, "--among", "max_pool", "--only-render")
     assert report["layers"] == []
@@ -88,8 +88,8 @@ def test_layers_are_chosen_by_their_names(tmp_path, monkeypatch, capsys):
     assert "no layer has 'lstm' in its name; there are add " in capsys.readouterr().err
 
 
-def test_what_the_language_model_said_led_to_its_program(tmp_path, monkeypatch):
-    """Answer by answer, from the compiled program on."""
+def test_recorded_edits_of_language_model(tmp_path, monkeypatch):
+    """The recorded edits of the language model lead from the compiled program to the best one."""
     graph, conditions = (
         CalibrationNetwork((6, 3, 32), (CalibrationOp("softmax"),)).graph(),
         HardwareProfile(load_target("n16")),

@@ -1,4 +1,4 @@
-"""Programs drawn from the grammar under random limits, many of them (`make soak`); seeds are printed."""
+"""Many programs drawn from the grammar under random limits (`make soak`); seeds are printed."""
 
 import os
 
@@ -16,7 +16,7 @@ GRAMMARS, PROGRAMS = 60, 4
 
 
 def generator() -> np.random.Generator:
-    """One of its own each time, unless MLA_SEED says which."""
+    """Return a generator seeded by MLA_SEED, or by a new seed."""
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return np.random.default_rng(seed)

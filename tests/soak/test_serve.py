@@ -1,4 +1,4 @@
-"""Ten thousand requests, and programs replaced again and again meanwhile."""
+"""Ten thousand requests while programs are replaced repeatedly."""
 
 import random
 

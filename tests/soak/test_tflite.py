@@ -1,4 +1,4 @@
-"""Every TFLite operator and long chains of them against LiteRT, many random ones (`make soak`); seeds are printed."""
+"""Many random cases of every TFLite operator, and long chains of operators, compared with LiteRT (`make soak`)."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ MODELS, CHAINS = 25, 60
 
 
 def generator() -> np.random.Generator:
-    """One of its own each time, unless MLA_SEED says which."""
+    """Return a generator seeded by MLA_SEED, or by a new seed."""
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return np.random.default_rng(seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-#: Package trees, in the order in which each may import those before it.
+#: Package trees; each may import those before it.
 TREES = ("hw", "cosim", "compiler")
 
 #: Sections of a docstring that describe parameters, attributes, and ports of a component.
@@ -17,7 +17,7 @@ Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Documented(NamedTuple):
-    """A docstring and where it is.
+    """A docstring and its location.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Documented(NamedTuple):
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Syntax trees of all modules, by dotted name."""
+    """Return the syntax trees of all modules, by dotted name."""
     found = {}
     for tree in TREES:
         for path in sorted((ROOT / tree).rglob("*.py")):
@@ -42,24 +42,24 @@ def modules() -> dict[str, ast.Module]:
 
 
 def module_name(path: Path) -> str:
-    """Dotted name of the module in a file below the root."""
+    """Return the dotted name of the module in a file below the root."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def source_path(module: str) -> Path:
-    """File of a module; the inverse of `module_name`."""
+    """Return the file of a module; inverse of `module_name`."""
     path = ROOT.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def package_name(module: str) -> str:
-    """Package of a module at the level below its tree: `compiler.ir` for `compiler.ir.graph`."""
+    """Return the package of a module at the level below its tree: `compiler.ir` for `compiler.ir.graph`."""
     return ".".join(module.split(".")[:2])
 
 
 @cache
 def imports() -> dict[str, set[str]]:
-    """Modules that each module imports; imports inside functions count, those for type checkers do not."""
+    """Return the modules that each module imports, even inside functions, except imports for type checkers."""
     known = modules()
     return {name: {target for target in _imported(tree) if target in known} for name, tree in known.items()}
 
@@ -80,7 +80,7 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 
 def definitions() -> Iterator[tuple[str, Definition]]:
-    """Modules, classes and functions, each with `file:line name`."""
+    """Yield modules, classes and functions, each with `file:line name`."""
     for name, tree in modules().items():
         path = source_path(name).relative_to(ROOT)
         yield f"{path}:1", tree
@@ -90,14 +90,14 @@ def definitions() -> Iterator[tuple[str, Definition]]:
 
 
 def docstrings() -> Iterator[Documented]:
-    """All docstrings of the packages."""
+    """Yield all docstrings of the packages."""
     for place, node in definitions():
         if text := ast.get_docstring(node):
             yield Documented(place, text)
 
 
 def parameters(text: str) -> Iterator[tuple[str, str]]:
-    """Names and descriptions in the sections of a numpy-style docstring that list parameters, attributes and ports."""
+    """Yield names and descriptions in the docstring sections that list parameters, attributes and ports."""
     lines = text.splitlines()
     headers = [i for i, line in enumerate(lines[1:]) if line.startswith("---")]
     for start in headers:

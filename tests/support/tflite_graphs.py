@@ -1,4 +1,4 @@
-"""TFLite files of several graphs, as control flow needs them."""
+"""TFLite files with several graphs, as control flow requires."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Operator:
 
 @dataclass
 class FileGraph:
-    """A graph: tensors by name, each (shape, type, scale or None, zero point) or an array for a constant."""
+    """A graph; each tensor is (shape, type, scale or None, zero point), or an array for a constant."""
 
     tensors: dict[str, Any]
     operators: list[Operator]
@@ -35,7 +35,7 @@ class FileGraph:
 
 
 def packed(graphs: Sequence[FileGraph]) -> bytes:
-    """The file."""
+    """Return the contents of a TFLite file with these graphs."""
     whole = schema.ModelT()
     kinds = sorted({(each.kind, each.version) for graph in graphs for each in graph.operators})
     whole.version, whole.operatorCodes = 3, [_code(*kind) for kind in kinds]

@@ -1,4 +1,4 @@
-"""What tests of PyTorch models share; its own warnings are no errors of this project's."""
+"""Fixtures of the tests of PyTorch models; PyTorch's own warnings are not errors."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.cli.conftest import (
 
 _HERE = Path(__file__).parent
 
-#: Without the extra `torch` only the messages about it are tested: `make setup EXTRAS=torch`.
+#: Without the extra `torch` only its error messages are tested: `make setup EXTRAS=torch`.
 collect_ignore_glob = [] if find_spec("torch") else ["test_[!m]*.py"]
 
 
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """A few networks of a single layer: those that are fast to measure."""
+    """A corpus of a few single-layer networks that are fast to measure."""
     walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.first) == 1]
     walks.sort(key=lambda walk: walk.steps[0].cycles)
     shown = [each for each in walks if is_usable(each)][100:106]

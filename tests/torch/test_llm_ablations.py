@@ -1,4 +1,4 @@
-"""Models that are told or taught one thing less, and what their answers cost."""
+"""Ablations of the language model: variants trained with one input or step less, and their results."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from compiler.llm.training.pretrain import default_plan
 from scripts import llm_ablations
 
 
-def test_a_variant_has_one_thing_less() -> None:
+def test_each_variant_omits_one_element() -> None:
     whole = default_plan(30, 10)
     plans = {variant: llm_ablations.plan(variant, whole) for variant in llm_ablations.VARIANTS}
     assert plans["nothing"] == whole
@@ -28,7 +28,9 @@ def test_a_variant_has_one_thing_less() -> None:
     assert [each.then.steps for each in plans.values()] == [10, 10, 10, 0]
 
 
-def test_all_variants_are_trained_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_all_variants_are_trained_and_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.steps) == 15]
     pack(
         [

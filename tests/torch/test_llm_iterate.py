@@ -1,4 +1,4 @@
-"""Rounds of the language model's own answers, from a small corpus to a curve."""
+"""Rounds of training on the language model's own answers, from a small corpus to the learning curve."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from hw.errors import InputError
 from scripts import llm_iterate
 
 
-def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_rounds_and_resumption(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     folder, out = tmp_path / "rounds", tmp_path / "own.xz"
 
     def status(*more: object) -> int:
@@ -56,7 +56,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert about["asked"] == 3
     assert any(not np.array_equal(array, model[name]) for name, array in load(SHIPPED)[0].weights.items())
 
-    # Torn in the middle of a line, it goes on: the same is measured, learnt and judged.
+    # A run resumes from a journal that ends within a line, with the same results.
     journal = folder / "1" / "0.jsonl"
     whole = journal.read_text("utf-8")
     journal.write_text(whole[: len(whole) * 2 // 3], "utf-8")
@@ -76,7 +76,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert status("--rounds", -1) == 2 and "--rounds must be at least 0, not -1" in capsys.readouterr().err
 
 
-def test_too_little_to_learn_from(corpus: Path, tmp_path: Path) -> None:
+def test_too_few_networks_to_learn_from(corpus: Path, tmp_path: Path) -> None:
     walks = [each for each in read(corpus) if not is_judged(each)]
     asked = {(walks[0].machine, walks[0].index)}
     with pytest.raises(InputError, match="1 networks are too few to learn from"):

@@ -1,4 +1,4 @@
-"""Group-relative policy gradient: its objective by numpy, what it makes likelier, and rounds of it from end to end."""
+"""Group-relative policy gradient: the objective compared with numpy, its effect, and whole rounds."""
 
 import json
 import random
@@ -31,7 +31,7 @@ def _group(seed: int, answers: int) -> RolloutGroup:
 
 
 def _logs(model: Gpt, question: list[int], answer: list[int]) -> list[float]:
-    """Logarithms of how likely each word of an answer is."""
+    """Return the log-probability of each word of an answer."""
     found = []
     for at, word in enumerate(answer):
         scores = model.read([*question, *answer[:at]]).scores[0].astype(np.float64)
@@ -39,15 +39,15 @@ def _logs(model: Gpt, question: list[int], answer: list[int]) -> list[float]:
     return found
 
 
-def test_advantages_are_of_logarithms():
+def test_advantages_from_logarithms_of_costs():
     found = advantages([0.5, 1.0, 2.0])
     assert found == pytest.approx([1 / (np.sqrt(2 / 3) + 0.01 / np.log(2)), 0, -found[0]]) and found[0] > 0
     assert advantages([1.2, 1.2]) == [0, 0]
     close = advantages([1.0, 1.0001])
-    assert 0 < close[0] < 0.01  # no difference worth learning
+    assert 0 < close[0] < 0.01  # the difference is too small to learn from
 
 
-def test_groups_without_differences_and_long_answers_are_left_out():
+def test_equal_costs_and_long_answers_are_omitted():
     group = _group(1, 4)
     same = RolloutGroup(group.ask, group.question, group.answers, [1.0] * 4)
     found = tokenize_answers([same, group], 64)
@@ -58,7 +58,7 @@ def test_groups_without_differences_and_long_answers_are_left_out():
     assert len(tokenize_answers([group], 7 + 2)) == sum(len(answer) <= 2 for answer in group.answers)
 
 
-def test_the_objective_is_that_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objective_equals_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "multiplies_bfloat16", lambda: False)
     policy, device = GrpoPolicy(clip=0.1, near=0.5), torch.device("cpu")
     now, before = TorchTransformer(SHAPE, seed=1), TorchTransformer(SHAPE, seed=2)
@@ -79,7 +79,7 @@ def test_the_objective_is_that_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None
     assert found == pytest.approx(-np.mean(terms), rel=1e-4)
 
 
-def test_better_answers_become_likelier() -> None:
+def test_better_answers_become_more_likely() -> None:
     model, groups = TorchTransformer(SHAPE, seed=4).gpt(), [_group(seed, 6) for seed in range(8)]
     found = reinforce(model, groups, [], GrpoPolicy(passes=12, batch=16, rate=1e-3))
     again = reinforce(model, groups, [], GrpoPolicy(passes=12, batch=16, rate=1e-3))
@@ -94,7 +94,7 @@ def test_better_answers_become_likelier() -> None:
     assert np.mean(better) > 0.1 > 0 > np.mean(worse)
 
 
-def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_rounds_and_resumption(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     folder = tmp_path / "rounds"
 
     def status(*more: object) -> int:
@@ -120,7 +120,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     model, about = load(folder / "1" / "model.safetensors")
     assert about["reinforced"]["rounds"] == 1
 
-    # Torn in the middle of a line, it goes on: the same is measured and learnt.
+    # A run resumes from a journal that ends within a line, with the same results.
     groups = folder / "1" / "groups.jsonl"
     whole = groups.read_text("utf-8")
     groups.write_text(whole[: len(whole) * 2 // 3], "utf-8")

@@ -1,4 +1,4 @@
-"""Training goes on from a model that there is."""
+"""Training that continues from an existing model."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from compiler.llm.training.pretrain import default_plan, train
 from tests.llm.lm_fixtures import random_model
 
 
-def test_a_first_step_is_a_small_one_from_where_it_starts(tmp_path: Path) -> None:
+def test_first_step_stays_close_to_the_given_model(tmp_path: Path) -> None:
     walks = [walk for walk in read(CORPUS) if walk.machine == "usual"][:24]
     assert any(walk.index % 20 == 0 for walk in walks)
     start = random_model()

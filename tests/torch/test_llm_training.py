@@ -44,8 +44,8 @@ def _examples(seed: int, count: int, most: int = 40) -> list[TokenizedExample]:
     ]
 
 
-def test_the_loss_is_that_of_all_scores_at_the_words_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the model in numpy, word by word, as far as bfloat16 goes."""
+def test_loss_equals_cross_entropy_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss equals that of the numpy model, token by token, within the precision of bfloat16."""
     module, drawn = TorchTransformer(SHAPE, seed=5), _examples(6, 5)
     gpt, losses = module.gpt(), []
     for each in drawn:
@@ -61,7 +61,7 @@ def test_the_loss_is_that_of_all_scores_at_the_words_of_answers(monkeypatch: pyt
         )
 
 
-def test_training_in_bfloat16_learns_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bfloat16_training_reaches_similar_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     groups, recipe, losses = [_examples(7, 4)], Recipe(10, batch=4, rate=3e-2), []
     for low in (False, True):
         monkeypatch.setattr(loop, "multiplies_bfloat16", lambda low=low: low)
@@ -74,7 +74,7 @@ def test_training_in_bfloat16_learns_the_same(monkeypatch: pytest.MonkeyPatch, t
     assert losses[0] < before - 0.5 and losses[1] == pytest.approx(losses[0], rel=0.1)
 
 
-def test_parts_hold_so_many_words() -> None:
+def test_batches_respect_size_limits() -> None:
     drawn = [*_examples(9, 100, most=60), TokenizedExample((1,) * 400, 3)]
     found = list(length_batches(drawn, 16, 256))
     assert sorted(each.words for part in found for each in part) == sorted(each.words for each in drawn)
@@ -85,7 +85,7 @@ def test_parts_hold_so_many_words() -> None:
     assert all(next(endless).words.size <= 400 for _ in range(50))
 
 
-def test_processes_read_the_same_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_reading_gives_same_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     walks, told = read(CORPUS)[::150], []
     alone = tokenize_examples(walks, OPTIONS, told.append)
     assert told[-1] == f"read {len(walks)} of {len(walks)} networks"
@@ -100,8 +100,8 @@ def test_processes_read_the_same_in_the_same_order(monkeypatch: pytest.MonkeyPat
         assert found.best == [each for each in best if len(each.words) <= OPTIONS.max_tokens]
 
 
-def test_a_model_says_what_it_was_not_told(tmp_path: Path) -> None:
-    """And is not told that when it is asked."""
+def test_model_records_omitted_inputs(tmp_path: Path) -> None:
+    """The file of a model records which input was omitted in training, and the loaded model omits it too."""
     walks = read(CORPUS)
     walks = [each for each in walks if each.machine == "usual"]
     walks = [
@@ -117,7 +117,7 @@ def test_a_model_says_what_it_was_not_told(tmp_path: Path) -> None:
         assert about["without"] == [what] and model.profile == (what != "profile")
 
 
-def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+def test_training_resumes_from_checkpoint(tmp_path: Path) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(3, batch=4), tmp_path / "deep" / "a.pt"
     module = TorchTransformer(SHAPE, seed=1)
     first = fit(module, groups, groups[0], recipe, path)
@@ -128,7 +128,7 @@ def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["recipe", "weights", "examples"])
-def test_checkpoints_of_another_training(tmp_path: Path, other: str) -> None:
+def test_checkpoints_of_other_runs_are_rejected(tmp_path: Path, other: str) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(1, batch=4), tmp_path / "a.pt"
     fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     recipe = Recipe(2, batch=4) if other == "recipe" else recipe
@@ -163,7 +163,7 @@ def _flipped(data: bytes) -> bytes:
         lambda _: b"\x80\x02.",
     ],
 )
-def test_damaged_checkpoints(tmp_path: Path, damage) -> None:
+def test_damaged_checkpoints_are_rejected(tmp_path: Path, damage) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(1, batch=4), tmp_path / "a.pt"
     fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     path.write_bytes(damage(path.read_bytes()))
@@ -183,14 +183,14 @@ def test_damaged_checkpoints(tmp_path: Path, damage) -> None:
         {"asked": None, "module": {}, "optimizer": 3},
     ],
 )
-def test_checkpoints_of_something_else(tmp_path: Path, state) -> None:
+def test_foreign_checkpoints_are_rejected(tmp_path: Path, state) -> None:
     torch.save(state, tmp_path / "a.pt")
     groups = [_examples(3, 20)]
     with pytest.raises(InputError, match=r"a\.pt: .*; remove it to start from scratch"):
         fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], Recipe(1, batch=4), tmp_path / "a.pt")
 
 
-def test_a_checkpoint_whose_parts_are_missing(tmp_path: Path) -> None:
+def test_incomplete_checkpoints_are_rejected(tmp_path: Path) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(1, batch=4), tmp_path / "a.pt"
     fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     whole = torch.load(path, weights_only=True)

@@ -11,7 +11,7 @@ from compiler.validate.unit_commands import reads_own_results
 from hw.config import load_target
 from hw.isa.enums import Unit
 from tests.support.program_gen import fuse
-from tests.support.program_gen.commands import Arena, attempt, config_of
+from tests.support.program_gen.commands import CommandRanges, attempt, config_of
 from tests.validate.footprint_reference import fuse_points, touched
 
 
@@ -32,10 +32,10 @@ def addresses(item: StridedRegion) -> Iterator[int]:
 @pytest.mark.parametrize("unit", list(Unit))
 def test_footprints_are_complete_and_tight(rng, target, unit):
     config = load_target(target)
-    arena = Arena(config, rng, (0, 1 << 15))
+    ranges = CommandRanges(config, rng, (0, 1 << 15))
     exact = total = 0
     for _ in range(150):
-        c = config_of(attempt(arena, rng, unit))
+        c = config_of(attempt(ranges, rng, unit))
         found = {
             (item.space, address, item.write)
             for item in streams(config, unit, c)
@@ -56,10 +56,10 @@ def test_footprints_are_complete_and_tight(rng, target, unit):
 def test_points_that_read_earlier_results_are_detected(rng, target, monkeypatch):
     monkeypatch.setattr(fuse, "independent", lambda config, command: True)
     config = load_target(target)
-    arena = Arena(config, rng, (0, 1 << 15))
+    ranges = CommandRanges(config, rng, (0, 1 << 15))
     verdicts = []
     while len(verdicts) < 300:
-        command = fuse.random_fuse(arena, rng)
+        command = fuse.random_fuse(ranges, rng)
         if not command:
             continue
         c, written, expected = config_of(command), set(), False

@@ -21,7 +21,7 @@ from compiler.visualize.graphs.view import View
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
-from tests.support.compute_graphs import KINDS, Chance
+from tests.support.compute_graphs import KINDS, RandomDraft
 from tests.support.graphs import Draft
 
 
@@ -94,7 +94,7 @@ def test_bytes_and_products_equal_the_machine_s_counters(record: CompilationTrac
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_of_every_kind_of_layer(kind: str) -> None:
-    chance, made = Chance(7), CompilationTrace()
+    chance, made = RandomDraft(7), CompilationTrace()
     y = KINDS[kind][0](chance)
     network = compile(chance.graph.finish([y.name]), "n4", record=made)
     counted, view = counts_of(network, chance.random_inputs()), view_of(made, "scheduled")

@@ -1,4 +1,4 @@
-"""The board flow on a design small enough to place in seconds, and the ways it can fail."""
+"""The board flow on a design small enough to place in seconds, and its failures."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ DEVICE = cast(Ecp5, BOARD.device)
 
 
 class Accumulator(wiring.Component):
-    """One multiplier, one block RAM."""
+    """A design of one multiplier and one block RAM."""
 
     a: In(signed(9))
     b: In(signed(9))
@@ -65,14 +65,14 @@ def test_from_component_to_bitstream(tmp_path, monkeypatch):
     assert "Fmax of the worst seed" in (folder / "report.txt").read_text()
 
 
-def test_refused_by_the_placer(tmp_path):
+def test_placer_error_names_log(tmp_path):
     board = dataclasses.replace(BOARD, device=dataclasses.replace(DEVICE, package="CABGA999"))
     with pytest.raises(WorkError, match=r"nextpnr-ecp5 failed with status \d+: ERROR.*CABGA999.*place1\.log"):
         build_component(board, Accumulator, seeds=1, folder=tmp_path / "out")
     assert not (tmp_path / "out" / "report.json").exists()
 
 
-def test_unusable_folder(tmp_path):
+def test_unusable_folder_is_rejected(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be used"):
         build_component(BOARD, Accumulator, seeds=1, folder=tmp_path / "file" / "out")

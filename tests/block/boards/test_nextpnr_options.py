@@ -1,4 +1,4 @@
-"""Options that travel in the netlist arrive in the router."""
+"""Options stored in the netlist reach the router."""
 
 import json
 
@@ -9,8 +9,8 @@ from hw.boards.toolchain import YOSYS, Job, run_all
 DESIGN = "module top(input a, b, output o); assign o = a ^ b; endmodule"
 
 
-def test_options_arrive(tmp_path):
-    """The router writes what it worked with into the netlist it has routed."""
+def test_options_reach_router(tmp_path):
+    """The routed netlist contains the settings that the router used."""
     (tmp_path / "top.v").write_text(DESIGN)
     script = "read_verilog top.v; synth_ecp5 -top top -json top.json"
     run_all([Job(tool=YOSYS, arguments=["-p", script], folder=tmp_path, log="yosys.log", title="synthesis")])

@@ -1,4 +1,4 @@
-"""Reading nextpnr's report."""
+"""Parsing of nextpnr's report."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from hw.errors import WorkError
 
 
 def step(kind: str, delay: float, start: str, end: str, net: str = "") -> dict[str, Any]:
-    """One entry of a path, as nextpnr writes it."""
+    """Return one entry of a path in nextpnr's format."""
     ports = [dict(zip(("cell", "port"), name.split("."), strict=True)) for name in (start, end)]
     return {"type": kind, "delay": delay, "from": ports[0], "to": ports[1]} | ({"net": net} if net else {})
 
@@ -31,7 +31,7 @@ CLOCK = "$glbnet$clk"
 
 
 def placement(achieved: float) -> dict[str, Any]:
-    """A report with one clock; paths to and from pins come first, as distractions."""
+    """Return a report with one clock; paths to and from pins come first and must be ignored."""
     edge = f"posedge {CLOCK}"
     return {
         "fmax": {CLOCK: {"achieved": achieved, "constraint": 60.0}},
@@ -48,7 +48,7 @@ def placement(achieved: float) -> dict[str, Any]:
     }
 
 
-def test_seed():
+def test_parse_seed():
     result = parse_seed(json.dumps(placement(75.004)), 3, Ecp5.resources)
     assert (result.seed, result.fmax_mhz) == (3, 75.0)
     assert result.resources["dsp"] == {"used": 64, "available": 156}
@@ -63,7 +63,7 @@ def test_seed():
 
 
 @pytest.mark.parametrize("key", ["fmax", "utilization", "critical_paths"])
-def test_incomplete_report(key):
+def test_incomplete_report_is_rejected(key):
     document = placement(75)
     document[key] = {} if key != "critical_paths" else []
     if key == "utilization":
@@ -72,7 +72,7 @@ def test_incomplete_report(key):
         parse_seed(json.dumps(document), 3, Ecp5.resources)
 
 
-def test_damaged_report():
+def test_damaged_report_is_rejected():
     with pytest.raises(WorkError, match="report of seed 1 cannot be understood"):
         parse_seed("{", 1, Ecp5.resources)
 

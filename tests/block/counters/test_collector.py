@@ -1,4 +1,4 @@
-"""The collector against a dictionary that adds up the same events."""
+"""The counter collector compared with a dictionary that sums the same events."""
 
 import random
 from collections import Counter as Sum
@@ -63,7 +63,7 @@ def test_sums_by_tag(seed: int, late: int) -> None:
     simulate(dut, bench)
 
 
-def test_reads_end_while_tags_change_as_soon_as_they_may() -> None:
+def test_reads_end_while_tags_change_continuously() -> None:
     rng = random.Random(5)
     dut = Collector(MlaConfig(tags=4))
     index = next(i for i, c in enumerate(COUNTERS) if c.name == "macs_issued")

@@ -1,4 +1,4 @@
-"""Random queues of MATRIX commands against the reference."""
+"""Random queues of MATRIX commands compared with the reference."""
 
 import random
 

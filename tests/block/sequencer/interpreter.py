@@ -1,4 +1,4 @@
-"""Micro-programs as docs/machine.md defines them, in plain Python: the reference for the core's tests."""
+"""Interpreter of micro-programs by docs/machine.md, in plain Python: the reference for the core's tests."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ def s32(value: int) -> int:
 
 
 class Trapped(Exception):  # noqa: N818
-    """The program traps."""
+    """Raised when the program traps."""
 
     def __init__(self, cause: Trap, address: int = 0):
         super().__init__(cause.name)
@@ -24,7 +24,7 @@ class Trapped(Exception):  # noqa: N818
 
 @dataclass
 class Segment:
-    """Part of the instruction store."""
+    """A range of the instruction store."""
 
     base: int
     words: list[int]
@@ -34,7 +34,7 @@ class Segment:
 
 @dataclass
 class Outcome:
-    """What a program does that can be seen from outside."""
+    """Externally visible effects of a program."""
 
     trap: dict | None = None
     steps: int = 0

@@ -17,27 +17,27 @@ from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import TuningResult, tune
 from hw.errors import InputError
 from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
-from tests.support.chat_server import MODEL, Asked, ChatServer, Reply, refused, said
+from tests.support.chat_server import MODEL, ChatRequest, ChatServer, Reply, refused, said
 
 #: This schedule saves 24 cycles in the small network.
 BETTER = {"rows": 3, "rows_per_load": 3, "x_buffers": 2, "split_first_tile": False}
 NOTHING = "I have no idea."
 
 
-def schedule(**changes: object) -> Callable[[Asked], str]:
+def schedule(**changes: object) -> Callable[[ChatRequest], str]:
     """Return a reply that changes the first layer named in the prompt."""
 
-    def answer(asked: Asked) -> str:
+    def answer(asked: ChatRequest) -> str:
         name = re.findall(r'(?m)^"([^"]+)": ', asked.prompt)[0]
         return f"How about this:\n```json\n{json.dumps({'layers': {name: changes}})}\n```\n"
 
     return answer
 
 
-def rewritten(old: str, new: str) -> Callable[[Asked], str]:
+def rewritten(old: str, new: str) -> Callable[[ChatRequest], str]:
     """Return a reply with the program of the prompt in which a fragment is replaced."""
 
-    def answer(asked: Asked) -> str:
+    def answer(asked: ChatRequest) -> str:
         (text,) = re.findall(r"```asm\n(\.name [^N].*?)```", asked.body["messages"][1]["content"], re.DOTALL)
         assert old in text
         return f"Sure.\n```asm\n{text.replace(old, new, 1)}```"
@@ -45,10 +45,10 @@ def rewritten(old: str, new: str) -> Callable[[Asked], str]:
     return answer
 
 
-def moved(piece: str, behind: str) -> Callable[[Asked], str]:
+def moved(piece: str, behind: str) -> Callable[[ChatRequest], str]:
     """Return a reply with the program of the prompt in which a line is moved after another."""
 
-    def answer(asked: Asked) -> str:
+    def answer(asked: ChatRequest) -> str:
         lines = re.findall(r"(?s)```asm\n(.*?)```", asked.prompt)[-1].splitlines()
         line = next(each for each in lines if piece in each)
         lines.remove(line)
@@ -58,7 +58,7 @@ def moved(piece: str, behind: str) -> Callable[[Asked], str]:
     return answer
 
 
-def at_length(answer: Callable[[Asked], str]) -> Callable[[Asked], Reply]:
+def at_length(answer: Callable[[ChatRequest], str]) -> Callable[[ChatRequest], Reply]:
     """Return a reply that reports a usage of 20,000 input tokens."""
     return lambda asked: said(answer(asked), (20_000, 10))
 

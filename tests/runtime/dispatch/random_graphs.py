@@ -13,7 +13,7 @@ from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
-from tests.support.strategies.graphs import Grown
+from tests.support.strategies.graphs import RandomGraph
 
 #: Permitted reasons for rejection; any other reason is a failure.
 REJECTIONS = (
@@ -33,14 +33,14 @@ class DispatchChecks:
     rtl: bool = False
     tally: Counter[str] = field(default_factory=Counter)
 
-    def check(self, grown: Grown) -> None:
+    def check(self, grown: RandomGraph) -> None:
         """Check a graph with several batch sizes, and with skipping for zeros in each input."""
         self._sizes(grown)
         for name in grown.graph.inputs:
             self._skip(grown, name)
         self._skip(grown, next(reversed(grown.graph.nodes.values())).inputs[0])
 
-    def _sizes(self, grown: Grown) -> None:
+    def _sizes(self, grown: RandomGraph) -> None:
         network = self._compiled(grown, "sizes", batches=(1, 3))
         if network is None:
             return
@@ -55,7 +55,7 @@ class DispatchChecks:
         for which, group in zip(([0, 1], [0], [0, 1, 2], [2]), found, strict=True):
             np.testing.assert_equal(group, [wanted[number] for number in which])
 
-    def _skip(self, grown: Grown, name: str) -> None:
+    def _skip(self, grown: RandomGraph, name: str) -> None:
         network = self._compiled(grown, "skipping", skip=name)
         if network is None:
             return
@@ -67,7 +67,7 @@ class DispatchChecks:
             self.tally["skipped"] += sum(counts[0] for counts in session.taken if len(counts) > 1)
         np.testing.assert_equal(found, self._one_by_one(one, samples))
 
-    def _compiled(self, grown: Grown, what: str, **options: object) -> CompiledNetwork | None:
+    def _compiled(self, grown: RandomGraph, what: str, **options: object) -> CompiledNetwork | None:
         try:
             made = compile(grown.graph, grown.target, rounding=grown.rounding, **options)  # type: ignore[arg-type]
         except InputError as error:
@@ -87,7 +87,7 @@ class DispatchChecks:
             return [session.run(sample) for sample in samples]
 
 
-def _samples(grown: Grown) -> list[Values]:
+def _samples(grown: RandomGraph) -> list[Values]:
     """Return three samples: the graph's inputs, reversed, and rotated."""
     flipped = {name: np.ascontiguousarray(array[..., ::-1]) for name, array in grown.inputs.items()}
     turned = {name: np.roll(array, 1) for name, array in grown.inputs.items()}

@@ -1,4 +1,4 @@
-"""Registers of products move into the multipliers, where that changes nothing."""
+"""Packing of product registers into the multipliers, only where it does not change the function."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from hw.verilog.writer import convert
 
 
 class Product(wiring.Component):
-    """A registered product; `how` says what keeps the register where it is."""
+    """A registered product; `how` names what prevents the register from being packed, if anything."""
 
     a: In(signed(9))
     b: In(signed(9))
@@ -31,7 +31,7 @@ class Product(wiring.Component):
         super().__init__()
 
     def elaborate(self, platform):
-        """Multiply; with "bypass" the product is seen in its own cycle too."""
+        """Multiply; with "bypass" the unregistered product is an output as well."""
         m = Module()
         product = self.a * self.b
         with m.If(self.en if self.how == "enable" else 1):
@@ -42,7 +42,7 @@ class Product(wiring.Component):
 
 
 def synthesize(folder: Path, top: wiring.Component) -> Path:
-    """Netlist of a component."""
+    """Synthesize a component and return its netlist."""
     (folder / "top.v").write_text(convert(top, "top"))
     script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
     run_all([Job(tool=YOSYS, arguments=["-p", script], folder=folder, log="yosys.log", title="synthesis")])
@@ -55,8 +55,8 @@ def cells(netlist: Path, kind: str) -> list[dict]:
     return [cell for cell in top["cells"].values() if cell["type"] == kind]
 
 
-def test_array(tmp_path):
-    """Every element's product register moves, and nothing else does."""
+def test_product_registers_of_array_are_packed(tmp_path):
+    """Each element's product register is packed, and no other register."""
     path = synthesize(tmp_path, SystolicArray(MlaConfig(n=4)))
     before = len(cells(path, "TRELLIS_FF"))
     outputs = {
@@ -84,8 +84,8 @@ def test_products_that_cannot_be_packed_are_left_unchanged(tmp_path, how: str):
     assert path.read_text() == before
 
 
-def test_placed_and_routed(tmp_path):
-    """The placer takes the multiplier with its register: none but those of the scan chain are left for it."""
+def test_packed_register_needs_no_flip_flops(tmp_path):
+    """The placed multiplier contains its register: the only flip-flops left are those of the scan chain."""
     used = {}
     for how in ("plain", "enable"):
         report = build_component(

@@ -1,4 +1,4 @@
-"""Sites of the chip's multipliers, on netlists as Yosys writes them."""
+"""Sites of the chip's multipliers, on netlists in the form that Yosys writes."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SITE = re.compile(r"X(\d+)/Y(\d+)/MULT18_([0145])")
 
 
 def netlist(path, cells: dict, netnames: dict):
-    """A netlist with one module."""
+    """Return a netlist with one module."""
     module = {"attributes": {"top": "00000001"}, "cells": cells, "netnames": netnames}
     path.write_text(json.dumps({"modules": {"top": module}}))
     return path
@@ -36,14 +36,14 @@ def sites(path) -> dict[str, str]:
 
 
 def test_elements_of_a_synthesized_array(tmp_path):
-    """Each element is found from its operands, and lies with its column."""
+    """Each element is identified by its operands and placed in its column."""
     top = SystolicArray(MlaConfig(n=4))
     (tmp_path / "top.v").write_text(convert(top, "top"))
     script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
     run_all([Job(tool=YOSYS, arguments=["-p", script], folder=tmp_path, log="yosys.log", title="synthesis")])
     document = json.loads((tmp_path / "top.json").read_text())
     module = next(m for m in document["modules"].values() if m["attributes"].get("top"))
-    for part in ("cells", "netnames"):  # names as they are in the chip
+    for part in ("cells", "netnames"):  # names as in the chip
         module[part] = {f"matrix.array.{name}": value for name, value in module[part].items()}
     (tmp_path / "top.json").write_text(json.dumps(document))
     assert fix_multipliers(tmp_path / "top.json", DEVICE.multiplier_site) == 16
@@ -53,7 +53,7 @@ def test_elements_of_a_synthesized_array(tmp_path):
     assert len(set(found)) == 16
 
 
-def test_others_and_unknown(tmp_path):
+def test_other_multipliers_follow_array(tmp_path):
     cells = {f"inner.fuse.pipeline.requant.scale_0.m{i}": multiplier(i + 2) for i in range(5)}
     cells |= {"inner.elsewhere.m": multiplier(20), "inner.core.issue.checker.m": multiplier(21)}
     path = netlist(tmp_path / "top.json", cells, {})
@@ -62,13 +62,13 @@ def test_others_and_unknown(tmp_path):
     assert "inner.elsewhere.m" not in found
     assert len(set(found.values())) == 6
     assert found["inner.core.issue.checker.m"] == "X96/Y34/MULT18_0"
-    # The fifth goes on in the next block.
+    # The fifth is placed in the next block.
     assert found["inner.fuse.pipeline.requant.scale_0.m4"] == "X31/Y58/MULT18_0"
 
 
 @pytest.mark.parametrize("row", [12, 15])
-def test_no_site_left(tmp_path, row: int):
-    """Elements beyond the device's rows stay free."""
+def test_elements_beyond_device_are_unplaced(tmp_path, row: int):
+    """Elements beyond the device's rows are left unplaced."""
     names = {f"inner.matrix.array.operand_{row}_2": {"bits": [5, 6]}}
     path = netlist(tmp_path / "top.json", {"inner.matrix.array.m": multiplier(5, 6)}, names)
     before = path.read_text()

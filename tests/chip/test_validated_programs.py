@@ -1,4 +1,4 @@
-"""Damaged programs that the static validator lets through: the RTL does exactly what the golden model does."""
+"""Damaged programs that the static validator accepts: RTL and golden model give the same outcome."""
 
 from random import Random
 
@@ -17,7 +17,7 @@ FIRST_SEED, CASES, DAMAGES = 7000, 60, 5
 
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
-def test_rtl_equals_golden(target: str) -> None:
+def test_rtl_equals_golden_model(target: str) -> None:
     config, ran = load_target(target), 0
     model = GoldenDevice(config, DRAM_BYTES)
     with RtlDevice(config, DRAM_BYTES, latency=20) as device:
@@ -26,9 +26,7 @@ def test_rtl_equals_golden(target: str) -> None:
             if traps(case) or len(case.programs) < 2:
                 continue
             library, programs = case.render()
-            number = rng.randrange(
-                1, len(programs)
-            )  # the first fills slots and tables: nobody may spoil that
+            number = rng.randrange(1, len(programs))  # the first fills slots and tables: and must stay intact
             for index, (way, program) in enumerate(mutants(rng, programs[number], DAMAGES)):
                 some = [*programs[:number], program, *programs[number + 1 :]]
                 try:

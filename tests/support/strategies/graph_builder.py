@@ -1,4 +1,4 @@
-"""Random graphs that grow node by node; the host's operators give the expected outputs."""
+"""Random graphs that are built node by node; the host's operators give the expected outputs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,32 +16,32 @@ T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[T]], T]
 Shape = tuple[int, ...]
 
-#: Most elements of a tensor: the golden model takes milliseconds for so many.
+#: Maximum number of elements of a tensor: takes the golden model a few milliseconds.
 MOST = 6000
-#: Of the elements that may be off where some may.
+#: Default share of the elements that may differ, for operators whose results may differ.
 SHARE = 0.02
-#: What softmax makes, in every framework.
+#: Quantization of softmax outputs in all frameworks.
 PROBABILITY = Quantization.of(1 / 256, -128)
 
 
-class Grower(Draft):
-    """A graph of quantized tensors that grows.
+class GraphBuilder(Draft):
+    """A random graph of quantized tensors under construction.
 
     Parameters
     ----------
     draw : callable
         Hypothesis' source of choices.
     rounding : str
-        Whose rounding the values have.
+        Rounding mode of the values.
     batch : int
         First dimension of the images.
 
     Attributes
     ----------
     values : dict
-        What the host makes of each tensor, constants and inputs among them.
+        The host's value of each tensor, including constants and inputs.
     bounds : dict
-        How far the accelerator may be off and in which share, of the tensors where it may be.
+        For tensors that may differ on the accelerator: the largest difference and the share of elements.
     """
 
     def __init__(self, draw: Draw[Any], rounding: str, batch: int = 1):
@@ -52,31 +52,31 @@ class Grower(Draft):
         self.live: list[Tensor] = []
 
     def choose(self, options: Sequence[T]) -> T:
-        """One of several; the first is the simplest."""
+        """Choose one of several options; shrinking prefers the first."""
         return self.draw(st.sampled_from(options))
 
     def whole(self, least: int, most: int) -> int:
-        """An integer; the least is the simplest."""
+        """Choose an integer; shrinking prefers the smallest."""
         return self.draw(st.integers(least, most))
 
     def chance(self) -> bool:
-        """Yes or no, which is simpler."""
+        """Choose a bool; shrinking prefers False."""
         return self.draw(st.booleans())
 
     def size(self, most: int) -> int:
-        """1..most, with a liking for what fills lanes just so."""
+        """Choose a size from 1 to `most`, often one that fills the lanes exactly or exceeds them by one."""
         return min(self.choose((self.whole(1, most), 8, 16, 17)), most)
 
     def dtype(self) -> str:
-        """Mostly int8."""
+        """Choose int8 (mostly) or uint8."""
         return self.choose(("int8", "int8", "int8", "uint8"))
 
     def scale(self) -> float:
-        """Odd, or a power of two: then there are ties."""
+        """Choose an odd scale or a power of two, which produces ties."""
         return self.choose((0.0371, 0.0625, float(self.rng.uniform(0.004, 0.2))))
 
     def given(self, shape: Shape) -> Tensor:
-        """An input with values of its own."""
+        """Add an input with random values."""
         x = self.input(shape, self.dtype())
         limits = np.iinfo(x.dtype)
         self.values[x.name] = self.rng.integers(limits.min, limits.max + 1, shape).astype(x.dtype)
@@ -84,18 +84,18 @@ class Grower(Draft):
         return x
 
     def any(self, fits: Callable[[Tensor], bool], shape: Callable[[], Shape]) -> Tensor:
-        """A tensor that fits, a late one rather than another, or an input of a shape."""
+        """Choose a tensor that fits, preferably a recent one, or add an input of the given shape."""
         fitting = [tensor for tensor in reversed(self.live) if fits(tensor)]
         if not fitting or self.draw(st.integers(0, 7)) == 7:
             return self.given(shape())
         return fitting[min(self.choose((0, 0, 0, 1, 2)), len(fitting) - 1)]
 
     def image(self) -> Tensor:
-        """A tensor that is an image, or a batch of some; perhaps another in another shape."""
+        """Choose an image (or batch of images), reshape another tensor to one, or add an input."""
         return self._of_rank(4, lambda: (self.batch, self.size(9), self.size(9), self.size(20)))
 
     def line(self) -> Tensor:
-        """A tensor that is a signal of some channels, or a batch of some; perhaps another in another shape."""
+        """Choose a multi-channel signal (or batch), reshape another tensor to one, or add an input."""
         return self._of_rank(3, lambda: (self.batch, self.size(30), self.size(20)))
 
     def _of_rank(self, rank: int, shape: Callable[[], Shape]) -> Tensor:
@@ -114,11 +114,11 @@ class Grower(Draft):
         return self.any(fits, shape)
 
     def rows(self) -> Tensor:
-        """A tensor of any shape but a scalar."""
+        """Choose a tensor of any shape except a scalar."""
         return self.any(lambda t: len(t.shape) > 0, self.any_shape)
 
     def any_shape(self) -> Shape:
-        """Of one to four dimensions."""
+        """Choose a shape of one to four dimensions."""
         rank = self.whole(1, 4)
         return tuple(self.size(most) for most in ((60,), (9, 40), (3, 9, 20), (2, 7, 7, 12))[rank - 1])
 
@@ -135,9 +135,10 @@ class Grower(Draft):
         share: float = SHARE,
         **attributes: object,
     ) -> Tensor:
-        """A node and its value. Its output means what `like` does, or `q`, or something that suits its real values.
+        """Add a node and compute its value.
 
-        The accelerator may be `within` so much of it, and off at all in a small `share` of the elements.
+        The output has the quantization of `like`, `q`, or one that suits its real values. On the accelerator at most
+        a `share` of the elements may differ, by at most `within`.
         """
         self.count += 1
         name, dtype = f"t{self.count}", like.dtype if like else "int8" if q else self.dtype()
@@ -150,7 +151,7 @@ class Grower(Draft):
         return out
 
     def held(self, data: np.ndarray, meaning: Quantization | None) -> Tensor:
-        """A constant."""
+        """Add a constant."""
         self.count += 1
         tensor = Tensor(f"c{self.count}", data.shape, data.dtype.name, meaning, data)
         return self.graph.add_tensor(tensor)
@@ -163,7 +164,7 @@ class Grower(Draft):
     def _suiting(
         self, op: str, inputs: list[Tensor], shape: Shape, dtype: str, attributes: dict[str, Any]
     ) -> Quantization:
-        """A quantization that covers most of the real values, or a good deal more."""
+        """Return a quantization that covers most of the real values, or a range that is somewhat larger."""
         small = Graph("real")
         for tensor in {t.name: t for t in inputs}.values():
             small.add_tensor(tensor)
@@ -173,13 +174,13 @@ class Grower(Draft):
         op = "dequantize" if op == "requantize" else op
         small.add_node(Node("y", op, tuple(t.name for t in inputs), ("y",), attributes))
         real = self._value(small, "y", inputs)
-        known = real[~np.isnan(real)]  # logarithms and roots of numbers below zero are none
+        known = real[~np.isnan(real)]  # NaN: logarithms and roots of negative values
         ends = [known.min(initial=0.0), known.max(initial=0.0)]
         low, high = (float(v) for v in np.clip(ends, [-1e4, 1e-3], [0.0, 1e4]))
         step = (high - low) / 255 * float(self.rng.uniform(0.6, 1.4))
         if self.chance():
             step = 2.0 ** round(math.log2(step))
-        if op == "hard_swish":  # LiteRT's kernel takes no less
+        if op == "hard_swish":  # LiteRT's kernel accepts no smaller step
             step = max(step, small.tensors[inputs[0].name].quantization.scale[0] / 100)  # type: ignore[union-attr]
         limits = np.iinfo(dtype)
         zero = limits.min - low / step + self.rng.integers(-20, 21)

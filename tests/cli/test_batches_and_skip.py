@@ -1,4 +1,4 @@
-"""Sizes of batches and what is skipped, from the command line."""
+"""Batch sizes and skipped nodes on the command line."""
 
 import json
 
@@ -14,7 +14,7 @@ N16 = ("--target", "n16", "--device", "golden")
 
 @pytest.fixture(scope="module")
 def images() -> np.ndarray:
-    """Five random ones."""
+    """Five random images."""
     (tensor,) = compile(MODEL, "n16").inputs
     return np.random.default_rng(5).integers(0, 17, (5, *tensor.shape[1:])).astype(tensor.dtype)
 
@@ -26,7 +26,7 @@ def file(tmp_path, images):
     return path
 
 
-def test_a_file_for_several_sizes(mla, tmp_path, file):
+def test_package_with_several_batch_sizes(mla, tmp_path, file):
     path = tmp_path / "digits.mla"
     compiled = mla("compile", MODEL, "-o", path, "--batches", "1,2,4", "--json", "-")
     assert compiled.status == 0 and json.loads(compiled.out)["batches"] == [1, 2, 4], compiled.err
@@ -45,7 +45,7 @@ def test_a_file_for_several_sizes(mla, tmp_path, file):
     assert "x 1 ran 1 times, if op3 <u 2" in text and "x 4 ran 1 times, otherwise" in text
 
 
-def test_its_programs_as_text(mla, tmp_path):
+def test_listing_of_package_with_several_batch_sizes(mla, tmp_path):
     path, text, again = tmp_path / "a.mla", tmp_path / "a.s", tmp_path / "b.mla"
     assert mla("compile", MODEL, "-o", path, "--batches", "1,3", "--listing", text).status == 0
     assert mla("disasm", path).out == text.read_text()
@@ -60,7 +60,7 @@ def test_its_programs_as_text(mla, tmp_path):
     assert result.status == 1 and "stage 0, program" in result.out and " x 1'" in result.out
 
 
-def test_requests_that_wait_go_together(mla, file, images):
+def test_waiting_requests_are_batched(mla, file, images):
     result = mla(
         "serve", MODEL, "--input", file, "--requests", "12", "--batches", "1,4", "--max-in-flight", "1", *N16
     )
@@ -73,7 +73,7 @@ def test_requests_that_wait_go_together(mla, file, images):
     assert [line["outputs"] for line in lines] == [alone[i % len(images)]["outputs"] for i in range(12)]
 
 
-def test_what_is_skipped(mla, tmp_path, images):
+def test_skip_zero_input(mla, tmp_path, images):
     tensor = compile(MODEL, "n16").inputs[0]
     zero = tensor.quantization.zero_point[0] if tensor.quantization else 0
     file = tmp_path / "some.npy"
@@ -87,7 +87,7 @@ def test_what_is_skipped(mla, tmp_path, images):
     assert found["macs"] == wanted["macs"] * 2 // 3
 
 
-def test_bad_use(complains, tmp_path):
+def test_usage_errors(complains, tmp_path):
     path = tmp_path / "digits.mla"
     for batches, text in (
         ("2,1", "batches must ascend, not be 2, 1"),
@@ -112,7 +112,7 @@ def test_bad_use(complains, tmp_path):
     assert not path.exists()
 
 
-def test_a_compiled_file_has_its_own(mla, complains, tmp_path):
+def test_package_rejects_other_batches_and_skip(mla, complains, tmp_path):
     path = tmp_path / "digits.mla"
     assert mla("compile", MODEL, "-o", path, "--batches", "1,2").status == 0
     complains(

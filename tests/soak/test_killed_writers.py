@@ -1,4 +1,4 @@
-"""The database of hardware profiles: writers killed a hundred times."""
+"""The database of hardware profiles loses no committed entry when writers are killed a hundred times."""
 
 import pytest
 

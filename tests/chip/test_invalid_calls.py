@@ -1,4 +1,4 @@
-"""What no machine takes: both devices refuse the same calls with the same words, and work on."""
+"""Invalid calls: all devices reject them with the same message and keep working."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def _row(device: Device, dtype: type) -> np.ndarray:
     return np.zeros((1, device.config.n), dtype)
 
 
-#: Calls, and the error that each raises. Values of wrong types are among them: hence Any.
+#: Calls and the error that each raises. Some values have the wrong type, hence Any.
 BAD_CALLS: dict[str, tuple[Call, type[Exception], str]] = {
     "read odd": (lambda d: d.read_reg(2), InputError, OFF_GRID + "0x2"),
     "read beyond": (lambda d: d.read_reg(1 << 40), InputError, OFF_GRID + "0x10000000000"),
@@ -104,7 +104,7 @@ BAD_CALLS: dict[str, tuple[Call, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)
-def test_bad_calls_are_refused_and_harmless(device: Device, name: str) -> None:
+def test_bad_calls_raise_and_device_keeps_working(device: Device, name: str) -> None:
     call, error, message = BAD_CALLS[name]
     with pytest.raises(error) as raised:
         call(device)
@@ -114,8 +114,8 @@ def test_bad_calls_are_refused_and_harmless(device: Device, name: str) -> None:
     Machine(device).assert_alive()
 
 
-def test_a_refused_call_writes_nothing(device: Device) -> None:
-    """Arguments are looked at before anything happens; a register that is not there stops no other write."""
+def test_rejected_call_writes_nothing(device: Device) -> None:
+    """Arguments are checked before any write; an unknown register does not prevent the writes to the others."""
     with pytest.raises(InputError):
         device.write_regs([(LIMIT, 7), (2, 1)])
     assert device.read_reg(LIMIT) == 0
@@ -129,7 +129,7 @@ def test_a_refused_call_writes_nothing(device: Device) -> None:
     assert device.read_sp(last, 2).tolist() == [3, 4]
 
 
-def test_scratchpad_takes_the_bytes_of_any_array(device: Device) -> None:
+def test_memories_accept_arrays_of_any_layout(device: Device) -> None:
     words = np.array([[0x01020304, -1], [7, 1 << 30]], "<i4")
     device.write_sp(3, words)
     assert device.read_sp(3, 16).tobytes() == words.tobytes()
@@ -145,14 +145,14 @@ def test_scratchpad_takes_the_bytes_of_any_array(device: Device) -> None:
         (0, DramTooSmallError, "dram_bytes must be at least 4096, not 0"),
         (100, DramTooSmallError, "dram_bytes must be at least 4096, not 100"),
         (5000, InputError, "dram_bytes must be a multiple of 4096 up to"),
-        pytest.param(10**5000, InputError, "dram_bytes must be a multiple of 4096 up to", id="digits"),
+        pytest.param(10**5000, InputError, "dram_bytes must be a multiple of 4096 up to", id="5001 digits"),
         (1 << 33, InputError, "dram_bytes must be a multiple of 4096 up to"),
         (4096.0, InputError, "dram_bytes must be an integer, not 4096.0"),
         ("x", InputError, "dram_bytes must be an integer, not 'x'"),
     ],
 )
 @pytest.mark.parametrize("kind", [GoldenDevice, RtlDevice])
-def test_sizes_of_dram_that_none_can_have(kind: Any, size: Any, error: type[Exception], message: str) -> None:
+def test_invalid_dram_sizes(kind: Any, size: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as raised:
         kind(CONFIG, size)
     assert type(raised.value) is error
@@ -169,11 +169,11 @@ def test_sizes_of_dram_that_none_can_have(kind: Any, size: Any, error: type[Exce
         ({"bytes_per_cycle": 0}, "bytes_per_cycle must be in 0.001..1000000, not 0"),
     ],
 )
-def test_options_of_the_rtl(options: dict[str, Any], message: str) -> None:
+def test_invalid_rtl_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         RtlDevice(CONFIG, **options)
 
 
-def test_the_order_of_the_golden_model() -> None:
+def test_invalid_golden_order_seed() -> None:
     with pytest.raises(InputError, match="order_seed must be an integer, not 'a'"):
         GoldenDevice(CONFIG, order_seed="a")  # pyright: ignore[reportArgumentType]

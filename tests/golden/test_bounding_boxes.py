@@ -1,4 +1,4 @@
-"""Whether two commands may touch the same bytes: never missed, and seen where blocks of channels lie apart."""
+"""Overlap of the boxes of two commands: never missed, and exact for interleaved blocks of channels."""
 
 import random
 from itertools import product
@@ -9,7 +9,7 @@ from cosim.semantics.bounding_box import BoundingBox, box
 
 
 def touched(base: int, steps: list[tuple[int, int]], width: int) -> set[int]:
-    """Every unit of a walk."""
+    """Return every unit of a walk."""
     at = (
         base + sum(i * stride for i, (_, stride) in zip(index, steps, strict=True))
         for index in product(*(range(count) for count, _ in steps))
@@ -26,7 +26,7 @@ def walk(rng: random.Random) -> tuple[int, list[tuple[int, int]], int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_boxes_that_do_not_meet_share_nothing(seed: int) -> None:
+def test_disjoint_boxes_share_no_address(seed: int) -> None:
     rng = random.Random(seed)
     apart = 0
     for _ in range(500):
@@ -36,10 +36,10 @@ def test_boxes_that_do_not_meet_share_nothing(seed: int) -> None:
         assert a.meets(b) == b.meets(a)
         assert a.meets(b) or not share, (first, second)
         apart += not a.meets(b) and a.low <= b.high and b.low <= a.high
-    assert apart  # more than their ends tell some apart
+    assert apart  # boxes separate some walks whose ranges overlap
 
 
-def test_blocks_of_channels() -> None:
+def test_interleaved_channel_blocks_do_not_meet() -> None:
     pixels, channels, n = 30, 64, 16
     blocks = [box("sp", 7 + block * n, [(pixels, channels)], n) for block in range(channels // n)]
     assert not any(a.meets(b) for i, a in enumerate(blocks) for b in blocks[:i])
@@ -49,8 +49,8 @@ def test_blocks_of_channels() -> None:
     assert not blocks[0].meets(BoundingBox("acc", 0, 1000))
 
 
-def test_lines_between_those_of_a_comb() -> None:
-    """A few lines close together lie in one gap of another walk, though their own gaps are in step with it."""
+def test_lines_within_gap_of_strided_walk() -> None:
+    """A few close lines fit into one gap of another walk although both strides have a common divisor."""
     strips = box("sp", 9, [(32, 90), (2, 16)], 16)
     assert not strips.meets(box("sp", 57, [(2, 9)], 6, True))
     assert strips.meets(box("sp", 57, [(6, 9)], 6, True))

@@ -1,4 +1,4 @@
-"""The same input gives the same files and reports, whatever process compiles it and however it hashes."""
+"""The same input gives the same files and reports in every process, with any hash seed."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from scripts.networks.digits import MODEL
 from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, numbers
 from tests.support.onnx_models import model, node
 
-#: Nodes on the host between such on the accelerator, several inputs and outputs that are converted and laid out.
+#: Nodes on the host between nodes on the accelerator, with several inputs and outputs that are converted.
 HOSTED = [
     node("Conv", "x w b", "c", kernel_shape=[3, 3], pads=[1] * 4),
     node("Relu", "c", "r"),
@@ -50,7 +50,7 @@ def folder(tmp_path):
 
 
 def results(folder, case, seed):
-    """Everything that compiling a model and running it gives in a process of its own, by name."""
+    """Compile and run a model in its own process; return all files and reports by name."""
     outputs = {
         "compile": (
             "-o",
@@ -95,14 +95,14 @@ def results(folder, case, seed):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_give_the_same(folder, case):
+def test_results_are_equal_in_all_processes(folder, case):
     first, *others = (results(folder, case, seed) for seed in (1, 2, 3))
     assert bool(first["made.json"]["host_ops"]) == (case != "digits")
     for other in others:
         assert other == first
 
 
-def test_host_nodes_are_named_in_the_order_of_the_model(folder):
+def test_host_nodes_are_reported_in_model_order(folder):
     network = compile(folder / "hosted.onnx", seed=1, cache=False)
     assert network.graph is not None
     host = [each.node for each in network.host]

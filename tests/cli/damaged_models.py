@@ -1,4 +1,4 @@
-"""Damaged model files: as many ways to break one as can be thought of, with what the message must name."""
+"""Damaged model files of many kinds, with what the error message must name."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ from tests.kernel_library.models import weighted
 from tests.numerics.litert import Tensor
 
 HUGE = 1 << 40
-#: Scales that mean nothing.
+#: Invalid scales.
 SCALES = (np.nan, np.inf, 0.0, -1.0)
-#: Places where external data must not be; the folder holds a link to a secret file outside, and one to its folder.
+#: Invalid locations of external data; the folder contains links to a file outside and to its folder.
 ESCAPES = (
     "../secret",
     "/etc/passwd",
@@ -33,18 +33,18 @@ Change = Callable[[onnx.ModelProto], None]
 
 
 class Damage(NamedTuple):
-    """A damaged file.
+    """A damaged model file.
 
     Parameters
     ----------
     what : str
-        How it is damaged.
+        Description of the damage.
     suffix : str
-        Of its name.
+        File name extension.
     data : bytes
-        Contents.
+        Contents of the file.
     named : str or None
-        What the message must name; None: the damage may have hit anything, and may even be harmless.
+        Name that the message must contain; None if the damage is random and may be harmless.
     """
 
     what: str
@@ -54,14 +54,14 @@ class Damage(NamedTuple):
 
 
 def damages() -> Iterator[Damage]:
-    """All of them, the same each time."""
+    """Yield all damaged files, the same ones each time."""
     yield from _random()
     yield from _onnx()
     yield from _tflite()
 
 
 def _random() -> Iterator[Damage]:
-    """Files cut off, bytes changed, words overwritten."""
+    """Yield truncated files and files with changed bytes or words."""
     for suffix, whole in ((".onnx", MODEL.read_bytes()), (".tflite", _convolution())):
         for seed in range(20):
             rng = random.Random(seed)
@@ -82,7 +82,7 @@ def _changed(change: Change) -> bytes:
 
 
 def _put(name: str, array: np.ndarray) -> Change:
-    """A constant's contents replaced."""
+    """Return a change that replaces a constant's contents."""
 
     def change(model: onnx.ModelProto) -> None:
         (place,) = (tensor for tensor in model.graph.initializer if tensor.name == name)
@@ -159,7 +159,7 @@ def _wide(model: onnx.ModelProto) -> None:
 
 
 def _convolution() -> bytes:
-    """A convolution of 5x6x4 to 3 channels."""
+    """Return a TFLite file with a convolution of a 5x6x4 input to 3 channels."""
     options = schema.Conv2DOptionsT()
     options.padding, options.strideH, options.strideW = schema.Padding.SAME, 2, 2
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""`mla fuse`, and what users forbid and allow in `mla tune`."""
+"""`mla fuse`, and the options of `mla tune` that forbid or allow changes."""
 
 import json
 
@@ -20,7 +20,7 @@ def test_fuse(mla, tmp_path):
     assert "no: the next layer is not a depthwise convolution that reads its result" in whole.out
 
 
-def test_fuse_measures(mla, tmp_path):
+def test_fuse_reports_measurements(mla, tmp_path):
     out = tmp_path / "fuse.json"
     result = mla("fuse", MODEL, "--target", "n4", "--trials", "2", "--json", out)
     assert result.status == 0, result.err
@@ -30,7 +30,7 @@ def test_fuse_measures(mla, tmp_path):
     assert document["measured_cycles"] > 1000 and len(measured) == 2
 
 
-def test_constraints_of_tune(mla, tmp_path):
+def test_forbid_and_allow_options(mla, tmp_path):
     schedule = tmp_path / "best.json"
     result = mla(
         "tune",
@@ -74,7 +74,7 @@ def test_constraints_of_tune(mla, tmp_path):
     assert again.status == 0, again.err
 
 
-def test_bad_use(complains, mla, tmp_path):
+def test_usage_errors(complains, mla, tmp_path):
     complains(
         2,
         "--forbid: a transformation is one of tiling, order",

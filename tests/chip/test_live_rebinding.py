@@ -1,4 +1,4 @@
-"""Programs are loaded and opcodes rebound while a full stream of macro-instructions runs."""
+"""Programs are loaded and opcodes rebound while macro-instructions keep the ring full."""
 
 import random
 
@@ -18,7 +18,7 @@ OPCODE = 1
 
 
 def _version(value: int, padding: int = 0) -> Program:
-    """Writes `value` to both halves of its result, some time apart: torn execution would mix two values."""
+    """Return a program that writes `value` twice to its result, some time apart, to reveal torn execution."""
     return assemble(
         f"""
         set load.word, fill=1 fill_value={value}
@@ -48,7 +48,7 @@ def _version(value: int, padding: int = 0) -> Program:
 
 
 class Stream:
-    """Keeps the ring full of macro-instructions with a result buffer each, of which there are `room`."""
+    """Keeps the ring full of macro-instructions, each with its own result buffer; there are `room` buffers."""
 
     def __init__(self, driver: Driver, room: int):
         self.driver, self.room = driver, room
@@ -56,7 +56,7 @@ class Stream:
         self.sent = 0
 
     def fill(self) -> None:
-        """Enqueue as many as the ring takes."""
+        """Enqueue macro-instructions until the ring is full."""
         done = self.driver.get("RING_TAIL")
         while self.sent - done < self.driver.ring_slots:
             assert self.sent < self.room, "more room for results is needed"
@@ -65,16 +65,16 @@ class Stream:
         self.driver.doorbell()
 
     def waiting(self) -> int:
-        """Macro-instructions that the machine has yet to complete."""
+        """Return the number of macro-instructions that have not completed."""
         return self.driver.get("RING_HEAD") - self.driver.get("RING_TAIL")
 
     def results(self) -> np.ndarray:
-        """Results of all that were sent, one row each."""
+        """Return the results of all macro-instructions, one row each."""
         return self.driver.fetch(self.base, (self.sent, RESULT_BYTES), np.uint8)
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> None:
+def test_thousand_rebinds_with_full_ring(rtl: RtlDevice, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     driver = Driver(rtl, ring_slots=64)
@@ -86,7 +86,7 @@ def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> No
         stream.fill()
         rtl.run_cycles(rng.randrange(1, 300))
         value = rebinds % 250 + 2
-        if rebinds % 10 == 0:  # now and then new code: into the segment that no opcode names, once it is left
+        if rebinds % 10 == 0:  # load new code into the segment that is not bound, once it is no longer in use
             while driver.programs.in_use(spare):
                 rtl.run_cycles(20)
                 stream.fill()
@@ -97,7 +97,7 @@ def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> No
         else:
             order.append(order[-2])
         driver.programs.bind(OPCODE, [Candidate(spare)])
-        # Looked at after the binding, so that there was work in the ring before it, during it and after it.
+        # Checked after the binding: the ring was not empty before, during and after it.
         assert stream.waiting() > 0, f"the machine had nothing to do at rebind {rebinds}"
         spare, current = current, spare
         rebinds += 1
@@ -106,7 +106,7 @@ def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> No
     assert (results == results[:, :1]).all(), "a macro-instruction ran two versions"
     assert (results[:, 0] != 0).all(), "a macro-instruction was lost"
     assert driver.get("RING_TAIL") == stream.sent and driver.get("TRAP_COUNT") == 0
-    # Every result is of a version that was bound, in the order of binding.
+    # Every result is of a version that was bound, in the order of the bindings.
     position = 0
     for value in results[:, 0]:
         while position < len(order) and order[position] != value:
@@ -115,7 +115,7 @@ def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> No
 
 
 def _cycles(rtl: RtlDevice, disturb: bool) -> int:
-    """Cycles of one long macro-instruction while, if asked, another program is loaded by registers and bound."""
+    """Return the cycles of a long macro-instruction; `disturb` loads and binds another program meanwhile."""
     rtl.reset()
     driver = Driver(rtl)
     program = assemble("loop 6000, end\nadd r1, r1, 1\nadd r2, r2, r1\nend: halt", "long")
@@ -133,11 +133,11 @@ def _cycles(rtl: RtlDevice, disturb: bool) -> int:
     return record.cycles
 
 
-def test_loading_takes_no_cycle_from_the_running_program(rtl: RtlDevice) -> None:
+def test_register_load_does_not_slow_running_program(rtl: RtlDevice) -> None:
     assert _cycles(rtl, disturb=False) == _cycles(rtl, disturb=True)
 
 
-def test_loading_by_dma_takes_no_more_than_its_beats(rtl: RtlDevice) -> None:
+def test_dma_load_slows_running_program_by_at_most_its_beats(rtl: RtlDevice) -> None:
     cycles = []
     image = Program("image", tuple(_version(9).words) * 8)
     for disturb in (False, True):

@@ -1,4 +1,4 @@
-"""PyTorch models where PyTorch is not installed, and names that are none; these run without it."""
+"""Messages about PyTorch models where PyTorch is not installed, and invalid model names; these tests run without it."""
 
 import sys
 
@@ -14,30 +14,30 @@ HOW = "`make setup EXTRAS=torch`, or `pip install -e '.[torch]'` in the checkout
 
 @pytest.fixture
 def without(monkeypatch):
-    """As if a package were not there."""
+    """A function that makes a package appear not to be installed."""
     return lambda name: monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.mark.parametrize("verb", [("run",), ("compile", "-o", "net.mla"), ("graph",)])
-def test_the_message_says_how_to_get_it(complains, without, verb):
+def test_message_names_installation_command(complains, without, verb):
     without("torch")
     complains(2, f"PyTorch models need torch, which is not installed: {HOW}", *verb, "anything:network")
 
 
-def test_the_exporter_is_needed_too(complains, without):
+def test_exporter_is_required(complains, without):
     pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
     without("onnxscript")
     complains(2, f"PyTorch models need onnxscript, which is not installed: {HOW}", "run", "anything:network")
 
 
 @pytest.mark.parametrize("name", ["net.py", "net.pt", "weights.pth", "program.pt2"])
-def test_files_of_pytorch_are_no_models(complains, name):
+def test_pickled_models_are_rejected(complains, name):
     complains(
         2, "pickled models are not loaded (unsafe); pass module:function, or export to ONNX", "run", name
     )
 
 
-def test_names_that_are_references(tmp_path, monkeypatch):
+def test_module_references(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("net:make", "package.net:make", "net:Class.make", "_a1:b2"):
         assert is_reference(name) and default_rounding(name) == "onnxruntime"
@@ -47,6 +47,6 @@ def test_names_that_are_references(tmp_path, monkeypatch):
     assert not is_reference("net:make")
 
 
-def test_what_is_no_model_at_all():
+def test_invalid_model_type():
     with pytest.raises(InputError, match=r"a model must be a file, module:function, .*not 3"):
         compile(3)  # pyright: ignore[reportArgumentType]

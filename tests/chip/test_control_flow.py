@@ -1,4 +1,4 @@
-"""Corners of the sequencer that whole programs meet: registers, loops, calls, a full ring, a stopped dispatcher."""
+"""Corner cases of the sequencer in whole programs: registers, loops, calls, a full ring, a stopped dispatcher."""
 
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ from hw.isa.enums import Compare, Trap
 from hw.isa.macro_instruction import SLOT_BYTES
 from tests.chip.conftest import ALIVE, Machine
 
-#: From the doorbell to the end of a dispatched macro-instruction, with a memory as fast as this.
+#: DRAM latency, and more cycles than one macro-instruction takes from doorbell to end at this latency.
 LATENCY, STEPS = 4, 110
 DEPTH = load_target("n4").loop_depth
 
 
 def _traps(machine: Machine, text: str) -> list[Trap]:
-    """Causes of the traps of a program run once."""
+    """Run a program once; return the causes of its traps."""
     machine.load(text)
     machine.driver.enqueue(1)
     causes = [Trap(report.cause) for report in machine.driver.run(200_000, resume=True)]
@@ -27,8 +27,8 @@ def _traps(machine: Machine, text: str) -> list[Trap]:
     return causes
 
 
-def test_more_lines_than_reads_may_be_under_way(machine: Machine) -> None:
-    """The memory takes so long to answer that LOAD has to wait before it asks for the next line."""
+def test_more_lines_than_outstanding_reads(machine: Machine) -> None:
+    """The memory answers so slowly that LOAD reaches its limit of outstanding reads."""
     lines, apart = 512, 64
     device, driver = machine.driver.device, machine.driver
     if isinstance(device, RtlDevice):
@@ -44,7 +44,7 @@ def test_more_lines_than_reads_may_be_under_way(machine: Machine) -> None:
 
 
 def test_every_scalar_register(machine: Machine) -> None:
-    """Each holds its own number until all have been added up; the first holds nothing."""
+    """Each register holds its own number until all are summed; register 0 stays zero."""
     writes = [f"add r{i}, r0, {i}" for i in range(32)]
     sums = [f"add r1, r1, r{i}" for i in range(2, 32)]
     text = "\n".join(
@@ -62,8 +62,8 @@ def test_loops_that_end_together(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("level", range(DEPTH))
-def test_break_leaves_one_loop(machine: Machine, level: int) -> None:
-    """In the loop at each depth: the ones around it go on."""
+def test_break_leaves_innermost_loop(machine: Machine, level: int) -> None:
+    """At each depth a break leaves the innermost loop; the enclosing loops continue."""
     opens = [f"loop 2, end{i}" for i in range(level + 1)]
     ends = [f"end{i}: add r3, r3, 1" for i in reversed(range(level + 1))]
     text = "\n".join(
@@ -86,22 +86,22 @@ def test_break_leaves_one_loop(machine: Machine, level: int) -> None:
     assert _traps(machine, text) == []
 
 
-def test_one_loop_too_many(machine: Machine) -> None:
+def test_too_many_nested_loops(machine: Machine) -> None:
     text = "\n".join([*("loop 2, end" for _ in range(DEPTH + 1)), "add r1, r1, 1", "end: halt"])
     assert _traps(machine, text) == [Trap.LOOP_STACK]
 
 
-def test_calls_without_end(machine: Machine) -> None:
+def test_endless_recursion(machine: Machine) -> None:
     assert _traps(machine, "again: call again\nhalt") == [Trap.CALL_STACK]
 
 
-def test_calls_of_segments_without_end(machine: Machine) -> None:
+def test_endless_recursion_across_segments(machine: Machine) -> None:
     machine.driver.programs.load(assemble("callp 9, 0\nret", "calls itself"), 9, pin=True)
     assert _traps(machine, "callp 9, 0\nhalt") == [Trap.CALL_STACK]
 
 
-def test_a_ring_full_of_work(machine: Machine) -> None:
-    """Three rounds of what can be in flight, in the order in which units leave them."""
+def test_full_ring(machine: Machine) -> None:
+    """The ring holds three times the maximum in flight; each macro-instruction has its effect."""
     driver = machine.driver
     machine.load("add r1, r1, 1\nhalt")
     address = driver.put(np.zeros(64 * 24, np.uint8))
@@ -113,7 +113,7 @@ def test_a_ring_full_of_work(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("beat", [0, 3])
-def test_a_ring_slot_that_cannot_be_read(rtl: RtlDevice, beat: int) -> None:
+def test_bus_error_in_ring_slot(rtl: RtlDevice, beat: int) -> None:
     machine = Machine(rtl)
     driver = machine.driver
     machine.load("halt")
@@ -127,24 +127,22 @@ def test_a_ring_slot_that_cannot_be_read(rtl: RtlDevice, beat: int) -> None:
     machine.assert_alive()
 
 
-def test_a_completion_record_that_cannot_be_written(rtl: RtlDevice) -> None:
+def test_bus_error_in_completion_record(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
     driver = machine.driver
     machine.load("halt")
     slot = driver.get("RING_BASE")
     rtl.set_dram_faults([DramFault(slot, slot + SLOT_BYTES, on_read=False)])
     driver.enqueue(1, doorbell=True)
-    rtl.run_cycles(3000)  # the error comes after the completion that the driver waits for
+    rtl.run_cycles(3000)  # the error arrives after the completion that the driver waits for
     (report,) = driver.run(200_000, resume=True)
     assert report.cause == Trap.BUS_WRITE
     rtl.set_dram_faults([])
     machine.assert_alive()
 
 
-class Guarded:
-    """A machine whose opcode 2 has its last candidate chosen, after three with guards that do not hold; opcode 3 has
-    none that holds.
-    """
+class GuardedMachine:
+    """A machine with guarded candidates: for opcode 2 only the last candidate's guard holds, for opcode 3 none."""
 
     def __init__(self, machine: Machine):
         self.machine, self.driver = machine, machine.driver
@@ -163,15 +161,15 @@ class Guarded:
 
 
 @pytest.fixture
-def guarded(rtl: RtlDevice) -> Guarded:
-    """With a fast memory."""
-    result = Guarded(Machine(rtl))
+def guarded(rtl: RtlDevice) -> GuardedMachine:
+    """A guarded machine with a fast memory."""
+    result = GuardedMachine(Machine(rtl))
     rtl.set_dram_timing(LATENCY)
     return result
 
 
-def test_dispatch_can_be_stopped_at_every_cycle(rtl: RtlDevice, guarded: Guarded) -> None:
-    """CONTROL is cleared so many cycles after the doorbell, and later set again: nothing is lost or done twice."""
+def test_dispatch_stopped_at_every_cycle(rtl: RtlDevice, guarded: GuardedMachine) -> None:
+    """CONTROL is cleared `delay` cycles after the doorbell and set again later: nothing is lost or executed twice."""
     driver, address = guarded.driver, guarded.address
     for delay in range(STEPS):
         rtl.dram[address : address + 64] = 0
@@ -188,8 +186,8 @@ def test_dispatch_can_be_stopped_at_every_cycle(rtl: RtlDevice, guarded: Guarded
     guarded.machine.assert_alive()
 
 
-def test_a_commit_falls_between_any_two_steps_of_dispatch(rtl: RtlDevice, guarded: Guarded) -> None:
-    """The old table has a last candidate that holds, the new one only a first: half of each would have none."""
+def test_commit_at_every_cycle_of_dispatch(rtl: RtlDevice, guarded: GuardedMachine) -> None:
+    """Only the old table's last and the new table's first candidate hold, so that a mix of both would trap."""
     driver, address = guarded.driver, guarded.address
     for delay in range(STEPS):
         rtl.dram[address : address + 8] = 0
@@ -203,18 +201,16 @@ def test_a_commit_falls_between_any_two_steps_of_dispatch(rtl: RtlDevice, guarde
     guarded.machine.assert_alive()
 
 
-def test_no_guard_holds(machine: Machine) -> None:
-    Guarded(machine)
+def test_unbound_trap_if_no_guard_holds(machine: Machine) -> None:
+    GuardedMachine(machine)
     machine.driver.enqueue(3, [0, 0], tag=1)
     (report,) = machine.driver.run(200_000, resume=True)
     assert report.cause == Trap.UNBOUND
     machine.assert_alive()
 
 
-def test_watchdog_at_every_cycle(guarded: Guarded) -> None:
-    """It expires in each step of a macro-instruction once, also between its dispatch and its first instruction; the
-    longest limits are enough.
-    """
+def test_watchdog_at_every_cycle(guarded: GuardedMachine) -> None:
+    """The watchdog expires for every limit below the duration of a macro-instruction, and for none above."""
     driver = guarded.driver
     expired = []
     for limit in range(5, STEPS):
@@ -231,8 +227,8 @@ def test_watchdog_at_every_cycle(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("count", [255, 256, 257, 512])
-def test_a_whole_turn_of_the_counts_of_commands(rtl: RtlDevice, count: int) -> None:
-    """As many commands as a counter has values are not none: all are waited for, however slow the memory is."""
+def test_command_counters_wrap_around(rtl: RtlDevice, count: int) -> None:
+    """All commands are waited for even if their number is a multiple of the counter's range, with a slow memory."""
     machine, size = Machine(rtl), 8
     driver = machine.driver
     machine.load(
@@ -252,8 +248,8 @@ def test_a_whole_turn_of_the_counts_of_commands(rtl: RtlDevice, count: int) -> N
         """
     )
     address = driver.put(np.zeros(count * size, np.uint8))
-    rtl.set_dram_timing(LATENCY, 1 / 8)  # a store takes longer than all that comes after it
-    driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))  # what loading has raised
+    rtl.set_dram_timing(LATENCY, 1 / 8)  # a store takes longer than all that follows it
+    driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))  # clear the interrupts of the loading
     driver.enqueue(1, [address], irq=True, doorbell=True)
     assert rtl.wait_irq(1_000_000) and not driver.get("STATUS") & 2, driver.trap()
     assert (driver.fetch(address, (count * size,), np.uint8) == 0x5A).all()

@@ -1,4 +1,4 @@
-"""`--size`, and the memory's options, at every verb that compiles."""
+"""`--size`, `--bind` and the DRAM options at every verb that compiles."""
 
 import json
 from pathlib import Path
@@ -12,15 +12,15 @@ from tests.support.onnx_models import node, small
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """An .onnx file of which a dimension only has a name."""
+    """An .onnx file with a symbolic dimension."""
     path = tmp_path / "model.onnx"
     path.write_bytes(small(node("Relu", "x", "y"), shape=("n", "width")).SerializeToString())
     return path
 
 
-def test_sizes_at_every_verb(mla, complains, model: Path, tmp_path: Path) -> None:
+def test_size_at_every_verb(mla, complains, model: Path, tmp_path: Path) -> None:
     package, size = tmp_path / "model.mla", ("--size", "width=5", "--target", "n4")
-    for width in (5, 6):  # one after the other: a size is part of what is found again
+    for width in (5, 6):  # the cache must distinguish sizes
         report = mla(
             "run", model, "--device", "golden", "--target", "n4", "--size", f"width={width}", "--json", "-"
         )
@@ -36,9 +36,7 @@ def test_sizes_at_every_verb(mla, complains, model: Path, tmp_path: Path) -> Non
     assert json.loads(profile.out)["outputs"]["y"]["shape"] == [1, 5]
 
 
-def test_compiling_takes_the_memory_and_no_output_depends_on_it(
-    mla, complains, model: Path, tmp_path: Path
-) -> None:
+def test_dram_options_do_not_change_outputs(mla, complains, model: Path, tmp_path: Path) -> None:
     made, package = [], tmp_path / "model.mla"
     run = ("compile", model, "-o", package, "--size", "width=5", "--target", "n4", "--no-cache")
     for more in ((), ("--dram-latency", 40, "--dram-bytes-per-cycle", 8)):

@@ -1,4 +1,4 @@
-"""Ceilings of compiled work on n16, 16 bytes a cycle, latency 100: cycles are exact, so a slower compiler fails."""
+"""Cycle limits of compiled cases on n16, 16 bytes per cycle, latency 100; exact, so a slower compiler fails."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ CEILINGS = (
     (tiny_case("pretrainedResnet_quant"), 51_550),
     (tiny_case("vww_96_int8"), 46_800),
 )
-#: Latency, bytes a cycle, cycles.
+#: DRAM latency, bytes per cycle, maximum cycles.
 MEMORIES = ((20, 16, 8_640), (400, 16, 9_400), (100, 8, 9_740))
 
 

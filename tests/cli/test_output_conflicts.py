@@ -1,4 +1,4 @@
-"""No verb overwrites a file that it reads, however that file is named, nor writes two outputs to one."""
+"""No verb overwrites a file that it reads, under any name, or writes two outputs to one file."""
 
 import argparse
 import importlib
@@ -17,7 +17,7 @@ from hw.errors import InputError
 from scripts.networks.digits import MODEL
 
 
-def test_outputs_are_files_of_their_own(tmp_path):
+def test_check_outputs(tmp_path):
     there, link, new = tmp_path / "there", tmp_path / "link", tmp_path / "new"
     there.write_bytes(b"")
     link.symlink_to(there)
@@ -31,7 +31,7 @@ def test_outputs_are_files_of_their_own(tmp_path):
     assert there.read_bytes() == b"" and not new.exists()
 
 
-def test_no_verb_overwrites_what_it_reads(complains, tmp_path):
+def test_direct_inputs_are_not_overwritten(complains, tmp_path):
     text, network = tmp_path / "p.s", tmp_path / "m.onnx"
     text.write_text("    halt\n")
     network.write_bytes(MODEL.read_bytes())
@@ -46,7 +46,7 @@ def test_no_verb_overwrites_what_it_reads(complains, tmp_path):
 
 @pytest.fixture
 def files(tmp_path, mla, monkeypatch):
-    """A model whose weights lie in two files, samples, a schedule, programs, a machine, in the current folder."""
+    """A model with external weights, samples, a schedule, programs and a target, in the current folder."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(15)
     weights = [numpy_helper.from_array(rng.normal(size=(6, 6)).astype(np.float32), each) for each in "ab"]
@@ -81,7 +81,7 @@ def files(tmp_path, mla, monkeypatch):
 
 QUANTIZED = ("--calibrate", "samples.npy")
 GOLDEN = ("--device", "golden", "--input", "samples.npy")
-#: Verbs, what they write with which option, and all that they read.
+#: Commands with the output as {}, and the files that each reads.
 VERBS = [
     (("compile", "m.onnx", *QUANTIZED, "-o", "{}"), "m.onnx w/a.data w/b.data samples.npy"),
     (("compile", "m.onnx", *QUANTIZED, "--schedule", "s.json", "-o", "{}"), "s.json"),
@@ -115,7 +115,7 @@ VERBS = [
 @pytest.mark.parametrize(
     ("arguments", "read"), VERBS, ids=lambda value: value[0] if isinstance(value, tuple) else ""
 )
-def test_no_file_that_is_read_is_written(mla, files, arguments, read):
+def test_inputs_are_not_overwritten_under_any_name(mla, files, arguments, read):
     def contents():
         return {path: path.read_bytes() for path in sorted(files.rglob("*")) if path.is_file()}
 
@@ -141,14 +141,14 @@ def test_no_file_that_is_read_is_written(mla, files, arguments, read):
         ("profile", "whole.onnx", "--trace", "new", "--report", "other"),
     ],
 )
-def test_no_two_outputs_are_one_file(complains, files, arguments):
+def test_two_outputs_to_one_file_are_rejected(complains, files, arguments):
     Path("other").symlink_to("new")
     complains(2, "other is given for two outputs: they must be different files", *arguments)
     assert not Path("new").exists()
 
 
-def test_a_python_file_that_is_imported_is_an_input(tmp_path, monkeypatch):
-    """The first import reads the text, later ones the byte code made of it."""
+def test_imported_python_file_is_an_input(tmp_path, monkeypatch):
+    """An imported Python file is an input, whether the import compiles it or uses cached byte code."""
     monkeypatch.syspath_prepend(tmp_path)
     text = tmp_path / "claimed_module.py"
     text.write_text("")
@@ -161,7 +161,7 @@ def test_a_python_file_that_is_imported_is_an_input(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, "claimed_module")
 
 
-def test_what_was_written_may_be_read_afterwards(mla, files):
+def test_outputs_can_be_read_later(mla, files):
     assert mla("run", "whole.onnx", *GOLDEN, *QUANTIZED, "--out", "out.npz").status == 0
     assert mla("compile", "whole.onnx", "-o", "again.mla", *QUANTIZED).status == 0
     assert np.load("out.npz")["y"].shape == (2, 6)

@@ -1,4 +1,4 @@
-"""float32 numbers through FUSE on both devices, against numpy's own float32 arithmetic."""
+"""float32 values in FUSE on all devices, compared with numpy's float32 arithmetic."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tests.chip.conftest import Machine
 ROWS, N = 64, 4
 COUNT = ROWS * N
 
-#: Operand 0: numbers, 1: results, 2: multiplier, 3: exponent and bytes of a result; `word` and `zp` by the test.
+#: Operands 0: inputs, 1: results, 2: multiplier, 3: exponent and bytes per result; tests set `word` and `zp`.
 PROGRAM = """
     set load.dram, op0
     set load.len, {size}
@@ -45,7 +45,7 @@ def run(
     zero: int = 0,
     zp: int = 0,
 ) -> np.ndarray:
-    """What FUSE makes of numbers, multiplied by a factor."""
+    """Run FUSE on inputs multiplied by a factor; return the results."""
     mantissa, power = np.frexp(factor)
     names = {np.dtype(t).name: name for name, t in NUMPY.items()} | {"float32": "i32"}
     a, d = names[values.dtype.name], names[np.dtype(result).name]
@@ -70,18 +70,18 @@ def run(
     return driver.fetch(y, (COUNT,), np.dtype(result))
 
 
-def numbers(rng: np.random.Generator, spread: float) -> np.ndarray:
-    """Numbers of many magnitudes, ties, zeros of both signs, subnormal ones, infinities."""
+def float_values(rng: np.random.Generator, spread: float) -> np.ndarray:
+    """Return float32 values of many magnitudes: ties, signed zeros, subnormal values, infinities."""
     special = [0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, 126.5, 127.5, -128.5, 1e-45, -1e-40, 1e38, -3e38]
     drawn = rng.standard_normal(COUNT - len(special) - 2) * np.exp(rng.uniform(-spread, spread))
     return np.array([*special, np.inf, -np.inf, *drawn], np.float32)
 
 
 @pytest.mark.parametrize("result", [np.int8, np.uint8, np.int16])
-def test_numbers_become_integers(machine: Machine, result: type, rng: np.random.Generator) -> None:
+def test_float_to_integer(machine: Machine, result: type, rng: np.random.Generator) -> None:
     limits = np.iinfo(result)
     for factor in (1.0, 0.5, 1 / 3, 2.0**20, float(np.float32(rng.uniform(0.01, 50)))):
-        x, zp = numbers(rng, 4), int(rng.integers(-3, 4))
+        x, zp = float_values(rng, 4), int(rng.integers(-3, 4))
         factor = float(np.float32(factor))
         with np.errstate(over="ignore"):
             real = np.rint((x * np.float32(factor)).astype(np.float64))
@@ -90,23 +90,25 @@ def test_numbers_become_integers(machine: Machine, result: type, rng: np.random.
 
 
 @pytest.mark.parametrize("given", [np.int8, np.uint8, np.int16, np.int32])
-def test_integers_become_numbers(machine: Machine, given: type, rng: np.random.Generator) -> None:
+def test_integer_to_float(machine: Machine, given: type, rng: np.random.Generator) -> None:
     limits = np.iinfo(given)
-    bound = min(limits.max, (1 << 24) - 200)  # what float32 holds exactly
+    bound = min(limits.max, (1 << 24) - 200)  # integers that float32 represents exactly
     for factor in (1.0, 1e-3, 7.5e-39, 1e38, float(rng.uniform(1e-4, 10))):
         factor, zero = float(np.float32(factor)), int(rng.integers(-100, 100))
         x = rng.integers(max(limits.min, -bound), bound + 1, COUNT).astype(given)
         x[:3] = 0, 1, bound
         with np.errstate(over="ignore"):
             want = (x.astype(np.int64) - zero).astype(np.float32) * np.float32(factor)
-        want = np.where(np.abs(want) < np.finfo(np.float32).tiny, np.float32(0), want)  # none is subnormal
+        want = np.where(
+            np.abs(want) < np.finfo(np.float32).tiny, np.float32(0), want
+        )  # results are never subnormal
         got = run(machine, x, np.int32, factor, word="to_float=1", zero=zero).view(np.float32)
         np.testing.assert_array_equal(got, want)
 
 
-def test_numbers_become_numbers(machine: Machine, rng: np.random.Generator) -> None:
-    """A product of float32 numbers, rounded once."""
-    x, factor = numbers(rng, 40)[14:], np.float32(rng.uniform(0.1, 10))
+def test_float_to_float(machine: Machine, rng: np.random.Generator) -> None:
+    """The result is the float32 product, rounded once."""
+    x, factor = float_values(rng, 40)[14:], np.float32(rng.uniform(0.1, 10))
     x = np.concatenate([x[2:], np.zeros(16, np.float32)])
     with np.errstate(over="ignore"):
         want = x * factor

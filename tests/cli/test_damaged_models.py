@@ -1,4 +1,4 @@
-"""`mla run` of damaged model files: one message, status 2, nothing written."""
+"""`mla run` on damaged model files: one message, status 2, and no output."""
 
 import resource
 import subprocess
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.damaged import Damage, damages
+from tests.cli.damaged_models import Damage, damages
 
 ALL = list(damages())
-#: What running a file may take at most, beyond what this process has taken.
+#: Maximum growth of this process's memory over all files, in bytes.
 _ROOM = 1 << 30
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder for models, with links that lead out of it to a file."""
+    """A folder for models, with links to a file outside."""
     (tmp_path / "secret").write_bytes(bytes(1 << 16))
     models = tmp_path / "models"
     models.mkdir()
@@ -29,8 +29,8 @@ def _files(root: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.is_symlink()}
 
 
-def test_damaged_models_are_messages(mla, folder: Path) -> None:
-    """All damages that must be seen are; what was hit at random may be harmless, and runs then."""
+def test_damaged_models_give_one_message(mla, folder: Path) -> None:
+    """Damage that must be detected gives one message; files with harmless random damage may run."""
     refused, before = 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for damage in ALL:
         path = folder / f"model{damage.suffix}"
@@ -54,8 +54,8 @@ def test_damaged_models_are_messages(mla, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [d for d in ALL if "2^" in d.what][::4] + ALL[:1], ids=lambda d: d.what)
-def test_in_a_process_of_little_memory(folder: Path, damage: Damage) -> None:
-    """Refused before memory is asked for: the process may have 2 GiB of addresses."""
+def test_huge_sizes_with_limited_memory(folder: Path, damage: Damage) -> None:
+    """Huge sizes are rejected before memory is allocated, in a process with 2 GiB of address space."""
     path = folder / f"model{damage.suffix}"
     path.write_bytes(damage.data)
     command = [sys.executable, "-m", "compiler.cli.main", "run", path, "--device", "golden"]
