@@ -16,7 +16,7 @@ from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
-from hw.config import MlaConfig, load_target
+from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 def compile(
     model: Path | str | Graph | ModelSource | Any,
-    target: str | MlaConfig = "n16",
+    target: str | MlaConfig = DEFAULT_TARGET,
     *,
     rounding: str | None = None,
     schedule: Schedule | None = None,

@@ -29,10 +29,10 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
 from compiler.runtime.session import Session
 from compiler.util import checks
-from hw.config import MlaConfig, load_target
+from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
-DEFAULT = "MLA:n16"
+DEFAULT = f"MLA:{DEFAULT_TARGET}"
 _KINDS = ("golden", "rtl")
 _LATENCY = 100
 #: Keyword arguments of `prepare`, which are those of `compile`.
@@ -42,14 +42,14 @@ Model = ModelProto | bytes | str | Path
 Inputs = Mapping[str, ArrayLike] | Sequence[ArrayLike] | NDArray
 
 
-class _Place(NamedTuple):
+class _DeviceSpec(NamedTuple):
     """Configuration and kind of a device, parsed from its name."""
 
     config: MlaConfig
     kind: str
 
 
-def _place(device: str) -> _Place:
+def _parse_device(device: str) -> _DeviceSpec:
     """Parse the name of a device; InputError if it is invalid."""
     checks.of_type("device", device, str, "MLA, MLA:TARGET, MLA:TARGET:rtl or CPU")
     family, _, rest = (DEFAULT if device == "CPU" else device).partition(":")
@@ -58,7 +58,7 @@ def _place(device: str) -> _Place:
         target, kind = rest, "golden"
     if family != "MLA":
         raise InputError(f"device must be MLA, MLA:TARGET, MLA:TARGET:rtl or CPU, not {shown(device)}")
-    return _Place(load_target(target or DEFAULT.partition(":")[2]), kind)
+    return _DeviceSpec(load_target(target or DEFAULT_TARGET), kind)
 
 
 class MlaBackendRep(BackendRep):
@@ -158,7 +158,7 @@ class MlaBackend(Backend):
     def supports_device(cls, device: str) -> bool:
         """Return True if the name of a device is valid."""
         try:
-            return bool(_place(device))
+            return bool(_parse_device(device))
         except InputError:
             return False
 
@@ -183,7 +183,7 @@ class MlaBackend(Backend):
         InputError
             There is no such device, or the model cannot be read or compiled.
         """
-        config, kind = _place(device)
+        config, kind = _parse_device(device)
         checks.known(prepare, _OPTIONS, kwargs)
         sizes = checks.sizes(kwargs.pop("sizes", None))
         checks.of_type("model", model, (ModelProto, bytes, str, Path), "a ModelProto, its bytes, or a path")
@@ -197,8 +197,8 @@ class MlaBackend(Backend):
         cls, model: Model, inputs: Inputs, device: str = "CPU", **kwargs: Any
     ) -> tuple[NDArray, ...]:
         """Compile a model and run one sample; errors as in `prepare` and `MlaBackendRep.run`."""
-        with cls.prepare(model, device, **kwargs) as prepared:
-            return prepared.run(inputs)
+        with cls.prepare(model, device, **kwargs) as backend_rep:
+            return backend_rep.run(inputs)
 
     @classmethod
     def run_node(

@@ -30,7 +30,7 @@ def test_a_residual_that_finds_no_place_between_large_weights_goes_to_dram(rng: 
 
     def block(x: Tensor) -> Tensor:
         inner = conv(x, 960)
-        weights = draft.constant((3, 3, 960), quantization=draft.quantization().of(0.1))
+        weights = draft.constant((3, 3, 960), quantization=draft.quantization().per_tensor(0.1))
         inner = draft.node(
             "depthwise_conv2d",
             [inner, weights],

@@ -17,7 +17,7 @@ from hw.config import load_target
 from tests.support.graphs import Draft
 
 OPTIONS = CompileOptions(rounding="reference")
-EVEN = Quantization.of(0.05, 0)
+EVEN = Quantization.per_tensor(0.05, 0)
 #: Where a script that a test starts finds the tests' own modules.
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 

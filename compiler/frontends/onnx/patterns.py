@@ -38,7 +38,7 @@ class DefUse:
 
     def __init__(self, model: OnnxModel):
         self.constants = model.constants
-        self.makers = {name: node for node in model.nodes for name in node.outputs}
+        self.producers = {name: node for node in model.nodes for name in node.outputs}
         self.users: dict[str, list[FileNode]] = {}
         for node in model.nodes:
             for name in node.inputs:
@@ -52,7 +52,7 @@ class DefUse:
 
     def made_by(self, name: str, *ops: str) -> FileNode | None:
         """The producer of a value, if it has one of the given operators."""
-        node = self.makers.get(name)
+        node = self.producers.get(name)
         return node if node is not None and node.op in ops and all(node.inputs[:1]) and node.inputs else None
 
     def scalar(self, name: str) -> float | None:

@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
 LEFT_OUT = {("sum", "int8", "reference")}
 #: Sums that lie half-way, or nearly, whatever is added to their elements.
 HOSTED = {
-    (op, "xnnpack"): {"float32 rounds some of the sums as no multiplier does"} for op in ("sum", "mean")
+    (op, "xnnpack"): {"no multiplier reproduces the float32 rounding of some sums"} for op in ("sum", "mean")
 }
 COMBINATIONS = [
     (name, dtype, rounding)

@@ -21,7 +21,7 @@ MOST = 6000
 #: Of the elements that may be off where some may.
 SHARE = 0.02
 #: What softmax makes, in every framework.
-PROBABILITY = Quantization.of(1 / 256, -128)
+PROBABILITY = Quantization.per_tensor(1 / 256, -128)
 
 
 class Grower(Draft):
@@ -183,4 +183,4 @@ class Grower(Draft):
             step = max(step, small.tensors[inputs[0].name].quantization.scale[0] / 100)  # type: ignore[union-attr]
         limits = np.iinfo(dtype)
         zero = limits.min - low / step + self.rng.integers(-20, 21)
-        return Quantization.of(step, int(np.clip(round(zero), limits.min, limits.max)))
+        return Quantization.per_tensor(step, int(np.clip(round(zero), limits.min, limits.max)))

@@ -53,7 +53,7 @@ def picked(
     )
 
 
-def spread(
+def broadcast_to(
     emitter: OnnxGraphBuilder, node: FileNode, value: Value, shape: tuple[int, ...], part: str
 ) -> Value:
     """A value of the same rank as a shape, broadcast to it by repeating dimensions of size one."""
@@ -76,7 +76,7 @@ def _expand(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     shape = broadcast([x.shape, tuple(known(sizes, "a shape").integers())])
     check_size(shape)
     ranked = with_ones(emitter, node.outputs[0], x, set(range(len(shape) - len(x.shape))))
-    return [renamed(spread(emitter, node, ranked, shape, "spread"), node.outputs[0])]
+    return [renamed(broadcast_to(emitter, node, ranked, shape, "spread"), node.outputs[0])]
 
 
 @converts("Tile", inputs=(2, 2))
