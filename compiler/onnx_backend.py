@@ -32,6 +32,7 @@ from compiler.util import checks
 from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
+#: Device name that "CPU" stands for.
 DEFAULT = f"MLA:{DEFAULT_TARGET}"
 _KINDS = ("golden", "rtl")
 _LATENCY = 100
@@ -43,14 +44,14 @@ Inputs = Mapping[str, ArrayLike] | Sequence[ArrayLike] | NDArray
 
 
 class _DeviceSpec(NamedTuple):
-    """Configuration and kind of a device, parsed from its name."""
+    """Machine configuration and kind of a device, parsed from its name."""
 
     config: MlaConfig
     kind: str
 
 
 def _parse_device(device: str) -> _DeviceSpec:
-    """Parse the name of a device; InputError if it is invalid."""
+    """Parse the name of a device; raises InputError if it is invalid."""
     checks.of_type("device", device, str, "MLA, MLA:TARGET, MLA:TARGET:rtl or CPU")
     family, _, rest = (DEFAULT if device == "CPU" else device).partition(":")
     target, _, kind = rest.rpartition(":")
@@ -134,7 +135,7 @@ class MlaBackendRep(BackendRep):
 
 
 class MlaBackend(Backend):
-    """The accelerator as a backend of ONNX."""
+    """ONNX backend that runs models on the accelerator."""
 
     @classmethod
     def is_compatible(cls, model: Model, device: str = "CPU", **kwargs: Any) -> bool:
@@ -147,7 +148,7 @@ class MlaBackend(Backend):
 
     @classmethod
     def is_opset_supported(cls, model: ModelProto) -> tuple[bool, str]:
-        """Return whether the installed onnx supports the model's operator set version, and the reason if not."""
+        """Return True if the installed onnx supports the model's operator set version, and otherwise the reason."""
         newest = onnx_opset_version()
         for each in checks.of_type("model", model, ModelProto, "a ModelProto").opset_import:
             if each.domain in ("", "ai.onnx") and each.version > newest:
@@ -169,7 +170,7 @@ class MlaBackend(Backend):
         Parameters
         ----------
         model : ModelProto, bytes or path
-            A model; one in memory cannot have external data.
+            Model to compile; a model in memory cannot have external data.
         device : str
             Name of the device to run on, such as "MLA:n16:rtl".
         sizes : dict, optional
@@ -181,7 +182,7 @@ class MlaBackend(Backend):
         Raises
         ------
         InputError
-            There is no such device, or the model cannot be read or compiled.
+            The device does not exist, or the model cannot be read or compiled.
         """
         config, kind = _parse_device(device)
         checks.known(prepare, _OPTIONS, kwargs)
@@ -196,7 +197,7 @@ class MlaBackend(Backend):
     def run_model(
         cls, model: Model, inputs: Inputs, device: str = "CPU", **kwargs: Any
     ) -> tuple[NDArray, ...]:
-        """Compile a model and run one sample; errors as in `prepare` and `MlaBackendRep.run`."""
+        """Compile a model and run one sample; raises the errors of `prepare` and `MlaBackendRep.run`."""
         with cls.prepare(model, device, **kwargs) as backend_rep:
             return backend_rep.run(inputs)
 

@@ -7,7 +7,7 @@
 3. batching;
 4. partition into parts on the accelerator and on the host, and the choice of fusions.
 
-`ModelCompiler.network` runs the others for one schedule, for each part on the accelerator:
+`ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
 
 5. lowering of fused groups of nodes to layers;
 6. without a given schedule, the initial schedule, which is relaxed until it fits the memories;
@@ -77,7 +77,7 @@ class ModelCompiler:
     options : CompileOptions
         Options of the compilation; their schedule is ignored.
     record : CompilationTrace or None
-        Collects the results of all stages.
+        Trace that receives the results of all stages.
 
     Raises
     ------
@@ -111,11 +111,11 @@ class ModelCompiler:
         self._codegens: dict[int, LayerCodegen] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """State for pickling, without caches keyed by object identity."""
+        """Return the state for pickling, without caches keyed by object identity."""
         return vars(self) | {"_lowered": {}, "_makers": {}}
 
     def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[LoweredNetwork]:
-        """Layers of each part on the accelerator for given fusions; cached.
+        """Return the layers of each part on the accelerator for given fusions, which are cached.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class ModelCompiler:
         return self._lowered[fusions]
 
     def codegen(self, lowered: LoweredNetwork) -> LayerCodegen:
-        """Code generator of a lowered network, which caches layer steps across schedules."""
+        """Return the code generator of a lowered network, which caches layer steps across schedules."""
         return self._codegens.setdefault(id(lowered), LayerCodegen(self.config))
 
     def network(
@@ -194,13 +194,13 @@ def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict
 
 
 def _host_nodes(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:
-    """Nodes on the host in the order of the graph, including those of subgraphs."""
+    """Return the nodes on the host in the order of the graph, including those of subgraphs."""
     edges, nodes = float_boundary(graph, reasons), [node for _, node in graph.walk() if node.name in reasons]
     return tuple(HostNode(node.name, node.operator, reasons[node.name], node.name in edges) for node in nodes)
 
 
 class _Compilation:
-    """One compilation of a model with one schedule."""
+    """Compilation of a model with one schedule."""
 
     def __init__(self, compiler: ModelCompiler, schedule: Schedule | None, seen: list[CommandStream]):
         self.compiler, self.given, self.seen = compiler, schedule, seen
@@ -210,8 +210,8 @@ class _Compilation:
         each = zip(parts, compiler.lowered(self.fusions), strict=True)
         self.lowered = {id(part): lowered for part, lowered in each}
         self.schedules: dict[str, LayerSchedule] = {}
-        self.before = 0  # layers that have their code already
-        self.crossed: list[tuple[LoweredNetwork, Crossing]] = []  # of the stages that are in no subgraph
+        self.before = 0  # number of layers whose code is generated
+        self.crossed: list[tuple[LoweredNetwork, Crossing]] = []  # of stages outside of subgraphs
 
     def network(self) -> CompiledNetwork:
         """Compile all stages."""
@@ -270,18 +270,22 @@ class _Compilation:
         return tuple(stages)
 
     def _generate(
-        self, lowered: LoweredNetwork, numbers: tuple[int, int]
+        self, lowered: LoweredNetwork, layer_counts: tuple[int, int]
     ) -> tuple[Schedule, StageExecutable]:
         """Generate the code of a part for the given or the initial schedule; returns the schedule as well."""
         offset, dram, codegen = self.options.offset, self.options.dram, self.compiler.codegen(lowered)
         if self.given is not None:
-            executable = generate(self.config, lowered, self.given, numbers, offset, self.seen, codegen, dram)
+            executable = generate(
+                self.config, lowered, self.given, layer_counts, offset, self.seen, codegen, dram
+            )
             return self.given, executable
         first = initial_schedule(self.config, lowered, self.fusions, dram)
         if not self.options.single:
-            return fit(self.config, lowered, first, numbers, offset, self.seen, dram, codegen)
+            return fit(self.config, lowered, first, layer_counts, offset, self.seen, dram, codegen)
         first = single(first, lowered, self.compiler.skip)
-        schedule, executable = fit(self.config, lowered, first, numbers, offset, self.seen, dram, codegen)
+        schedule, executable = fit(
+            self.config, lowered, first, layer_counts, offset, self.seen, dram, codegen
+        )
         check_single(self.compiler.graph.name, executable)
         return schedule, executable
 

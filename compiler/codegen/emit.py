@@ -119,7 +119,7 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool =
     Raises
     ------
     RegistersError
-        A loop nest needs more induction variables than there are registers.
+        A loop nest needs more induction variables than registers exist.
     """
     emitter = _Emitter(name, tags)
     if alone:

@@ -53,7 +53,7 @@ class StageExecutable:
     parts : tuple of ProgramPart
         Programs in order. Operand 0 is the address of the model's memory; the addresses of inputs and outputs follow.
     tags : tuple of int
-        Counter tag of each layer; adjacent layers share tags if there are more layers than tags.
+        Counter tag of each layer; adjacent layers share tags if tags do not suffice.
     image : array of uint8
         Initial contents of the model's memory; zeros in the regions of other stages.
     memory : int

@@ -101,7 +101,7 @@ def generate(
     config: MlaConfig,
     lowered: LoweredNetwork,
     schedule: Schedule,
-    numbers: tuple[int, int] | None = None,
+    layer_counts: tuple[int, int] | None = None,
     offset: int = 0,
     seen: list[CommandStream] | None = None,
     codegen: LayerCodegen | None = None,
@@ -111,7 +111,7 @@ def generate(
 
     Parameters
     ----------
-    numbers : (int, int), optional
+    layer_counts : (int, int), optional
         Number of layers in the preceding stages and in all stages; adjacent layers share tags if there are too few.
     offset : int
         Bytes at the start of the model's memory that belong to other code.
@@ -127,7 +127,7 @@ def generate(
     InputError
         The schedule exceeds the resources of the machine.
     """
-    before, count = numbers or (0, len(lowered.layers))
+    before, count = layer_counts or (0, len(lowered.layers))
     executable, stream = _Generator(config, lowered, schedule, before, count, offset, codegen, dram).run()
     if seen is not None:
         seen.append(stream)

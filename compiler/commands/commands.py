@@ -227,7 +227,7 @@ _STRIDES: dict[Unit, dict[str, tuple[str, ...]]] = {
         )
     },
 }
-#: Counts with a different meaning in the stream mode of MATRIX; a transposing LOAD has its column distance in dst_y.
+#: Counts with a different function in the stream mode of MATRIX; a transposing LOAD has its column distance in dst_y.
 _STREAM = ("x_count", "y_count", "kx_count", "ky_count", "ic_count")
 #: Fields whose value 0 selects all lanes.
 _LANES = {Unit.MATRIX: ("k_rows", "k_tail", "n_cols", "n_tail"), Unit.FUSE: ("lanes", "lanes_tail")}

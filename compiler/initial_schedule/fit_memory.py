@@ -27,7 +27,7 @@ def fit(
     config: MlaConfig,
     lowered: LoweredNetwork,
     schedule: Schedule,
-    numbers: tuple[int, int],
+    layer_counts: tuple[int, int],
     offset: int = 0,
     seen: list[CommandStream] | None = None,
     dram: DramTiming = DEFAULT_DRAM,
@@ -46,7 +46,7 @@ def fit(
     codegen = codegen or LayerCodegen(config)
     for attempt in count():
         try:
-            return schedule, generate(config, lowered, schedule, numbers, offset, seen, codegen, dram)
+            return schedule, generate(config, lowered, schedule, layer_counts, offset, seen, codegen, dram)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
             here = _around(list(producers.values()), error.layers, attempt)

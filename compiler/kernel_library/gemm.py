@@ -34,7 +34,7 @@ def gemm_tiles(
     config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1, buffer_counts: tuple[int, ...] = (4, 3, 2)
 ) -> GemmTiles:
     """Return the tile sizes with the lowest estimated cycles; `c_bytes` is the size of a result,
-    `rings` are the buffer counts to choose from.
+    `buffer_counts` are the numbers of buffers to choose from.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def _estimate(
     array = blocks * ceil_div(k, lanes) * ((rows - 1) * max(mt, lanes) + max(m - (rows - 1) * mt, lanes))
     a_loads = 1 if kt == k else ceil_div(blocks, nt)
     bus = m * ceil_div(k, lanes) * a_loads + rows * blocks * (k + 9) + m * blocks * c_bytes
-    if buffers == 2:  # a load begins only when the array has left its buffer: its latency shows
+    if buffers == 2:  # a load begins only when its buffer is free, so its latency is not hidden
         bus += _LATENCY * steps
     first = mt * ceil_div(kt, lanes) + nt * kt
     return (

@@ -496,7 +496,7 @@ class CopyOperand:
 
     @property
     def gaps(self) -> bool:
-        """True if there are gaps between pixels."""
+        """True if pixels are not contiguous."""
         return self.layout is not None and self.layout.pixel != self.layout.c * self.size
 
     def step(self, distance: int) -> int:

@@ -171,7 +171,7 @@ _WIDE = 1 << 15
 
 #: Rows of the accumulator; pairs of multiplier and exponent are in lanes 0 and 1.
 _ENDS = 0  # minimum and maximum
-_FIX = 1  # multiplier and exponent that give fixed-point numbers
+_FIX = 1  # multiplier and exponent that give fixed-point values
 _RANGE, _SINGLE = 2, 3  # range as an integer, and as a float32 value
 _UNIT = 4  # multiplier and exponent that give the scale of the range
 _PATTERN = 5  # float32 pattern of the scale; 0 if the range is empty

@@ -141,7 +141,7 @@ class Copy:
     rescale : Rescale or None
         Conversion of each element; None: elements are copied unchanged.
     fill : int
-        Byte that fills the destination if there is no source.
+        Byte that fills the destination if the source is None.
     """
 
     source: str | None

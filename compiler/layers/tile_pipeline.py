@@ -48,7 +48,7 @@ class PipelineTile(NamedTuple):
 
 @dataclass(frozen=True)
 class TilePipeline:
-    """Tiles of a layer and the numbers of its buffers.
+    """Tiles of a layer, and the depths of its buffers.
 
     Parameters
     ----------

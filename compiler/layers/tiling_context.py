@@ -93,7 +93,7 @@ class TilingContext:
     alone : bool
         The layer is not interleaved with others.
     first : bool
-        True if there is no previous layer.
+        The layer is the first one.
     dram : DramTiming
         Timing of the memory.
     """

@@ -51,7 +51,7 @@ def _without_operands(graph: Graph, node: Node) -> Node:
     """Move constant operands into the subgraphs and remove operands that no subgraph reads."""
     inner = 1 if node.op == "if" else 2
     first = inner if node.op == "if" else inner + node.attributes["states"] + len(node.attributes["scanned"])
-    offset = inner - (0 if node.op == "if" else 1)  # operand number less the number of the subgraph's input
+    offset = inner - (0 if node.op == "if" else 1)  # operand number minus the number of the subgraph's input
     dropped = {
         number
         for number in range(first, len(node.inputs))

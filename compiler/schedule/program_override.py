@@ -1,4 +1,4 @@
-"""Micro-programs given as text, which replace those of the code generator."""
+"""Micro-programs as assembly text, which replace those of the code generator."""
 
 import hashlib
 from dataclasses import dataclass, fields

@@ -106,7 +106,7 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
     [
         ({"order": "rows"}, 'its order must be "channels"'),
         ({"columns": 2, "stream_channel_blocks": 2}, "columns of both layers must be equal"),
-        ({"interleave": True}, "takes turns otherwise"),
+        ({"interleave": True}, "an interleaved schedule"),
     ],
 )
 def test_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:

@@ -59,7 +59,7 @@ class InferredOutput(NamedTuple):
     Attributes
     ----------
     data_dependent : bool
-        The shape comes from the model's declaration, because it depends on run-time data.
+        The shape is that of the model's declaration, because it depends on run-time data.
     """
 
     dtype: str

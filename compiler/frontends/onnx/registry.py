@@ -122,7 +122,7 @@ def integers(node: FileNode, key: str, value: Value | None) -> tuple[int, ...] |
 
 
 def choice(node: FileNode, key: str, default: str, *choices: str) -> str:
-    """A text attribute; raises InputError unless it is one of the choices."""
+    """Return a string attribute; raises InputError unless it is one of the choices."""
     value = node.text(key, default)
     if value not in choices:
         raise InputError(f"attribute {key} must be one of {', '.join(choices)}, not {shown(value)}")

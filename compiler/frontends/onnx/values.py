@@ -190,7 +190,7 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
         listed = " and ".join(str(list(shape)) for shape in shapes)
-        raise InputError(f"shapes {listed} do not go together") from None
+        raise InputError(f"shapes {listed} cannot be broadcast") from None
 
 
 def check_size(shape: tuple[int, ...], most: int = MAX_ELEMENTS) -> None:

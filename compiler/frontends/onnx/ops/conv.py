@@ -37,11 +37,11 @@ class WindowSpec:
     kernel : tuple of int
         Elements of the window.
     strides : tuple of int
-        Distance between neighbouring windows, in elements.
+        Distance between adjacent windows, in elements.
     dilations : tuple of int
         Distance between elements of a window.
     before, after : tuple of int
-        Padding in front of and behind the input, in elements.
+        Padding before and after the input, in elements.
     outputs : tuple of int
         Number of windows.
     """
