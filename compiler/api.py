@@ -16,7 +16,7 @@ from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
-from hw.config import MlaConfig, load_target
+from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 def compile(
     model: Path | str | Graph | ModelSource | Any,
-    target: str | MlaConfig = "n16",
+    target: str | MlaConfig = DEFAULT_TARGET,
     *,
     rounding: str | None = None,
     schedule: Schedule | None = None,
@@ -55,7 +55,7 @@ def compile(
     Parameters
     ----------
     model : path, Graph, ModelSource, torch.nn.Module or torch.export.ExportedProgram
-        A .tflite or .onnx file; its graph; `module:function`, a function of your own that returns a PyTorch module; or
+        A .tflite or .onnx file; its graph; `module:function`, a Python function that returns a PyTorch module; or
         a PyTorch module itself.
     target : str or MlaConfig
         Hardware configuration to compile for: a name such as "n16", a TOML file, or an MlaConfig.
@@ -65,19 +65,19 @@ def compile(
     schedule : Schedule or None
         Schedule to use; None: the compiler chooses one by estimated cycles.
     strict : bool
-        Refuse a model with an operator that must run on the host. Conversions between float and integers at the
-        model's edges are allowed (docs/compiler.md).
+        Reject a model with an operator that must run on the host. Conversions between float and integers at the
+        model boundary are allowed (docs/compiler.md).
     calibration : Calibration or None
         Input samples for the quantization of a float model: a dict of arrays whose first axis indexes samples, or a
         list of samples. None: random samples, which suffice to measure cycles but give meaningless accuracy.
     example : tensor, array, tuple of them, or dict of them by name
         Example inputs for the export of a PyTorch module; they determine the shapes of the network.
     dynamic_shapes : as in torch.export.export
-        Dimensions that the export leaves open.
+        Dimensions that remain dynamic in the export.
     sizes : dict
-        Sizes of symbolic or open dimensions by name. A first dimension that is not named is 1.
+        Sizes of symbolic or dynamic dimensions by name. A first dimension that is not listed is 1.
     bind : dict
-        Values by input name, which make these inputs constants: one number for all elements, or an array of the input's
+        Values by input name, which make these inputs constants: a scalar for all elements, or an array of the input's
         shape. For a quantized input they are the stored integers.
     seed : int
         Seed of the random calibration samples.
@@ -92,7 +92,7 @@ def compile(
         Name of a tensor, or of the node that computes it: if it is all zeros at run time, the work that depends on it
         is skipped and its results, which are then constants, are written directly (docs/dispatch.md).
     keep_float : sequence of str
-        Nodes or operators of a float model, by name, that are not quantized and run in float32 on the host.
+        Names of nodes or operators of a float model that are not quantized and run in float32 on the host.
     dram : DramTiming
         Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
     limits : MemoryLimits

@@ -33,7 +33,7 @@ class MemoryLimits:
     dram_bytes: int | None = None
 
     def within(self, config: MlaConfig) -> MlaConfig:
-        """Hardware configuration reduced to the limits; bank sizes stay if two banks fit.
+        """Return the hardware configuration reduced to the limits; bank sizes are unchanged if two banks fit.
 
         Raises
         ------
@@ -41,8 +41,8 @@ class MemoryLimits:
             A limit is below the minimum of any configuration.
         """
         for item in fields(self)[:2]:
-            limit, whole = getattr(self, item.name), getattr(config, item.name)
-            if limit is not None and limit < whole:
+            limit, size = getattr(self, item.name), getattr(config, item.name)
+            if limit is not None and limit < size:
                 config = _cut(config, item.name, limit)
         return config
 
@@ -72,31 +72,31 @@ def _cut(config: MlaConfig, name: str, limit: int) -> MlaConfig:
     try:
         return replace(config, **{name: size, banks: min(getattr(config, banks), max(size // bank, 2))})
     except InputError:
-        least = (16 if name == "sp_bytes" else 64) * config.n * 2
+        lowest = (16 if name == "sp_bytes" else 64) * config.n * 2
         memory = "scratchpad" if name == "sp_bytes" else "accumulator"
         raise InputError(
-            f"the limit of the {memory} must be at least {least:,} bytes, not {limit:,}"
+            f"the limit of the {memory} must be at least {lowest:,} bytes, not {limit:,}"
         ) from None
 
 
 @identity("Dram", "latency", "bytes_per_cycle")
 @dataclass(frozen=True)
 class DramTiming:
-    """DRAM timing model. It affects the issue order of transfers and the tiling, never the results.
+    """DRAM timing model, which affects the issue order of transfers and the tiling, but never the results.
 
     Parameters
     ----------
     latency : int
         Cycles from an address to its first data beat.
     bytes_per_cycle : float or None
-        Bandwidth of reads and writes together; None: one beat of n bytes per cycle.
+        Total bandwidth of reads and writes; None: one beat of n bytes per cycle.
     """
 
     latency: int = 100
     bytes_per_cycle: float | None = None
 
     def beat(self, n: int) -> float:
-        """Cycles per beat of n bytes, at least one."""
+        """Return the cycles per beat of n bytes, at least one."""
         return max(1.0, n / (self.bytes_per_cycle or n))
 
 
@@ -122,16 +122,16 @@ DEFAULT_DRAM = DramTiming()
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """Options of the compiler, for `compiler.tune`; each is explained at the parameter of the same name of `compile`.
+    """Options of the compiler, for `compiler.tune`; the parameters of `compile` with the same names describe them.
 
     Parameters
     ----------
     rounding : str
-        Whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
+        Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
     schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, dram, limits
-        As in `compile`.
+        The same as in `compile`.
     single : bool
-        Compile each stage to one program, for dispatch by guards; a schedule decides otherwise.
+        Compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
 
     Examples
     --------

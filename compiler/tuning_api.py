@@ -21,7 +21,7 @@ from compiler.tuning.search.tuner import tune as search_schedules
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.session import DatabaseSession
 from compiler.util import checks
-from hw.config import MlaConfig, load_target
+from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 def tune(
     model: Path | str | Graph | ModelSource | Any,
-    target: str | MlaConfig = "n16",
+    target: str | MlaConfig = DEFAULT_TARGET,
     *,
     trials: int,
     method: str | type[SearchMethod] | None = None,

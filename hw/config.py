@@ -11,6 +11,8 @@ from hw.errors import InputError, shown
 _Variant = TypeVar("_Variant")
 
 TARGETS = Path(__file__).parent / "targets"
+#: Target that is used if none is given.
+DEFAULT_TARGET = "n16"
 
 #: Fixed limits of the encodings (docs/machine.md).
 SP_ADDR_BITS = 20

@@ -56,11 +56,11 @@ class OneLayer:
     def graph(self, op: str, x: tuple[int, ...], y: tuple[int, ...], **attributes: Any) -> Graph:
         """Return the graph with input "x" and output "y"."""
         graph = Graph(op)
-        graph.add_input(Tensor("x", x, "int8", Quantization.of(_X_SCALE, X_ZERO)))
+        graph.add_input(Tensor("x", x, "int8", Quantization.per_tensor(_X_SCALE, X_ZERO)))
         meaning = Quantization(tuple(self.scales.tolist()), (0,) * len(self.scales), self.axis)
         graph.add_tensor(Tensor("weights", self.weights.shape, "int8", meaning, self.weights))
         graph.add_tensor(Tensor("bias", self.bias.shape, "int32", None, self.bias))
-        graph.add_tensor(Tensor("y", y, "int8", Quantization.of(_Y_SCALE, Y_ZERO)))
+        graph.add_tensor(Tensor("y", y, "int8", Quantization.per_tensor(_Y_SCALE, Y_ZERO)))
         graph.add_node(Node(op, op, ("x", "weights", "bias"), ("y",), attributes))
         return graph.finish(["y"])
 

@@ -44,17 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the stage, or write it to a file."""
+    from compiler.passes import FORMER_NAMES
     from compiler.visualize.formats import FORMATS
     from compiler.visualize.graphs.stages import STAGES, view_of
 
-    if args.stage is not None and args.stage not in STAGES:
-        raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}")
+    named = FORMER_NAMES.get(args.stage, args.stage)
+    if named is not None and named not in STAGES:
+        raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(named)}")
     claim(args, "output")
     form = _format(args)
-    if args.stage is None and form == "text":
+    if named is None and form == "text":
         text = str(_read(args))
     else:
-        stage = args.stage or "imported"
+        stage = named or "imported"
         text = FORMATS[form](view_of(_record(args, stage), stage))
     if args.output:
         write_output(args.output, text.rstrip("\n").encode() + b"\n")
@@ -80,13 +82,14 @@ def _read(args: argparse.Namespace) -> "Graph":
 def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":
     """Record the stages up to `stage`; early ones do not compile the model, so that failing models can be shown."""
     from compiler.cli.compile import compile_model
+    from compiler.options import DramTiming
     from compiler.passes import simplify
-    from compiler.trace import CompilationTrace, Dram
+    from compiler.trace import CompilationTrace
     from compiler.visualize.graphs.stages import EARLY
     from hw.config import load_target
 
     graph = _read(args)
-    dram = Dram(args.dram_latency, args.dram_bytes_per_cycle)
+    dram = DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
     record = CompilationTrace(load_target(args.target), args.rounding or "reference", dram)
     if stage in EARLY:
         record.graphs["imported"] = graph

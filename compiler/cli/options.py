@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.util.files import check_output
-from hw.config import target_names
+from hw.config import DEFAULT_TARGET, target_names
 from hw.errors import InputError, shown
 
 #: Limits of the DRAM model in cycles and in bytes per cycle.
@@ -78,11 +78,9 @@ def add_clock(parser: argparse.ArgumentParser) -> None:
     )
 
 
-#: Default target.
-TARGET = "n16"
-
-
-def add_target(parser: argparse.ArgumentParser, default: str | None = TARGET, default_text: str = "") -> None:
+def add_target(
+    parser: argparse.ArgumentParser, default: str | None = DEFAULT_TARGET, default_text: str = ""
+) -> None:
     """Add `--target`, for `hw.config.load_target`; `default_text` describes the default in the help."""
     parser.add_argument(
         "--target",

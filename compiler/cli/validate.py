@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.options import TARGET, add_json, add_target, claim, integer
+from compiler.cli.options import add_json, add_target, claim, integer
 from compiler.cli.programs import add_call, in_network, in_program, read_program
 from compiler.util.files import report
+from hw.config import DEFAULT_TARGET
 from hw.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="refuse reads of on-chip memory that the program has not written",
     )
-    add_target(parser, None, f"{TARGET}, or the target of a compiled network")
+    add_target(parser, None, f"{DEFAULT_TARGET}, or the target of a compiled network")
     add_json(parser)
 
 
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     claim(args)
     if args.program.suffix.lower() == SUFFIX:
         return _network(args)
-    return _program(args, load_target(args.target or TARGET))
+    return _program(args, load_target(args.target or DEFAULT_TARGET))
 
 
 def _network(args: argparse.Namespace) -> int:

@@ -1,1 +1,1 @@
-"""From the steps of layers to programs: order, addresses, semaphores, loops, text of programs."""
+"""Code generation from the steps of layers to programs: order, addresses, semaphores, loops and emission."""

@@ -5,9 +5,9 @@ from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Unit
 
-#: Bytes of an accumulator's lane, of a table's entry.
+#: Bytes of an accumulator lane and of a table entry.
 _SUM, _ENTRY = 4, 2
-#: Bytes of a parameter slot that hold something, for each lane.
+#: Used bytes of a parameter slot for each lane.
 _PARAMETER = 9
 
 
@@ -16,7 +16,7 @@ AGAIN = "again"
 
 
 def traffic(config: MlaConfig, command: Issued) -> dict[str, int]:
-    """Bytes by field. Rows of memories on the chip are N lanes wide, whatever is used of them."""
+    """Return the bytes by field; accesses to on-chip memories count whole rows of N lanes."""
     c = unpack_fields(command.unit, list(command.values))
     return {Unit.LOAD: _load, Unit.STORE: _store, Unit.MATRIX: _matrix, Unit.FUSE: _fuse}[command.unit](
         config.n, c

@@ -17,16 +17,16 @@ from hw.isa.commands import UNIT_FIELDS
 _DELAY = 150
 #: Number of steps by which MATRIX commands are issued in advance.
 _MATRIX_LEAD_STEPS = 2
-#: Cycles a command of FUSE waits for the results of the one before.
+#: Cycles that a FUSE command waits for the results of the previous one.
 _START = 60
-#: Bit position from which on an address identifies the ring.
-_RING = 48
+#: Bit position at which the number of the buffer starts in an address.
+_BUFFER_BIT = 48
 
 
 def interleave(
-    config: MlaConfig, steps: Sequence[TileStep], layers: Sequence[int], overlap: Sequence[bool]
+    config: MlaConfig, steps: Sequence[TileStep], layers: Sequence[int], interleavable: Sequence[bool]
 ) -> tuple[list[tuple[int, TileStep]], dict[int, int]]:
-    """List scheduling of the steps of all layers.
+    """Order the steps of all layers by list scheduling.
 
     Parameters
     ----------
@@ -36,28 +36,30 @@ def interleave(
         All steps, layer by layer.
     layers : sequence of int
         Index of the layer of each step.
-    overlap : sequence of bool
-        For each layer, if it may be interleaved; consecutive ones are interleaved together.
+    interleavable : sequence of bool
+        True for each layer that may be interleaved; consecutive ones are interleaved with one another.
 
     Returns
     -------
-    order : list of (int, Step)
-        Layers and steps.
+    order : list of (int, TileStep)
+        Steps in order, with their layers.
     after : dict
-        For the position of each interleaved step, the position from which on its inputs from other such steps exist.
+        For the position of each interleaved step, the first position at which its inputs from other steps exist.
     """
     order: list[tuple[int, TileStep]] = []
     after: dict[int, int] = {}
-    for together, part in groupby(zip(layers, steps, strict=True), key=lambda each: overlap[each[0]]):
+    for is_interleavable, part in groupby(
+        zip(layers, steps, strict=True), key=lambda each: interleavable[each[0]]
+    ):
         mine = list(part)
-        if together and mine[0][0] != mine[-1][0]:
+        if is_interleavable and mine[0][0] != mine[-1][0]:
             mine = [(layer, piece) for layer, step in mine for piece in _pieces(step)]
             needs = dict(_needs(config, mine))
             queues: dict[int, list[int]] = defaultdict(list)
             for number, (layer, _) in enumerate(mine):
                 queues[layer].append(number)
             works = {number: _work(step, config.n) for number, (_, step) in enumerate(mine)}
-            listed = _early(_listed(queues, works, needs), mine, works, needs)
+            listed = _advance_matrix(_list_schedule(queues, works, needs), mine, works, needs)
             begins = [begin for _, begin, _ in listed]
             for at, (_, _, ready) in enumerate(listed):
                 after[len(order) + at] = min(len(order) + bisect_left(begins, ready), len(order) + at)
@@ -76,21 +78,21 @@ def _pieces(step: TileStep) -> list[TileStep]:
 
 
 def _work(step: TileStep, n: int) -> tuple[int, int, int]:
-    """Cycles of MATRIX, of FUSE, and from the results of others to when they are loaded."""
+    """Return the cycles of MATRIX, of FUSE, and of loading the results of other steps."""
     loads = sum(cycles(c, n) for c in step.loads)
     matrix, fuse = sum(cycles(c, n) for c in step.matrix), sum(cycles(c, n) + _START for c in step.fuse)
     return matrix, fuse, loads + _DELAY if loads else 0
 
 
-def _listed(
+def _list_schedule(
     queues: dict[int, list[int]], works: dict[int, tuple[int, int, int]], after: dict[int, set[int]]
 ) -> list[tuple[int, int, int]]:
-    """List scheduling: steps, their start times and the times at which their inputs are available.
+    """Return steps in order, with their start times and the times at which their inputs are available.
 
-    The step that can start first is next; among several, the one followed by the most FUSE-only work.
+    The step that can start first is chosen next; among several, the one followed by the most FUSE-only work.
     """
     ranks = _ranks(queues, works, after)
-    free = [0, 0]  # when MATRIX and FUSE have nothing more to do
+    free = [0, 0]  # end of the work of MATRIX and of FUSE
     done: dict[int, int] = {}
     out: list[tuple[int, int, int]] = []
     heads = dict.fromkeys(queues, 0)
@@ -120,13 +122,13 @@ def _listed(
     return out
 
 
-def _early(
+def _advance_matrix(
     listed: list[tuple[int, int, int]],
     steps: Sequence[tuple[int, TileStep]],
     works: dict[int, tuple[int, int, int]],
     after: dict[int, set[int]],
 ) -> list[tuple[int, int, int]]:
-    """The same with MATRIX some steps ahead, so that its queue is never empty when that of FUSE is full."""
+    """Move MATRIX some steps ahead, so that its queue is not empty when that of FUSE is full."""
     times: dict[int, int] = {}
     last: dict[int, int] = {}
     for step, begin, _ in listed:
@@ -139,7 +141,7 @@ def _early(
 def _ranks(
     queues: dict[int, list[int]], works: dict[int, tuple[int, int, int]], after: dict[int, set[int]]
 ) -> dict[int, int]:
-    """Cycles of layers of FUSE alone that need a layer's results, one after the other, itself included."""
+    """Return, for each layer, the cycles of the longest chain of FUSE-only layers that begins with it."""
     owner = {step: layer for layer, mine in queues.items() for step in mine}
     users: dict[int, set[int]] = defaultdict(set)
     for step, needs in after.items():
@@ -154,7 +156,7 @@ def _ranks(
 
 @dataclass(frozen=True)
 class _Touch:
-    """A stretch of a ring that a step of a layer reads or writes."""
+    """Address range of a buffer that a step of a layer reads or writes."""
 
     at: int
     layer: int
@@ -162,63 +164,63 @@ class _Touch:
 
 
 def _needs(config: MlaConfig, steps: Sequence[tuple[int, TileStep]]) -> Iterator[tuple[int, set[int]]]:
-    """For each of some steps, with their layers, the last one of each earlier layer that it must not overtake."""
+    """Yield for each step the last step of each other layer that it must not overtake."""
     shared = _shared(steps)
-    numbers = {ring: number for number, ring in enumerate(shared)}
-    seen: dict[CircularBuffer, dict[int, list[_Touch]]] = {ring: defaultdict(list) for ring in shared}
+    numbers = {buffer: number for number, buffer in enumerate(shared)}
+    seen: dict[CircularBuffer, dict[int, list[_Touch]]] = {buffer: defaultdict(list) for buffer in shared}
     for at, (layer, step) in enumerate(steps):
         needs = set[int]()
         mine = list(_touches(config, step, numbers, at, layer))
-        for ring, touch in mine:
-            for other, touches in seen[ring].items():
+        for buffer, touch in mine:
+            for other, touches in seen[buffer].items():
                 if other != layer:
                     hit = next((t.at for t in reversed(touches) if _conflict(t, touch)), None)
                     needs |= set() if hit is None else {hit}
-        for ring, touch in mine:
-            seen[ring][layer].append(touch)
+        for buffer, touch in mine:
+            seen[buffer][layer].append(touch)
         yield at, needs
 
 
 def _conflict(a: _Touch, b: _Touch) -> bool:
-    """True if two steps must not be reordered, judged by their whole address ranges.
+    """Return True if two steps must not be reordered, based on their whole address ranges.
 
     With exact regions, a layer could start for each channel block separately, and LOAD and FUSE would wait for each
-    block: the first two layers of ResNet-18 took 575,773 cycles that way and take 510,145 with ranges.
+    block: the first two layers of ResNet-18 take 575,773 cycles with exact regions and 510,145 with ranges.
     """
     return (a.box.write or b.box.write) and a.box.low <= b.box.high and b.box.low <= a.box.high
 
 
 def _shared(steps: Sequence[tuple[int, TileStep]]) -> list[CircularBuffer]:
-    """Rings that more than one layer uses."""
+    """Return the buffers that more than one layer uses."""
     users: dict[CircularBuffer, set[int]] = defaultdict(set)
     for layer, step in steps:
         for command in step.commands():
             for ref in command.refs():
-                users[ref.ring].add(layer)
-    return [ring for ring, its in users.items() if len(its) > 1]
+                users[ref.buffer].add(layer)
+    return [buffer for buffer, its in users.items() if len(its) > 1]
 
 
 def _touches(
     config: MlaConfig, step: TileStep, numbers: dict[CircularBuffer, int], at: int, layer: int
 ) -> Iterator[tuple[CircularBuffer, _Touch]]:
-    """Regions of the shared rings that a step reads or writes."""
-    rings = list(numbers)
+    """Yield the regions of the shared buffers that a step reads or writes."""
+    buffers = list(numbers)
     for command in step.commands():
-        if not any(ref.ring in numbers for ref in command.refs()):
+        if not any(ref.buffer in numbers for ref in command.refs()):
             continue
         for item in boxes(config, command.unit, unpack_fields(command.unit, _values(command, numbers))):
-            number = (item.high >> _RING) - 1
+            number = (item.high >> _BUFFER_BIT) - 1
             if number >= 0:
-                yield rings[number], _Touch(at, layer, item)
+                yield buffers[number], _Touch(at, layer, item)
 
 
 def _values(command: Command, numbers: dict[CircularBuffer, int]) -> list[int]:
-    """Field values of a command with each ring at a distinct, widely separated address."""
+    """Return the field values of a command with each buffer at a distinct, widely separated address."""
     out = []
     for item in UNIT_FIELDS[command.unit]:
         value = command.fields.get(item.name, item.default)
         if isinstance(value, BufferRef):
-            shared = value.ring in numbers and value.scale == 1
-            value = value.resolve(numbers[value.ring] + 1 << _RING if shared else 0)
+            shared = value.buffer in numbers and value.scale == 1
+            value = value.resolve(numbers[value.buffer] + 1 << _BUFFER_BIT if shared else 0)
         out.append(int(value))
     return out

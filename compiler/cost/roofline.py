@@ -140,7 +140,7 @@ def crossing(stream: CommandStream) -> Crossing:
     """The bytes that the commands of a stage move, with none counted twice."""
     touched, layers = _touched(stream)
     graph = stream.lowered.graph
-    rings = {stream.homes[name].ring: name for name in (*graph.inputs, *graph.outputs)}
+    rings = {stream.layouts[name].buffer: name for name in (*graph.inputs, *graph.outputs)}
     ends = {name: touched.get(ring, 0) for ring, name in rings.items()}
     constants: dict[int, int] = defaultdict(int)
     for ring, size in touched.items():
@@ -160,7 +160,7 @@ def _touched(stream: CommandStream) -> tuple[dict[CircularBuffer, int], dict[Cir
         c = _Lines(**{name: value for name, value in _numbers(command) if name in _Lines._fields})
         if command.unit == Unit.LOAD and _fills(c.word):
             continue
-        ring = place.ring
+        ring = place.buffer
         assert ring.memory == BufferMemory.DRAM
         layers[ring] = min(layers.get(ring, command.layer), command.layer)
         if ring not in masks:

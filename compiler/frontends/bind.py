@@ -11,7 +11,7 @@ from hw.errors import InputError, shown
 
 
 def bound_value(name: str, value: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
-    """The constant for a bound input, broadcast to its shape and converted to its type.
+    """Return the constant for a bound input, broadcast to its shape and converted to its type.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def check_names(inputs: Mapping[str, object] | list[str], bind: Mapping[str, NDA
 
 
 def bind_inputs(graph: Graph, bind: Mapping[str, NDArray]) -> Graph:
-    """The graph with some of its inputs replaced by constants.
+    """Replace some inputs of a graph by constants.
 
     Parameters
     ----------

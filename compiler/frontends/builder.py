@@ -12,7 +12,7 @@ from compiler.ir.tensor import Quantization, Tensor
 
 
 class GraphBuilder:
-    """A graph under construction.
+    """Builder of a graph, which generates unique names.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class GraphBuilder:
         self._tensors, self._nodes = _Names(self.graph.tensors), _Names(self.graph.nodes)
 
     def fresh(self, name: str) -> str:
-        """An unused tensor name: `name`, with a number appended if it is in use."""
+        """Return an unused tensor name: `name`, with a number appended if it is in use."""
         return self._tensors.unused(name)
 
     def constant(self, name: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
@@ -58,7 +58,7 @@ class GraphBuilder:
         self.graph.add_node(Node(self._nodes.unused(name), op, ins, outs, attributes, bodies))
 
     def between(self, like: Tensor, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """A new intermediate tensor with the type and quantization of `like`; not yet added to the graph."""
+        """Return a new tensor with the type and quantization of `like`, which is not yet added to the graph."""
         return Tensor(self.fresh(name), like.shape if shape is None else shape, like.dtype, like.quantization)
 
 
@@ -71,7 +71,7 @@ class _Names:
         self._last_number: dict[str, int] = {}
 
     def unused(self, base: str) -> str:
-        """An unused name: `base`, with a number appended if it is in use."""
+        """Return an unused name: `base`, with a number appended if it is in use."""
         name, number = base, self._last_number.get(base, 1)
         while name in self._used:
             number += 1
@@ -90,7 +90,7 @@ ACTIVATIONS: dict[str, tuple[float, float] | None] = {
 
 
 def same_pads(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:
-    """Padding before and after one dimension that gives ceil(size / stride) outputs; an odd element goes after."""
+    """Return the padding of one dimension for ceil(size / stride) outputs; an odd element is added at the end."""
     extent = (kernel - 1) * dilation + 1
     total = max((-(-size // stride) - 1) * stride + extent - size, 0)
     return total // 2, total - total // 2

@@ -32,7 +32,7 @@ def read_model(
     dynamic_shapes: Any = None,
     bind: Mapping[str, NDArray] | None = None,
 ) -> Graph:
-    """The graph of a model.
+    """Import a model as a graph.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def read_model(
 
 
 def default_rounding(model: Path | Any) -> str:
-    """Default rounding mode of a model: that of the reference runtime of its format."""
+    """Return the default rounding mode of a model: that of the reference runtime of its format."""
     if isinstance(model, str | Path):
         onnx = is_reference(model) or Path(model).suffix.lower() == ".onnx"
     else:

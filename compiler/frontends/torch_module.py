@@ -221,7 +221,7 @@ def exported(torch: Any, model: Any, example: Any, dynamic_shapes: Any, title: s
     torch : module
         The imported package torch.
     model, example, dynamic_shapes
-        As for `compiler.frontends.torch_module.read_module`.
+        The same as for `read_module`.
     title : str
         Name of the module for error messages.
 

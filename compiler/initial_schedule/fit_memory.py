@@ -27,38 +27,38 @@ def fit(
     config: MlaConfig,
     lowered: LoweredNetwork,
     schedule: Schedule,
-    numbers: tuple[int, int],
+    layer_counts: tuple[int, int],
     offset: int = 0,
     seen: list[CommandStream] | None = None,
     dram: DramTiming = DEFAULT_DRAM,
-    maker: LayerCodegen | None = None,
+    codegen: LayerCodegen | None = None,
 ) -> tuple[Schedule, StageExecutable]:
     """Relax a schedule, first its prefetching, until it fits the memories; returns the schedule and its code.
 
-    `seen` and `maker` are as in `generate`.
+    `seen` and `codegen` are as in `generate`.
 
     Raises
     ------
     MemoryFullError
-        It does not fit with every tensor in DRAM that could make room.
+        The schedule does not fit even with all tensors in DRAM that could be moved there.
     """
-    makers = {layer.y: layer.name for layer in lowered.layers}
-    maker = maker or LayerCodegen(config)
+    producers = {layer.y: layer.name for layer in lowered.layers}
+    codegen = codegen or LayerCodegen(config)
     for attempt in count():
         try:
-            return schedule, generate(config, lowered, schedule, numbers, offset, seen, maker, dram)
+            return schedule, generate(config, lowered, schedule, layer_counts, offset, seen, codegen, dram)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
-            here = _around(list(makers.values()), error.layers, attempt)
+            here = _around(list(producers.values()), error.layers, attempt)
             turns = [layer for layer in here if layers[layer].interleave]
             ahead = [layer for layer in here if layers[layer].prefetch]
-            kept = [makers[name] for name in error.rings if name in makers]
+            kept = [producers[name] for name in error.buffers if name in producers]
             kept = [layer for layer in kept if layers[layer].on_chip and error.memory == BufferMemory.SP]
-            tapered = [layer for layer in here if layers[layer].split_last_tile]
+            split = [layer for layer in here if layers[layer].split_last_tile]
             double = [layer for layer in here if layers[layer].param_buffers > 1]
-            if tapered and (error.memory == BufferMemory.ACC or not ahead):
+            if split and (error.memory == BufferMemory.ACC or not ahead):
                 layers |= {
-                    layer: replace(layers[layer], split_last_tile=False, y_buffers=2) for layer in tapered
+                    layer: replace(layers[layer], split_last_tile=False, y_buffers=2) for layer in split
                 }
                 ahead = []
             elif turns and (error.memory != BufferMemory.SP or not ahead):
@@ -77,9 +77,9 @@ def fit(
 
 
 def _around(names: list[str], layers: Sequence[str], attempt: int) -> list[str]:
-    """Layers where memory is full, with the neighbouring layers that later attempts change as well."""
+    """Return the layers where memory is full, with the neighbours that later attempts change as well."""
     if attempt < _LOCAL_ATTEMPTS or not layers:
         return list(layers)
     reach = 1 << min(attempt - _LOCAL_ATTEMPTS, len(names).bit_length())
-    places = [names.index(layer) for layer in layers]
-    return names[max(min(places) - reach, 0) : max(places) + reach + 1]
+    indices = [names.index(layer) for layer in layers]
+    return names[max(min(indices) - reach, 0) : max(indices) + reach + 1]

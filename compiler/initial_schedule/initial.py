@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from compiler.initial_schedule.co_schedule import AROUND, shared, sharing
+from compiler.initial_schedule.co_schedule import MAX_OVERLAPPED_LAYERS, co_scheduled, memory_share
 from compiler.layers.base import Image, Layer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.lowering_context import image_of
@@ -51,7 +51,7 @@ def initial_schedule(
     fusions: tuple[tuple[str, ...], ...],
     dram: DramTiming = DEFAULT_DRAM,
 ) -> Schedule:
-    """A schedule for every layer.
+    """Return the initial schedule of every layer.
 
     Raises
     ------
@@ -69,20 +69,20 @@ def initial_schedule(
 def estimates(
     config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
 ) -> dict[str, tuple[float, LayerSchedule]]:
-    """For every layer its best tiling, with the estimated cycles that it was chosen for.
+    """Return the best tiling of every layer, with its estimated cycles.
 
     Raises
     ------
     InputError
         A layer does not fit the machine with any tiling.
     """
-    homes = _Residents(config, lowered)
-    contexts = _tiling_contexts(homes, dram)
+    residents = _Residents(config, lowered)
+    contexts = _tiling_contexts(residents, dram)
     found = [_schedule(context, layer) for context, layer in zip(contexts, lowered.layers, strict=True)]
     alone = [cycles for cycles, _ in found]
-    for number in sharing(lowered, alone):
-        context = replace(contexts[number], free=homes.free(number, AROUND))
-        context = shared(context, lowered, number, alone)
+    for number in co_scheduled(lowered, alone):
+        context = replace(contexts[number], free=residents.free(number, MAX_OVERLAPPED_LAYERS))
+        context = memory_share(context, lowered, number, alone)
         try:
             cycles, schedule = _schedule(context, lowered.layers[number])
         except InputError:
@@ -94,30 +94,30 @@ def estimates(
 def tiling_contexts(
     config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
 ) -> list[TilingContext]:
-    """Tiling context of each layer if it is not interleaved with others."""
+    """Return the tiling context of each layer, as if it were not interleaved with others."""
     return _tiling_contexts(_Residents(config, lowered), dram)
 
 
-def _tiling_contexts(homes: "_Residents", dram: DramTiming) -> list[TilingContext]:
-    config = homes.config
+def _tiling_contexts(residents: "_Residents", dram: DramTiming) -> list[TilingContext]:
+    config = residents.config
     return [
         TilingContext(
             config,
-            homes.free(number),
+            residents.free(number),
             config.acc_rows,
-            homes.on_chip(layer.x),
-            homes.on_chip(layer.y),
-            homes.on_chip,
-            taper=homes.awaited(number),
+            residents.on_chip(layer.x),
+            residents.on_chip(layer.y),
+            residents.on_chip,
+            split_last_tile=residents.awaited(number),
             dram=dram,
             first=not number,
         )
-        for number, layer in enumerate(homes.lowered.layers)
+        for number, layer in enumerate(residents.lowered.layers)
     ]
 
 
 class _Residents:
-    """Tensors that stay in the scratchpad: those that fit together with all others that are alive at the same time."""
+    """Tensors that stay in the scratchpad: those that fit together with all others that are live at the same time."""
 
     def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
         self.config, self.lowered = config, lowered
@@ -146,11 +146,11 @@ class _Residents:
         return sum(self.size[r] for r in self.inside if self.life[r][0] <= layer <= self.life[r][1])
 
     def on_chip(self, name: str) -> bool:
-        """True if a tensor stays in the scratchpad."""
+        """Return True if a tensor stays in the scratchpad."""
         return self.lowered.root(name) in self.inside
 
     def awaited(self, number: int) -> bool:
-        """True if the next layer waits for the whole result, because it is in DRAM or is read block by block."""
+        """Return True if the next layer waits for the whole result, which is in DRAM or is read block by block."""
         layers = self.lowered.layers
         if not self.on_chip(layers[number].y):
             return True
@@ -162,7 +162,7 @@ class _Residents:
         )
 
     def free(self, layer: int, around: int = 0) -> int:
-        """Bytes of the scratchpad for the buffers of a layer, less a share for the next layer's first weights.
+        """Return the scratchpad bytes for the buffers of a layer, minus a share for the next layer's first weights.
 
         `around` is the number of layers before and after it that may run at the same time.
         """
@@ -180,7 +180,7 @@ def _bytes(image: Image) -> int:
 
 
 def ranked_tilings(context: TilingContext, layer: Layer) -> list[tuple[float, LayerSchedule]]:
-    """Distinct tilings of a layer that fit, with their estimated cycles, fastest first.
+    """Return the distinct tilings of a layer that fit, with their estimated cycles, fastest first.
 
     For layer kinds whose rough estimate does not model stalls between units, the most promising tilings are simulated
     tile by tile. (Simulating convolutions as well makes single ones 1 % faster on the RTL, but networks slower.)
@@ -192,18 +192,22 @@ def ranked_tilings(context: TilingContext, layer: Layer) -> list[tuple[float, La
     # Only the estimate accounts for layers that are interleaved with this one.
     if not kind_of(layer).rank_by_tile_model or not context.alone:
         return rough
-    place = LayerContext(context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip)
+    layer_context = LayerContext(
+        context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip
+    )
     followed = [
-        ((cycles + _followed(context, layer, schedule, place)) / 2, schedule)
+        ((cycles + _simulated_cycles(context, layer, schedule, layer_context)) / 2, schedule)
         for cycles, schedule in rough[:_MAX_SIMULATED]
     ]
     followed.sort(key=lambda each: each[0])
     return followed + rough[_MAX_SIMULATED:]
 
 
-def _followed(context: TilingContext, layer: Layer, schedule: LayerSchedule, place: LayerContext) -> float:
-    """Cycles of a layer by its tiles."""
-    pipeline = kind_of(layer).tile_model(layer, schedule, place)
+def _simulated_cycles(
+    context: TilingContext, layer: Layer, schedule: LayerSchedule, layer_context: LayerContext
+) -> float:
+    """Return the cycles of a layer by simulation of its tile model."""
+    pipeline = kind_of(layer).tile_model(layer, schedule, layer_context)
     return simulate_pipeline(
         pipeline, context.beat, context.dram.latency, None if context.first else _LOAD_LEAD_CYCLES, last=False
     ).total
@@ -212,5 +216,5 @@ def _followed(context: TilingContext, layer: Layer, schedule: LayerSchedule, pla
 def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
     found = ranked_tilings(context, layer)
     if not found:
-        raise InputError(f"layer {layer.name!r} does not fit the machine however it is cut")
+        raise InputError(f"layer {layer.name!r} does not fit the machine with any tiling")
     return found[0]

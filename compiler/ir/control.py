@@ -108,22 +108,22 @@ def _differ(
 
 
 def _meaning(tensor: Tensor) -> Quantization | None:
-    """Quantization of a tensor; the identity quantization counts as none."""
+    """Return the quantization of a tensor; the identity quantization counts as none."""
     return None if tensor.quantization == IDENTITY else tensor.quantization
 
 
 def kind(tensor: Tensor) -> str:
-    """Type, shape and quantization of a tensor, for messages."""
+    """Return the type, shape and quantization of a tensor, for messages."""
     q = tensor.quantization
     meaning = "" if q is None else f" * {q.scale[0]:.6g} @ {q.zero_point[0]}" if q.whole else " by axis"
     return f"{tensor.dtype}{list(tensor.shape)}{meaning}"
 
 
 def truth(value: Any) -> bool:
-    """Value of a condition tensor as a bool."""
+    """Return the value of a condition tensor as a bool."""
     return bool(value.reshape(-1)[0])
 
 
 def whole(value: Any) -> int:
-    """Value of a trip count tensor, at least 0."""
+    """Return the value of a trip count tensor, at least 0."""
     return max(int(value.reshape(-1)[0]), 0)

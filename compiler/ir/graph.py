@@ -13,7 +13,7 @@ from compiler.ir.ops import KINDS, OPS, Attributes
 from compiler.ir.tensor import IDENTITY, Tensor, signature
 from hw.errors import InputError, shown
 
-#: Maximum number of characters of an attribute in a listing.
+#: Maximum length of an attribute in a listing, in characters.
 _MAX_SHOWN = 120
 
 
@@ -24,7 +24,7 @@ class GraphError(InputError):
 @identity("Node", "name", "op", "inputs", "outputs", "attributes", "bodies")
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operator.
+    """Operator of the graph, with its operands, results and attributes.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Node:
 
 
 def _short(value: object) -> str:
-    """Truncated text of an attribute for listings."""
+    """Return an attribute as a string for listings, truncated."""
     text = str(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
@@ -179,19 +179,19 @@ class Graph:
         return ins, outs
 
     def producer(self, tensor: str) -> Node | None:
-        """The node that computes a tensor; None for inputs and constants."""
+        """Return the node that computes a tensor; None for inputs and constants."""
         return self._producer.get(tensor)
 
     def consumers(self, tensor: str) -> list[Node]:
-        """The nodes that read a tensor, in order."""
+        """Return the nodes that read a tensor, in order."""
         return self._consumers.get(tensor, [])
 
     def ins(self, node: Node) -> list[Tensor]:
-        """A node's input tensors."""
+        """Return the input tensors of a node."""
         return [self.tensors[name] for name in node.inputs]
 
     def out(self, node: Node) -> Tensor:
-        """The output tensor of a node with exactly one output."""
+        """Return the output tensor of a node with exactly one output."""
         (name,) = node.outputs
         return self.tensors[name]
 
@@ -206,7 +206,7 @@ class Graph:
                 yield from body.walk()
 
     def networkx(self) -> nx.MultiDiGraph:
-        """The graph for networkx: an edge for each tensor between two nodes, weighted with its bytes."""
+        """Return the graph for networkx, with an edge for each tensor between two nodes, weighted with its bytes."""
         view = nx.MultiDiGraph(name=self.name)
         for node in self:
             view.add_node(node.name, node=node)
@@ -284,7 +284,7 @@ _TIMES = ":times_over_"
 
 
 def times_over(graph: Graph, name: str) -> int:
-    """Number of copies of the model's data in a tensor, because its consumer's weights were split into parts."""
+    """Return the number of copies of the model's data in a tensor whose consumer's weights were split into parts."""
     producer = graph.producer(name)
     _, found, count = producer.name.rpartition(_TIMES) if producer else ("", "", "")
     return int(count) if found else 1

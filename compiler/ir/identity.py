@@ -70,12 +70,12 @@ def identity(name: str, *parts: str) -> Callable[[T], T]:
 
 
 def _parts(kind: Any) -> list[str]:
-    """Names in Python of the fields of a dataclass or the members of an enumeration."""
+    """Return the Python names of the fields of a dataclass or the members of an enumeration."""
     return list(kind.__members__) if issubclass(kind, Enum) else [item.name for item in fields(kind)]
 
 
 def identity_of(kind: type) -> Identity:
-    """The stable names of a type.
+    """Return the stable names of a type.
 
     Raises
     ------
@@ -89,12 +89,12 @@ def identity_of(kind: type) -> Identity:
 
 
 def identities() -> dict[type, Identity]:
-    """All types that have been declared so far."""
+    """Return all types that have been declared so far."""
     return dict(_IDENTITIES)
 
 
 def items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Stable names and values of the fields of a dataclass, in order.
+    """Yield the stable names and the values of the fields of a dataclass, in order.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def stored(value: Any) -> Any:
-    """Convert to plain data as `dataclasses.asdict` does, with the stable names of fields as keys.
+    """Convert to plain data like `dataclasses.asdict`, with the stable names of fields as keys.
 
     Raises
     ------

@@ -86,7 +86,7 @@ class QuantizedForm(StrEnum):
     OWN = "own"  # operands and result have separate scales
     SHARED = "shared"  # operands and result share one quantization
     WEIGHTED = "weighted"  # constant weights are quantized symmetrically, optionally per output channel
-    NORM = "norm"  # constant factors stay float32
+    NORM = "norm"  # constant scales stay float32
 
 
 class BatchRule(StrEnum):
@@ -120,7 +120,7 @@ class Spec:
     attributes : dict
         Kind of each attribute (a key of `KINDS`); all of them are required.
     bodies : tuple of str
-        Names of its subgraphs, for control flow.
+        Names of the subgraphs of a control-flow operator.
     table : bool
         Elementwise function of one operand; on 8-bit integers the accelerator executes it as a table of 256 entries.
     binary : bool
@@ -131,9 +131,9 @@ class Spec:
     moves : bool
         The result consists of elements of the operands and padding only.
     last_axis : bool
-        The accelerator executes it along the last axis only.
+        The accelerator executes the operator along the last axis only.
     quantized : QuantizedForm or None
-        Quantized form in a float model that is quantized; None: it stays float, on the host.
+        Quantized form of the operator in a float model; None: it stays float, on the host.
     weights_axis : int or None
         Axis of the output channels of the weights, for `QuantizedForm.WEIGHTED`.
     symmetric : bool
@@ -141,7 +141,7 @@ class Spec:
     output : Quantization or None
         Quantization of the result that TFLite requires.
     batch : BatchRule or None
-        Rule for several samples at a time; None: such a graph is refused.
+        Rule for several samples at a time; None: a graph with the operator is rejected.
     """
 
     inputs: tuple[int, int | None]
@@ -161,7 +161,7 @@ class Spec:
 
 
 def unary(text: str, attributes: Mapping[str, str] | None = None, output: Quantization | None = None) -> Spec:
-    """Spec of an elementwise function of one operand, a lookup table on 8-bit integers.
+    """Return the Spec of an elementwise function of one operand, which is a lookup table on 8-bit integers.
 
     Parameters
     ----------
@@ -256,8 +256,8 @@ OPS: dict[str, Spec] = {
         symmetric=True,
         batch=BatchRule.ALIGNED,
     ),
-    "sigmoid": unary("1 / (1 + exp(-x))", output=Quantization.of(1 / 256, -128)),
-    "tanh": unary("hyperbolic tangent", output=Quantization.of(1 / 128, 0)),
+    "sigmoid": unary("1 / (1 + exp(-x))", output=Quantization.per_tensor(1 / 256, -128)),
+    "tanh": unary("hyperbolic tangent", output=Quantization.per_tensor(1 / 128, 0)),
     "hard_swish": unary("x * clip(x + 3, 0, 6) / 6"),
     "gelu": unary("x * Phi(x), or its tanh approximation", {"tanh": "bool"}),
     "silu": unary("x * sigmoid(x)"),
@@ -324,7 +324,7 @@ OPS: dict[str, Spec] = {
         {"axis": "int", "beta": "real"},
         last_axis=True,
         quantized=QuantizedForm.OWN,
-        output=Quantization.of(1 / 256, -128),
+        output=Quantization.per_tensor(1 / 256, -128),
         batch=BatchRule.AXIS,
     ),
     "layer_norm": Spec(

@@ -12,12 +12,12 @@ from compiler.ir.identity import identity
 from hw.errors import shown
 
 #: Maximum number of elements, so that a tensor fits 32-bit addresses.
-MOST_ELEMENTS = 1 << 31
+MAX_ELEMENTS = 1 << 31
 #: Maximum number of tensors listed per side of a signature.
 _MAX_SHOWN = 2
 
 
-def same_numbers(a: "Quantization | None", b: "Quantization | None") -> bool:
+def same_values(a: "Quantization | None", b: "Quantization | None") -> bool:
     """Return True if two quantizations are equal except for the position of the axis."""
     return a == b or (a is not None and b is not None and (a.scale, a.zero_point) == (b.scale, b.zero_point))
 
@@ -51,8 +51,8 @@ class Quantization:
                 raise ValueError(f"a scale must be finite and positive, not {scale!r}")
 
     @classmethod
-    def of(cls, scale: float, zero_point: int = 0) -> "Quantization":
-        """One scale for the whole tensor."""
+    def per_tensor(cls, scale: float, zero_point: int = 0) -> "Quantization":
+        """Return a quantization with one scale for the whole tensor."""
         return cls((float(np.float32(scale)),), (int(zero_point),))
 
     @property
@@ -77,16 +77,16 @@ IDENTITY = Quantization((1.0,), (0,))
 @identity("Tensor", "name", "shape", "dtype", "quantization", "data")
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """One value of the graph.
+    """Tensor of the graph: an input, a constant or a result of a node.
 
     Parameters
     ----------
     name : str
         Name that is unique in the graph.
     shape : tuple of int
-        Every dimension is known and positive; () is a scalar.
+        Sizes of the dimensions, which are known and positive; () for a scalar.
     dtype : str
-        numpy's name: int8, uint8, int16, int32, int64, float32, bool.
+        Type name of numpy: int8, uint8, int16, int32, int64, float32, bool.
     quantization : Quantization or None
         Quantization of the integers; None: plain values.
     data : array or None
@@ -103,8 +103,8 @@ class Tensor:
         for size in self.shape:
             if size < 1:
                 raise ValueError(f"a dimension must be positive, not {size!r}")
-        if math.prod(self.shape) > MOST_ELEMENTS:
-            raise ValueError(f"shape {list(self.shape)} has more than {MOST_ELEMENTS:,} elements")
+        if math.prod(self.shape) > MAX_ELEMENTS:
+            raise ValueError(f"shape {list(self.shape)} has more than {MAX_ELEMENTS:,} elements")
         if self.data is not None and (self.data.shape != self.shape or self.data.dtype != self.dtype):
             raise ValueError(
                 f"data must be {self.dtype}{list(self.shape)}, not {self.data.dtype}{list(self.data.shape)}"
@@ -156,7 +156,7 @@ class Tensor:
 
 
 def signature(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
-    """Names, types and shapes of inputs and outputs on one line; only the first of many tensors."""
+    """Return names, types and shapes of inputs and outputs on one line; only the first of many tensors."""
     return " -> ".join(
         ", ".join(
             [f"{shown(each.name)} {each.dtype}{list(each.shape)}" for each in tensors[:_MAX_SHOWN]]

@@ -25,7 +25,7 @@ from hw.isa.enums import BSource, Dtype, Op, Requant, Rounding
 _INT32 = (-(1 << 31), (1 << 31) - 1)
 #: Maximum number of chunks per transfer, so that loads, computation and stores overlap.
 _CHUNKS = 12
-_LEAST_ROWS = 32
+_MIN_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def elementwise_operands(
     if total < 1:
         raise InputError(f"an elementwise operation must have at least one element, not {total}")
     n = config.n
-    rows = min(config.sp_bytes // 8, max(_LEAST_ROWS * n, ceil_div(total, _CHUNKS)), total)
+    rows = min(config.sp_bytes // 8, max(_MIN_ROWS * n, ceil_div(total, _CHUNKS)), total)
     chunk = ceil_div(rows, n) * n
     bank = config.sp_bytes // config.sp_banks
     a_sp, b_sp, y_sp = place([2 * chunk] * 3, bank, config.sp_bytes)

@@ -180,7 +180,7 @@ class Operators(ProgramLibrary):
             (m, n),
             lambda y: gemm_i32_operands(
                 config,
-                gemm_tiles(config, m, n, k, C_BYTES, rings=(2,)),
+                gemm_tiles(config, m, n, k, C_BYTES, buffer_counts=(2,)),
                 a=put(a),
                 b=put(pack_weights(config, b)),
                 c=y,

@@ -55,13 +55,13 @@ class Lowering:
         Lowers a group of nodes whose anchor is the operator to a layer. Raises `UnsupportedLoweringError` with a
         reason for a node that the accelerator cannot execute.
     types : ElementTypes
-        Element types that `lower` accepts; others are refused before it is called.
+        Element types that `lower` accepts; others are rejected before it is called.
     strided_input : bool
         The layer can read an image whose pixels are not contiguous (a slice of the channels of another tensor).
     strided_output : bool
-        The layer can write such an image (a slice of the channels of a concatenation).
+        The layer can write an image whose pixels are not contiguous (a slice of the channels of a concatenation).
     epilogue : bool
-        Results pass through FUSE, so that a clip, a lookup table and an addition can be fused after the operator.
+        The results pass through FUSE, so that a clip, a lookup table and an addition can be fused into the layer.
     """
 
     lower: Callable[[LoweringContext], Layer]
@@ -73,7 +73,7 @@ class Lowering:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerKind:
-    """One kind of layer.
+    """Kind of layer, with its lowerings, tilings, tile model and code generator.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class LayerKind:
     tilings : callable
         Yields the tilings of a layer that fit, each as (estimated cycles, schedule).
     tile_model : callable
-        Tile pipeline of a layer under a schedule, for the performance model.
+        Tile pipeline of a layer under a schedule, for the cost model.
     steps : callable
         Generates the code of a layer: one step of commands for each tile.
     rank_by_tile_model : bool

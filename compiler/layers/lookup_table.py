@@ -1,4 +1,4 @@
-"""Lookup tables of functions of one 8-bit number."""
+"""Lookup tables of functions of one 8-bit operand."""
 
 from typing import cast
 
@@ -13,7 +13,7 @@ from compiler.reference import run_node
 
 
 def is_unary(graph: Graph, node: Node) -> bool:
-    """True if a node is a function of one 8-bit number, perhaps with constant scalar operands."""
+    """Return True if a node is a function of one 8-bit operand, possibly with constant scalar operands."""
     x, *others = graph.ins(node)
     if node.op not in TABLE_OPS | BINARY_OPS or len(node.outputs) != 1:
         return False
@@ -28,7 +28,7 @@ def is_unary(graph: Graph, node: Node) -> bool:
 
 
 def table_of(graph: Graph, node: Node, rounding: str) -> NDArray[np.int16]:
-    """Results of a unary node for all 256 integers; entry q & 255 is that of q."""
+    """Evaluate a unary node for all 256 integers; entry q & 255 of the table is the result for q."""
     inputs, out = graph.ins(node), graph.out(node)
     (x,) = (t for t in inputs if not t.constant)
     limits = np.iinfo(x.dtype)

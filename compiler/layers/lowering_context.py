@@ -1,4 +1,4 @@
-"""Context for lowering nodes to layers: the graph, quantizations as integers, reasons for refusals."""
+"""Context for lowering nodes to layers: the graph, integer quantizations, reasons for unsupported nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,30 +25,30 @@ DTYPES: Mapping[str, Dtype] = {
 
 
 class UnsupportedLoweringError(Exception):
-    """The accelerator cannot execute a node; the text is the reason."""
+    """The accelerator cannot execute a node; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class SubTensor:
-    """A tensor within another.
+    """Location of a tensor that is contained in another.
 
     Parameters
     ----------
-    of : str
+    container : str
         Name of the tensor that contains it.
     start : int
-        Index of its first element there.
+        Index of its first element in the containing tensor.
     gaps : bool
-        True if it consists of some channels of every pixel; otherwise its elements are contiguous.
+        True if the tensor consists of some channels of every pixel; otherwise its elements are contiguous.
     """
 
-    of: str
+    container: str
     start: int
     gaps: bool
 
 
 def image_of(tensor: Tensor) -> Image:
-    """A tensor as rows, columns and channels; images of a batch are stacked vertically."""
+    """Return the shape of a tensor as rows, columns and channels; images of a batch are stacked vertically."""
     if tensor.dtype not in DTYPES:
         raise UnsupportedLoweringError(f"{tensor.dtype} tensors stay on the host")
     dtype, shape = DTYPES[tensor.dtype], tensor.shape
@@ -59,20 +59,20 @@ def image_of(tensor: Tensor) -> Image:
 
 
 def affine(tensor: Tensor) -> Affine:
-    """Scale and zero point of a tensor with per-tensor quantization."""
+    """Return the scale and zero point of a tensor with per-tensor quantization."""
     q = tensor.quantization
     if q is None or not q.whole:
         raise UnsupportedLoweringError(f"tensor {tensor.name!r} is not quantized as a whole")
     return Affine(q.scale[0], q.zero_point[0])
 
 
-def same_meaning(x: Tensor, y: Tensor) -> bool:
+def same_quantization(x: Tensor, y: Tensor) -> bool:
     """Return True if two tensors have the same type and quantization."""
     return x.dtype == y.dtype and x.quantization == y.quantization
 
 
 def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
-    """Quantized limits of a tensor for low..high, as TFLite's CalculateActivationRangeQuantized."""
+    """Return the quantized limits of a tensor for low..high, like TFLite's CalculateActivationRangeQuantized."""
     limits, q = np.iinfo(tensor.dtype), affine(tensor)
     out = []
     for bound in (low, high):
@@ -95,7 +95,7 @@ class LoweringContext:
     graph : Graph
         Graph that contains the nodes.
     nodes : tuple of Node
-        The group, its anchor first.
+        Nodes of the group, the anchor first.
     rounding : str
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
     """
@@ -111,7 +111,7 @@ class LoweringContext:
 
     @property
     def x(self) -> Tensor:
-        """Its first input."""
+        """First input of the anchor."""
         return self.graph.ins(self.anchor)[0]
 
     @property
@@ -120,7 +120,7 @@ class LoweringContext:
         return self.graph.out(self.nodes[-1])
 
     def common(self, *others: str, x: str | None = None) -> dict[str, Any]:
-        """Fields that all layers have; `others` are further tensors that it reads."""
+        """Return the fields that all layers have; `others` are further tensors that the layer reads."""
         names = (x or self.x.name, self.y.name, *others)
         return {
             "name": self.anchor.name,
@@ -137,10 +137,10 @@ _INNER = ("matmul",)
 
 
 def anchor_of(nodes: Group) -> Node:
-    """The node that determines the layer kind of a group: the product, if there is one, otherwise the first node."""
+    """Return the node that determines the layer kind of a group: a matrix product if present, else the first node."""
     return nodes[anchor_index([node.op for node in nodes])]
 
 
 def anchor_index(ops: Sequence[str]) -> int:
-    """Index of the anchor among the operators of a group: the layer has the name of that node."""
+    """Return the index of the anchor among the operators of a group; the layer has the name of that node."""
     return next((index for index, op in enumerate(ops) if op in _INNER), 0)

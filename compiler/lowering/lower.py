@@ -46,18 +46,18 @@ _LAYOUT = ("transpose", "reshape")
 _FLOATS = ("float32", "float16")
 
 
-def interface(graph: Graph, host: Collection[str]) -> set[str]:
-    """Nodes among `host` that only convert, or change the layout of, float inputs and outputs of the graph."""
-    return _behind_inputs(graph, host) | _before_outputs(graph, host)
+def float_boundary(graph: Graph, host: Collection[str]) -> set[str]:
+    """Return the nodes in `host` that only convert, or change the layout of, float inputs and outputs of the graph."""
+    return _after_inputs(graph, host) | _before_outputs(graph, host)
 
 
-def handed_over(graph: Graph, host: Collection[str]) -> set[str]:
-    """Conversions at the model boundary that the accelerator could execute but that are left to the host.
+def boundary_conversions(graph: Graph, host: Collection[str]) -> set[str]:
+    """Return the conversions at the model boundary that the accelerator could execute but the host does.
 
-    Nodes in `host` are on the host already. None are returned if the accelerator would have nothing else to execute.
+    Nodes in `host` are on the host already. The result is empty if the accelerator would execute nothing else.
     """
     device = {node.name: node.op for node in graph if node.name not in host}
-    found = interface(graph, [node.name for node in graph]) & device.keys()
+    found = float_boundary(graph, [node.name for node in graph]) & device.keys()
     return found if any(op not in _LAYOUT for name, op in device.items() if name not in found) else set()
 
 
@@ -65,7 +65,7 @@ def _is_float(graph: Graph, name: str) -> bool:
     return graph.tensors[name].dtype in _FLOATS
 
 
-def _behind_inputs(graph: Graph, host: Collection[str]) -> set[str]:
+def _after_inputs(graph: Graph, host: Collection[str]) -> set[str]:
     unconverted, found = {name for name in graph.inputs if _is_float(graph, name)}, set()
     for node in graph:
         widens = node.op == "dequantize" and _is_float(graph, node.inputs[0])
@@ -107,7 +107,7 @@ class LoweredNetwork:
     layers : list of Layer
         Layers in topological order.
     views : dict
-        Tensors that are views of others: name -> name of the tensor whose bytes they are.
+        Tensors that are views of others: name of the view -> name of the tensor whose bytes it has.
     parts : dict
         Tensors that are contained in others, by name.
     refused : dict
@@ -121,13 +121,13 @@ class LoweredNetwork:
     refused: dict[str, str] = field(default_factory=dict)
 
     def root(self, name: str) -> str:
-        """The tensor of which a tensor is a view or a part."""
+        """Return the name of the tensor of which a tensor is a view or a part, directly or indirectly."""
         while name in self.views or name in self.parts:
-            name = self.views[name] if name in self.views else self.parts[name].of
+            name = self.views[name] if name in self.views else self.parts[name].container
         return name
 
     def part(self, name: str) -> SubTensor | None:
-        """The location of a tensor, or of its view, within another tensor; None if it is stored separately."""
+        """Return the location of a tensor, or of its view, within another tensor; None if it is stored separately."""
         while name in self.views:
             name = self.views[name]
         return self.parts.get(name)

@@ -3,9 +3,14 @@
 from dataclasses import replace
 
 from compiler.ir.graph import Graph, rebuild
-from compiler.passes.canonicalize import fold_pads, split_zeros, spread_operands, turn_axes
+from compiler.passes.canonicalize import (
+    canonicalize_axes,
+    fold_pads,
+    materialize_broadcasts,
+    split_weight_zero_points,
+)
 from compiler.passes.constant_folding import fold_constants, remove_dead
-from compiler.passes.unroll_control_flow import resolve_control, trim_control
+from compiler.passes.control_flow import trim_control, unroll_control_flow
 
 
 def simplify_bodies(graph: Graph) -> Graph:
@@ -20,15 +25,15 @@ def simplify_bodies(graph: Graph) -> Graph:
 #: Passes in order. Dead nodes are removed before control flow is trimmed, because subgraphs lose operands by it.
 PASSES = (
     fold_constants,
-    resolve_control,
+    unroll_control_flow,
     remove_dead,
     trim_control,
     simplify_bodies,
     trim_control,
     fold_pads,
-    turn_axes,
-    split_zeros,
-    spread_operands,
+    canonicalize_axes,
+    split_weight_zero_points,
+    materialize_broadcasts,
     remove_dead,
 )
 
@@ -38,6 +43,15 @@ def pass_names() -> list[str]:
     names = [each.__name__ for each in PASSES]
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [name if count == 1 else f"{name}_{count}" for name, count in zip(names, counts, strict=True)]
+
+
+#: Former names of passes, which `mla graph --stage` accepts as well, with the current ones.
+FORMER_NAMES = {
+    "resolve_control": "unroll_control_flow",
+    "turn_axes": "canonicalize_axes",
+    "split_zeros": "split_weight_zero_points",
+    "spread_operands": "materialize_broadcasts",
+}
 
 
 def simplify(graph: Graph, seen: dict[str, Graph] | None = None) -> Graph:

@@ -2,7 +2,7 @@
 
 A tensor of shape (d, ...) becomes one of shape (batch * d, ...). This is correct for an operator whose result for the
 stacked samples equals the stacked results of the samples; operators that mix the first dimension with others are
-refused.
+rejected.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from hw.errors import InputError
 
 
 class _MixedError(Exception):
-    """An operator mixes samples; the message describes how."""
+    """Error: an operator mixes samples; the message describes how."""
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:
@@ -39,7 +39,7 @@ class _Batcher:
         self.batched = Graph(graph.name)
 
     def run(self) -> Graph:
-        """The new graph."""
+        """Return the new graph."""
         for name in self.graph.inputs:
             self.batched.add_input(self._grown(self.graph.tensors[name]))
         for node in self.graph:
@@ -71,7 +71,7 @@ class _Batcher:
         self.batched.add_node(replace(node, inputs=inputs, attributes=attributes))
 
     def _constant(self, name: str, repeat: bool) -> str:
-        """Name of an input in the new graph; a constant is repeated for each sample if `repeat`."""
+        """Return the name of an input in the new graph; a constant is repeated for each sample if `repeat`."""
         tensor = self.graph.tensors[name]
         if tensor.data is None:
             return name
@@ -82,14 +82,14 @@ class _Batcher:
         return new
 
     def _attributes(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Attributes for all samples, and the constants that must be repeated for each sample."""
+        """Return the attributes for all samples, and the constants that must be repeated for each sample."""
         rule = OPS[node.op].batch
         if rule is None:
             raise _MixedError("does not support batches")
         return _RULES[rule](self, node)
 
     def first(self, node: Node) -> int:
-        """Size of the first dimension of a node's output, for one sample."""
+        """Return the size of the first dimension of a node's output, for one sample."""
         shape = self.graph.out(node).shape
         return shape[0] if shape else 0
 
@@ -114,7 +114,7 @@ class _Batcher:
                         raise _MixedError(f"has {tensor.name!r} with scales along the first axis")
                     repeated.add(tensor.name)
             elif not leading:
-                raise _MixedError(f"lays {list(tensor.shape)} over {list(self.graph.out(node).shape)}")
+                raise _MixedError(f"broadcasts {list(tensor.shape)} to {list(self.graph.out(node).shape)}")
         return node.attributes, repeated
 
     def dense(self, node: Node) -> tuple[Attributes, set[str]]:
@@ -125,7 +125,7 @@ class _Batcher:
         return node.attributes, set()
 
     def matmul(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of matrix products: stacks of matrices, or rows of a first factor and a constant second one."""
+        """Rule of matrix products: stacks of matrices, or rows of a left operand and a constant right one."""
         a, b = self.graph.ins(node)
         if len(self.graph.out(node).shape) > 2:
             return self.aligned(node)
@@ -182,7 +182,7 @@ class _Batcher:
         if not (x.constant and not indices.constant and axis == 0 and indices.shape) and not (
             indices.constant and not x.constant and axis
         ):
-            raise _MixedError("gathers along the first axis, or where each sample says")
+            raise _MixedError("gathers along the first axis, or with different indices for each sample")
         return node.attributes, set()
 
 

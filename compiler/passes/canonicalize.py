@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from compiler.ir.graph import _TIMES, Graph, Node, rebuild
 from compiler.ir.ops import BINARY_OPS, OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.elementwise import laid_over
+from compiler.layers.elementwise import broadcast_of
 from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import EIGHT_BITS
 
@@ -75,10 +75,10 @@ def _padded(reader: Node, pad: Node) -> Node:
     return replace(reader, inputs=(pad.inputs[0], *reader.inputs[1:]), attributes=attributes)
 
 
-def turn_axes(graph: Graph) -> Graph:
+def canonicalize_axes(graph: Graph) -> Graph:
     """Transpose the operands of quantized softmax and cumsum nodes so that they work along the last dimension.
 
-    Nodes on real numbers, which run on the host, support any dimension and remain.
+    Float nodes, which run on the host, support any dimension and remain unchanged.
     """
     made: dict[str, Tensor] = {}
     nodes: list[Node] = []
@@ -96,7 +96,7 @@ def _axis(node: Node, x: Tensor) -> int:
 
 
 def _transposed(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) -> list[Node]:
-    """A transpose, the operator, and the same transpose: exchanging two dimensions is its own inverse."""
+    """Return a transpose, the operator, and the same transpose: an exchange of two dimensions is its own inverse."""
     last, axis = len(x.shape) - 1, _axis(node, x)
     perm = list(range(last + 1))
     perm[axis], perm[last] = last, axis
@@ -126,7 +126,7 @@ def _fresh(graph: Graph, made: dict[str, Tensor], name: str) -> str:
 _MAX_ELEMENTS = 1 << 22
 
 
-def spread_operands(graph: Graph) -> Graph:
+def materialize_broadcasts(graph: Graph) -> Graph:
     """Materialize broadcasts of quantized sums, differences and products that the hardware does not support.
 
     The hardware supports one operand of the result's shape, with another of the same shape, a row that is the same for
@@ -164,13 +164,13 @@ def _supported(node: Node, a: Tensor, b: Tensor, y: Tensor) -> bool:
     return any(
         first.shape == y.shape
         and not first.constant
-        and laid_over(node.op, second.shape, first.shape) is not None
+        and broadcast_of(node.op, second.shape, first.shape) is not None
         for first, second in ((a, b), (b, a))
     )
 
 
 def _repeated(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
-    """The node, preceded by nodes that repeat its operands; the larger dynamic operand is repeated first."""
+    """Yield nodes that repeat the operands of a node, then the node; the larger dynamic operand is repeated first."""
     operands, y = list(graph.ins(node)), graph.out(node)
     for number in sorted((0, 1), key=lambda i: (operands[i].constant, -operands[i].elements)):
         called = f"{node.name}:operand{number}"
@@ -214,11 +214,11 @@ def _longer(
 _BYTES = ("int8", "uint8")
 
 
-def split_zeros(graph: Graph) -> Graph:
+def split_weight_zero_points(graph: Graph) -> Graph:
     """Rewrite products whose weights have per-channel zero points that the hardware does not support.
 
-    The weights less their zero points may exceed 8 bits. They are split into a sum of two or three 8-bit weights with
-    one zero point, and x is concatenated with itself as often.
+    The weights minus their zero points may exceed 8 bits. They are split into a sum of two or three 8-bit weights with
+    one zero point, and x is concatenated with itself the same number of times.
     """
     split = {node.name for node in graph if _wide_zero_points(graph, node)}
     if not split:
@@ -242,7 +242,7 @@ def _wide_zero_points(graph: Graph, node: Node) -> bool:
 
 
 def _centred(weights: Tensor) -> NDArray[np.int64]:
-    """Weights less their zero points."""
+    """Return the weights minus their zero points."""
     q, shape = weights.quantization, [1] * len(weights.shape)
     assert q is not None and q.axis is not None and weights.data is not None
     shape[q.axis] = -1
@@ -250,7 +250,7 @@ def _centred(weights: Tensor) -> NDArray[np.int64]:
 
 
 def _parts(centred: NDArray[np.int64]) -> tuple[list[NDArray[np.int8]], int]:
-    """Split weights into 8-bit integers with one zero point: the sum of the parts, less that, gives the weights."""
+    """Split weights into 8-bit parts with one zero point; the parts minus the zero point add up to the weights."""
     zero = -1 if centred.min() >= -254 else 0
     low, high = -128 - zero, 127 - zero
     parts: list[NDArray[np.int8]] = []

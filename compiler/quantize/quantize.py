@@ -37,7 +37,7 @@ from hw.errors import InputError
 #: Maximum number of recorded runs of a subgraph, evenly distributed over all runs.
 _MAX_RUNS = 64
 
-#: Quantizes a subgraph with samples.
+#: Function that quantizes a subgraph with samples of its inputs.
 Quantize = Callable[[Graph, list[Sample]], tuple[Graph, QuantizationReport]]
 
 
@@ -70,7 +70,7 @@ class Runs:
 
 
 class SubgraphRecorder:
-    """Recorder of the inputs of all subgraphs, passed to `evaluate` as `watch`."""
+    """Recorder of the inputs of all subgraphs, passed to `evaluate` as `on_subgraph`."""
 
     def __init__(self) -> None:
         self._runs: dict[int, Runs] = {}
@@ -85,7 +85,7 @@ class SubgraphRecorder:
         return sum(each.count for each in self._runs.values())
 
     def samples(self, graph: Graph) -> list[Sample]:
-        """Recorded inputs of a subgraph."""
+        """Return the recorded inputs of a subgraph."""
         return self._runs.get(id(graph), Runs()).samples
 
 
@@ -166,12 +166,12 @@ def quantize(
     rounding : Kernels
         Rounding with which the errors are measured.
     random : bool
-        The samples are random; recorded in the report.
+        True if the samples are random, which the report states.
 
     Raises
     ------
     InputError
-        The graph is quantized already or has no float32 numbers, the samples do not match the inputs, or a name in
+        The graph is quantized already or has no float32 values, the samples do not match the inputs, or a name in
         `skip` does not exist.
     """
     graph = simplify(graph)
@@ -221,7 +221,7 @@ def quantize(
 
 
 def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) -> int:
-    """Number of samples on which errors are measured; 1 for random samples, whose errors are meaningless."""
+    """Return the number of samples for measuring errors; 1 for random samples, whose errors are meaningless."""
     each = watched.runs // samples
     return 1 if random else max(1, min(_MAX_MEASURED, _MAX_SUBGRAPH_RUNS // max(each, 1)))
 
@@ -240,7 +240,7 @@ def _calibrated(
     cached: list[Sample] = []
     bytes_left = _MAX_CACHED_BYTES
     for sample in samples:
-        values = evaluate(graph, sample, keep=True, watch=watched)
+        values = evaluate(graph, sample, keep=True, on_subgraph=watched)
         bytes_left -= sum(each.nbytes for each in values.values())
         if bytes_left >= 0 and len(cached) < _MAX_MEASURED:
             cached.append(values)
@@ -264,7 +264,7 @@ def _check_inputs(graph: Graph, seen: Mapping[str, RangeRecorder]) -> None:
 def _choices(
     sharing: Sharing, seen: dict[str, RangeRecorder], floors: SoftmaxRange
 ) -> dict[str, RangeChoice]:
-    """Quantization of each group of tensors; inputs of softmax get their full range above the floor."""
+    """Choose the quantization of each group of tensors; softmax inputs get their full range above the floor."""
     whole = {sharing.root(name) for name in floors.least}
     groups: dict[str, list[RangeRecorder]] = defaultdict(list)
     for node in sharing.graph:
@@ -291,7 +291,7 @@ def _measured(
     values: list[Sample],
     rounding: Kernels,
 ) -> dict[str, OutputErrors]:
-    """Errors of quantized tensors and of outputs over the samples.
+    """Measure the errors of quantized tensors and of outputs over the samples.
 
     Parameters
     ----------
@@ -324,7 +324,7 @@ def _measured(
 
 
 def _from_integers(graph: Graph) -> set[str]:
-    """Tensors that are quantized or depend on quantized ones."""
+    """Return the tensors that are quantized or depend on quantized ones."""
     found: set[str] = set()
     for node in graph:
         inside = any(_from_integers(body) for body in node.bodies)

@@ -34,7 +34,7 @@ class SoftmaxRange:
     Attributes
     ----------
     least : dict
-        Floor by tensor, constants included; clipping to it does not matter on any of the samples.
+        Floors by tensor, including constants; clipping to them has no effect on the samples.
     """
 
     def __init__(self, graph: Graph):
@@ -52,12 +52,12 @@ class SoftmaxRange:
         return found
 
     def cut(self, name: str, values: NDArray) -> NDArray:
-        """Values of a tensor, clipped to its floor."""
+        """Return the values of a tensor, clipped to its floor."""
         least = self.least.get(name)
         return values if least is None else np.asarray(np.maximum(values, np.float32(least)))
 
     def graph_within(self) -> Graph:
-        """The graph with constants clipped to their floors."""
+        """Return the graph with constants clipped to their floors."""
         changed = {}
         for name in self.least:
             tensor = self.graph.tensors[name]
@@ -67,7 +67,7 @@ class SoftmaxRange:
 
 
 def _floors(graph: Graph, values: _Values) -> dict[str, float]:
-    """Floors of the tensors of a graph on one sample, propagated backwards from softmax inputs."""
+    """Return the floors of the tensors of a graph on one sample, propagated backwards from softmax inputs."""
     found: dict[str, float] = {}
     unbounded = set(graph.outputs)  # tensors with a reader for which small values matter
 
@@ -91,7 +91,7 @@ def _floors(graph: Graph, values: _Values) -> dict[str, float]:
 def _operand_floors(
     node: Node, floor: float | None, value: Callable[[str], NDArray]
 ) -> Iterator[tuple[int, float | None]]:
-    """Operand indices and floors of a node, derived from the floor of its output."""
+    """Yield operand indices and floors of a node, derived from the floor of its output."""
     if node.op == "softmax":
         yield 0, _softmax_floor(value(node.inputs[0]), node.attributes["axis"], node.attributes["beta"])
     if floor is None:
@@ -106,7 +106,7 @@ def _operand_floors(
 
 
 def _softmax_floor(x: NDArray, axis: int, beta: float) -> float | None:
-    """Floor of softmax inputs: values whose exp(beta * (x - row maximum)), summed over a whole row, is negligible."""
+    """Return the floor of softmax inputs, below which exp(beta * (x - maximum)) is negligible for a whole row."""
     rows = x.max(axis).astype(np.float64)
     rows = rows[np.isfinite(rows)]
     if not rows.size or not beta > 0:
@@ -125,7 +125,7 @@ def _difference(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
 
 
 def _product(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
-    """Floors of the factors; a factor has one if the other factor is nowhere negative and the floor is negative."""
+    """Return the floors of a product's operands: None unless the other operand is not negative and `floor` is."""
     floors: list[float | None] = []
     for other in (b, a):
         positive = other[other > 0]
@@ -147,8 +147,8 @@ _ARITHMETIC: dict[str, Callable[[float, NDArray, NDArray], Sequence[float | None
 
 #: Maximum number of elements recorded per tensor and sample, in addition to the extremes.
 KEPT = 1 << 14
-#: Smallest scale, so that the product of two scales is a normal float32 number.
-LEAST_SCALE = 1e-18
+#: Smallest scale, so that the product of two scales is a normal float32 value.
+MIN_SCALE = 1e-18
 #: Fraction of the values that a percentile range excludes at either end.
 _PERCENTILES = {"percentile 99.99": 1e-4, "percentile 99.9": 1e-3}
 #: Fractions of the full range that are tried for a minimal mean squared error.
@@ -207,22 +207,22 @@ class RangeChoice:
 
 
 def affine_of(low: float, high: float) -> Quantization:
-    """The finest int8 quantization of a range that represents zero exactly, as padding needs."""
+    """Return the finest int8 quantization of a range that represents zero exactly, which padding needs."""
     low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
-        return Quantization.of(1.0)
-    scale = max(float(np.float32((high - low) / 255)), LEAST_SCALE)
-    return Quantization.of(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
+        return Quantization.per_tensor(1.0)
+    scale = max(float(np.float32((high - low) / 255)), MIN_SCALE)
+    return Quantization.per_tensor(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
 
 
 def stored(values: NDArray, q: Quantization) -> NDArray[np.int8]:
-    """Integers nearest to real numbers, for one scale."""
+    """Return the integers nearest to real numbers, for one scale."""
     steps = np.rint(values.astype(np.float64) / q.scale[0]) + q.zero_point[0]
     return np.clip(steps, -128, 127).astype(np.int8)
 
 
 def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice:
-    """Quantization of tensors that share one, with the range of minimal mean squared error among several.
+    """Choose the quantization of tensors that share one: the range with minimal mean squared error.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ def _named(graph: Graph, sample: Mapping[str, NDArray] | NDArray) -> Sample:
 
 
 def _checked(graph: Graph, sample: Sample) -> Sample:
-    """A sample reshaped to the inputs, which may lack their leading dimension of 1; raises InputError on a mismatch."""
+    """Reshape a sample to the inputs; a leading dimension of 1 may be missing. Raises InputError on a mismatch."""
     if sample.keys() != set(graph.inputs):
         raise InputError(
             f"calibration: inputs must be {', '.join(graph.inputs)}, not {', '.join(sample) or 'none'}"

@@ -1,4 +1,4 @@
-"""Report of the errors of a quantized graph against the float graph."""
+"""Report of the errors of a quantized graph compared with the float graph."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from compiler.ir.identity import identity, restored, stored
 
 #: Phrase in the reasons of nodes that stay float because of infinite values.
-ENDLESS = "has infinite numbers"
+INFINITE_VALUES = "has infinite numbers"
 #: Signal-to-noise ratio in dB below which an output causes a warning.
 _WARNING_DB = 20
 #: Number of nodes listed in a summary.
@@ -36,8 +36,8 @@ class TensorReport:
         Signal-to-noise ratio including the errors of all preceding operators; None: no error.
     node : str
         Node of the float graph that computes the tensor; empty for an input.
-    alone_db : float or None
-        Signal-to-noise ratio of that node alone, on exact inputs; None: no error or not measured.
+    node_sqnr_db : float or None
+        Signal-to-noise ratio of the node with exact inputs; None: no error or not measured.
     """
 
     name: str
@@ -46,7 +46,7 @@ class TensorReport:
     method: str
     sqnr_db: float | None
     node: str = ""
-    alone_db: float | None = None
+    node_sqnr_db: float | None = None
 
 
 @identity("OutputReport", "name", "max_abs", "sqnr_db", "top1", "quantized", "values", "left_out")
@@ -93,7 +93,7 @@ class QuantizationReport:
     random : bool
         True if the samples were random, so that the errors are meaningless.
     outputs, tensors : tuples
-        Errors against the float graph.
+        Errors compared with the float graph.
     kept : dict
         Reason by node for nodes that stay float or convert.
     """
@@ -110,7 +110,7 @@ class QuantizationReport:
         return stored(self)
 
     @staticmethod
-    def of(document: Mapping[str, Any]) -> "QuantizationReport":
+    def from_document(document: Mapping[str, Any]) -> "QuantizationReport":
         """Restore a report from an untrusted document.
 
         Raises
@@ -131,13 +131,15 @@ class QuantizationReport:
         lines.append(f"{'tensor':<44}{'scale':>12}{'zero':>6}{'SQNR':>10}{'alone':>10}  range")
         for each in self.tensors:
             name = _short(each.node or each.name)
-            noise = f"{_db(each.sqnr_db):>10}{'' if each.alone_db is None else _db(each.alone_db):>10}"
+            noise = (
+                f"{_db(each.sqnr_db):>10}{'' if each.node_sqnr_db is None else _db(each.node_sqnr_db):>10}"
+            )
             lines.append(f"{name:<44}{each.scale:>12.5g}{each.zero_point:>6}{noise}  {each.method}")
         return "\n".join(lines)
 
 
 def summary(document: Mapping[str, Any]) -> list[str]:
-    """Summary of a report's document in a few lines: errors of the outputs, and the nodes that add most noise."""
+    """Summarize a report's document in a few lines: errors of the outputs, and the nodes that add the most noise."""
     random = " random" if document["random"] else ""
     advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
     if not document["tensors"]:
@@ -157,8 +159,8 @@ def summary(document: Mapping[str, Any]) -> list[str]:
 
 
 def _nothing(reasons: Collection[str]) -> str:
-    """Message for a model of which no node is quantized."""
-    endless = sum(ENDLESS in why for why in reasons)
+    """Return the message for a model without quantized nodes."""
+    endless = sum(INFINITE_VALUES in why for why in reasons)
     if endless:
         return (
             f"nothing is quantized: {endless} of {len(reasons)} nodes have infinite numbers on the samples, or as "
@@ -168,7 +170,7 @@ def _nothing(reasons: Collection[str]) -> str:
 
 
 def quality_warnings(document: Mapping[str, Any]) -> list[str]:
-    """A message for each output with a low signal-to-noise ratio; none if the samples were random."""
+    """Return a message for each output with a low signal-to-noise ratio; none if the samples were random."""
     if document["random"]:
         return []
     outputs = document["outputs"]
@@ -182,7 +184,7 @@ def quality_warnings(document: Mapping[str, Any]) -> list[str]:
 
 
 def _output(output: Mapping[str, Any]) -> str:
-    """Errors of an output as text, with the number of values that were not compared."""
+    """Return the errors of an output as a string, with the number of values that were not compared."""
     left_out, values = output.get("left_out", 0), output.get("values", 0)
     excluded = f"{left_out:,} of its {values:,} values are infinite or NaN" if left_out else ""
     if not output.get("quantized", True):
@@ -245,7 +247,7 @@ class OutputErrors:
 def output_reports(
     names: Sequence[str], errors: Mapping[str, OutputErrors], quantized: Collection[str]
 ) -> tuple[OutputReport, ...]:
-    """Reports of the outputs; those in `quantized` depend on quantized tensors."""
+    """Return the reports of the outputs; those in `quantized` depend on quantized tensors."""
     return tuple(_report(name, errors[name], name in quantized) for name in names)
 
 

@@ -43,7 +43,7 @@ def node_sensitivity(
     samples: Sequence[Sample],
     rounding: Kernels,
 ) -> QuantizationReport:
-    """The report with `node` and `alone_db` of its tensors filled in.
+    """Return the report with `node` and `node_sqnr_db` of its tensors filled in.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def node_sensitivity(
     for each in report.tensors:
         producer, own = producers.get(each.name), errors.get(each.name)
         node = producer.name if producer else ""
-        tensors.append(replace(each, node=node, alone_db=own.sqnr_db if own else None))
+        tensors.append(replace(each, node=node, node_sqnr_db=own.sqnr_db if own else None))
     return replace(report, tensors=tuple(tensors))
 
 

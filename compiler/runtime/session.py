@@ -136,7 +136,7 @@ class PlacedStage:
 
     def address(self, name: str, sample: int) -> int:
         """Return the address of an input or output of a sample."""
-        return self.operands(sample)[self.code.places[name]]
+        return self.operands(sample)[self.code.operand_numbers[name]]
 
 
 class Session:

@@ -1,4 +1,4 @@
-"""Micro-programs given as text, which replace those of the code generator."""
+"""Micro-programs as assembly text, which replace those of the code generator."""
 
 import hashlib
 from dataclasses import dataclass, fields
@@ -41,7 +41,7 @@ class ProgramText:
 
 
 def digest_of(program: Program) -> str:
-    """SHA-256 of a program's words."""
+    """Return the SHA-256 of a program's words."""
     return hashlib.sha256(program.image).hexdigest()
 
 
@@ -51,7 +51,7 @@ def text_of(name: str, values: Any) -> ProgramText:
     Raises
     ------
     InputError
-        They are not those of a program; the message has its name.
+        The fields are not those of a program; the message has its name.
     """
     known = set(identity_of(ProgramText).parts.values())
     if not isinstance(values, dict) or values.keys() != known:

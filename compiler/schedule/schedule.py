@@ -1,4 +1,4 @@
-"""Schedules: all choices in executing a network on a machine."""
+"""Schedules, which contain all choices for the execution of a network on a machine."""
 
 import json
 from dataclasses import dataclass, field, fields
@@ -12,9 +12,9 @@ from hw.errors import InputError, shown
 VERSION = 2
 #: Maximum number of result buffers; the hardware's queues are much shorter.
 _MAX_RESULT_BUFFERS = 256
-#: Larger sizes mean no more than this one, which is past the end of every layer.
-_MOST = 1 << 24
-#: Numbers that may be 0.
+#: Maximum value of a size; it exceeds the sizes of every layer.
+_MAX_SIZE = 1 << 24
+#: Fields that may be 0.
 _MAY_BE_NONE = ("prefetch", "stream_channel_blocks")
 
 #: Names of the fields in documents of version 2, in order.
@@ -75,7 +75,7 @@ _NAMES = (
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
-    """Schedule of one layer. Sizes that exceed the layer mean all of it.
+    """Schedule of one layer; sizes that exceed those of the layer select the whole layer.
 
     Parameters
     ----------
@@ -122,7 +122,8 @@ class LayerSchedule:
         For a convolution whose result is only read by a depthwise convolution: number of channel blocks of the result
         in the scratchpad at a time, with both layers interleaved by blocks. 0: the whole result has a buffer.
     same_program_as_previous : bool
-        The layer is part of the previous layer's program, which saves a dispatch but prevents replacing either alone.
+        The layer is part of the previous layer's program. This saves a dispatch, but neither layer can be replaced
+        alone.
     own_counter_tag : bool
         The layer's cycles are counted with a separate tag, otherwise with the previous layer. After a tag change a unit
         may stall for about a hundred cycles until the previous counters are saved.
@@ -166,7 +167,7 @@ class LayerSchedule:
             least = 0 if item.name in _MAY_BE_NONE else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise InputError(f"schedule: {item.name} must be at least {least}, not {shown(value)}")
-            most = _MAX_RESULT_BUFFERS if item.name in ("y_buffers", "acc_buffers") else _MOST
+            most = _MAX_RESULT_BUFFERS if item.name in ("y_buffers", "acc_buffers") else _MAX_SIZE
             if isinstance(value, int) and value > most:
                 raise InputError(f"schedule: {item.name} must be at most {most}, not {shown(value)}")
         if self.order not in ("rows", "channels"):
@@ -176,7 +177,7 @@ class LayerSchedule:
 @identity("Schedule", "fusions", "layers", "programs")
 @dataclass(frozen=True)
 class Schedule:
-    """Everything that may be chosen about how a network runs: fusion, tiling and order of its layers. It is plain data.
+    """All choices for the execution of a network: fusion, tiling and order of its layers, as plain data.
 
     Parameters
     ----------
@@ -202,7 +203,7 @@ class Schedule:
         return f"<Schedule: {len(self.layers)} layers, {len(self.fusions)} fusions, {len(self.programs)} program texts>"
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the schedule as a JSON document."""
         layers = {
             name: {key: getattr(layer, item) for key, item in _FIELDS[VERSION].items()}
             for name, layer in self.layers.items()
@@ -224,10 +225,10 @@ class Schedule:
             raise InputError(f"schedule: not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("schema_version") not in _FIELDS:
             raise InputError(f'schedule: must be an object whose "schema_version" is {VERSION}')
-        return Schedule.of(data, data["schema_version"])
+        return Schedule.from_fields(data, data["schema_version"])
 
     @staticmethod
-    def of(data: dict[str, Any], version: int = 1) -> "Schedule":
+    def from_fields(data: dict[str, Any], version: int = 1) -> "Schedule":
         """Restore a schedule from the fields of a document; databases have documents of version 1.
 
         Raises
@@ -248,7 +249,7 @@ class Schedule:
         )
 
 
-#: From the names of a layer's fields in documents of each version to those they have in Python.
+#: Python names of a layer's fields by their names in documents, for each version.
 _FIELDS: dict[int, dict[str, str]] = {
     1: {stable: item for item, stable in identity_of(LayerSchedule).parts.items()},
     2: dict(zip(_NAMES, identity_of(LayerSchedule).parts, strict=True)),
@@ -265,7 +266,7 @@ def layer_schedule(name: str, values: Any, version: int = 1) -> LayerSchedule:
     Raises
     ------
     InputError
-        They are not those of a layer's schedule; the message has the layer's name.
+        The fields are not those of a layer's schedule; the message has the layer's name.
     """
     known = _FIELDS[version]
     if not isinstance(values, dict) or not values.keys() <= known.keys():

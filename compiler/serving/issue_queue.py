@@ -183,7 +183,7 @@ class StageIO:
             *flight.version.network.count(flight.count),
         )
         for tensor in stage.inputs:
-            self.driver.put(inputs[tensor.name], operands[code.places[tensor.name]])
+            self.driver.put(inputs[tensor.name], operands[code.operand_numbers[tensor.name]])
         for part in code.parts:
             self.queue.append(QueuedMacro(flight, number, part, operands, part is code.parts[-1]))
 
@@ -194,7 +194,7 @@ class StageIO:
         macro.flight.runs[macro.stage] += 1
         return {
             tensor.name: self.driver.fetch(
-                places[stage.code.places[tensor.name]], tensor.shape, np.dtype(tensor.dtype)
+                places[stage.code.operand_numbers[tensor.name]], tensor.shape, np.dtype(tensor.dtype)
             )
             for tensor in stage.outputs
         }

@@ -39,7 +39,7 @@ def to_bytes(head: dict[str, Any], codes: Sequence[StageExecutable]) -> bytes:
                 "tags": code.tags,
                 "image": code.image.size,
                 "memory": code.memory,
-                "places": code.places,
+                "places": code.operand_numbers,
             }
         )
     text = written(head | {"codes": stages})

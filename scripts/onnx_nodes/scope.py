@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto
 
-from compiler.frontends.onnx.registry import DEFAULT, LEAST, versions_of
+from compiler.frontends.onnx.registry import DEFAULT, MIN_OPSET, versions_of
 from compiler.frontends.onnx.values import DTYPES, type_name
 
 RANDOM = (
@@ -39,8 +39,8 @@ def obstacle(test: Any) -> str:
             return f"type {type_name(dtype)} is none of the graph's"
     if any(isinstance(array, np.ndarray) and not array.size for array in _arrays(test)):
         return "an input or output without elements"
-    if versions_of(test.model.opset_import).get(DEFAULT, LEAST) < LEAST:
-        return f"an operator set before {LEAST}"
+    if versions_of(test.model.opset_import).get(DEFAULT, MIN_OPSET) < MIN_OPSET:
+        return f"an operator set before {MIN_OPSET}"
     return _refused(test.model)
 
 

@@ -13,7 +13,7 @@ def graph(
     *, weight: int = 1, scale: float = 0.5, low: float = 0.0, title: str = "g", op: str = "add"
 ) -> Graph:
     made = Graph(title)
-    q = Quantization.of(scale)
+    q = Quantization.per_tensor(scale)
     made.add_input(Tensor("x", (1, 4), "int8", q))
     made.add_tensor(Tensor("w", (1, 4), "int8", q, np.array([[1, 2, 3, weight]], np.int8)))
     made.add_tensor(Tensor("t", (1, 4), "int8", q))

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from compiler.passes import FORMER_NAMES
 from scripts.networks.digits import MODEL
 
 
@@ -54,3 +55,9 @@ def test_bad_graph_arguments_are_one_line_errors(complains, tmp_path):
     complains(2, "target must be one of", "graph", MODEL, "--stage", "layers", "--target", "n5")
     complains(2, "absent.onnx", "graph", tmp_path / "absent.onnx", "--stage", "placed")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_former_pass_names_are_accepted_as_stages(mla):
+    """Each former name of a pass selects the stage of its current name."""
+    for former, current in FORMER_NAMES.items():
+        assert mla("graph", MODEL, "--stage", former) == mla("graph", MODEL, "--stage", current)

@@ -68,7 +68,7 @@ def test_real_values_are_quantized(mla, tmp_path, kind):
 @pytest.mark.parametrize(("rounding", "stored"), [("reference", [1, -1, 2]), ("onnxruntime", [0, 0, 2])])
 def test_ties_follow_rounding_of_network(tmp_path, rounding, stored):
     np.save(tmp_path / "halves.npy", np.array([[0.25, -0.25, 0.75]]))
-    tensor = Tensor("x", (1, 3), "int8", Quantization.of(0.5))
+    tensor = Tensor("x", (1, 3), "int8", Quantization.per_tensor(0.5))
     network = replace(compile(DIGITS), rounding=rounding)
     (sample,) = read_samples([tensor], tmp_path / "halves.npy", None, 0, network)
     assert sample["x"].tolist() == [stored]
@@ -76,7 +76,7 @@ def test_ties_follow_rounding_of_network(tmp_path, rounding, stored):
 
 def test_real_values_need_a_scale(tmp_path):
     np.save(tmp_path / "real.npy", np.ones((1, 3)))
-    for q in (None, Quantization.of(1.0)):
+    for q in (None, Quantization.per_tensor(1.0)):
         with pytest.raises(InputError, match=r"must be int8\[samples, 3\], not float64\[1, 3\]$"):
             one(tmp_path / "real.npy", Tensor("x", (1, 3), "int8", q))
 
@@ -171,7 +171,7 @@ def test_audio_is_scaled_to_unit_range(tmp_path, shape):
     found = one(tmp_path / "sound.wav", Tensor("x", shape, "float32"))
     assert found.dtype == "float32" and found.shape == shape
     np.testing.assert_array_equal(found.reshape(-1), samples / 32768)
-    q = Quantization.of(1 / 128, 0)
+    q = Quantization.per_tensor(1 / 128, 0)
     found = one(tmp_path / "sound.wav", Tensor("x", shape, "int8", q))
     assert found.dtype == "int8" and found.reshape(-1).tolist() == [-128, 0, 0, 0, 64, 127, 0, 0, 0]
 

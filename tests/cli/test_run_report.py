@@ -77,12 +77,12 @@ def test_large_outputs_are_abbreviated():
     [
         (Tensor("y", (1, 3), "float32"), [[0.5, 3, -1]], [(1, 3.0, None), (0, 0.5, None), (2, -1.0, None)]),
         (
-            Tensor("y", (1, 1, 1, 2), "uint8", Quantization.of(0.5, 10)),
+            Tensor("y", (1, 1, 1, 2), "uint8", Quantization.per_tensor(0.5, 10)),
             [[[[12, 8]]]],
             [(0, 1.0, 12), (1, -1.0, 8)],
         ),
         (
-            Tensor("y", (3,), "int8", Quantization.of(1.0)),
+            Tensor("y", (3,), "int8", Quantization.per_tensor(1.0)),
             [[4, 5, 4]],
             [(1, 5.0, 5), (0, 4.0, 4), (2, 4.0, 4)],
         ),

@@ -25,7 +25,7 @@ from hw.errors import InputError
 from tests.support.graphs import Draft
 
 OPTIONS = CompileOptions(rounding="reference")
-EVEN = Quantization.of(0.05, 0)
+EVEN = Quantization.per_tensor(0.05, 0)
 
 
 def pair(
@@ -105,13 +105,13 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
     ("changes", "message"),
     [
         ({"order": "rows"}, 'its order must be "channels"'),
-        ({"columns": 2, "stream_channel_blocks": 2}, "columns of both layers must be the same"),
-        ({"interleave": True}, "takes turns otherwise"),
+        ({"columns": 2, "stream_channel_blocks": 2}, "columns of both layers must be equal"),
+        ({"interleave": True}, "an interleaved schedule"),
     ],
 )
 def test_invalid_schedules_are_rejected_with_a_reason(changes: dict[str, Any], message: str) -> None:
     graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1), **changes)
-    with pytest.raises(InputError, match=rf"schedule: layer '.*' cannot hand planes over: .*{message}"):
+    with pytest.raises(InputError, match=rf"schedule: layer '.*' cannot stream channel blocks: .*{message}"):
         compile(graph, "n8", schedule=schedule)
 
 
@@ -125,7 +125,7 @@ def test_only_a_single_depthwise_reader_can_be_streamed_to() -> None:
     graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1))
     last = compile(graph, "n8").layers[1].name
     layers = schedule.layers | {last: replace(schedule.layers[last], stream_channel_blocks=1)}
-    with pytest.raises(InputError, match="it is no convolution of one group and one image"):
+    with pytest.raises(InputError, match="it is not a convolution of one group and one image"):
         compile(graph, "n8", schedule=replace(schedule, layers=layers))
 
 

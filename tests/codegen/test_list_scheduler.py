@@ -28,13 +28,13 @@ def attention(rows: int, width: int) -> tuple[CompiledNetwork, dict[str, np.ndar
     """Return a softmax of a product, times a dense layer's result."""
     draft = Draft(np.random.default_rng(3))
     x = draft.input((rows, width))
-    weights = draft.constant((width, width), quantization=Quantization.of(0.02, 0))
+    weights = draft.constant((width, width), quantization=Quantization.per_tensor(0.02, 0))
     assert x.quantization is not None
-    bias = draft.constant((width,), "int32", Quantization.of(x.quantization.scale[0] * 0.02, 0))
+    bias = draft.constant((width,), "int32", Quantization.per_tensor(x.quantization.scale[0] * 0.02, 0))
     value = draft.node("dense", [x, weights, bias], (rows, width), scale=0.5)
     other = draft.input((width, rows))
     scores = draft.node("matmul", [x, other], (rows, rows), scale=0.5)
-    share = Tensor("share", (rows, rows), "int8", Quantization.of(1 / 256, -128))
+    share = Tensor("share", (rows, rows), "int8", Quantization.per_tensor(1 / 256, -128))
     draft.into("softmax", [scores], share, axis=1, beta=1.0)
     y = draft.node("matmul", [share, value], (rows, width), scale=0.1)
     graph = draft.graph.finish([y.name])

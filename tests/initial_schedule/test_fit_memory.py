@@ -30,7 +30,7 @@ def test_residual_without_room_next_to_large_weights_moves_to_dram(rng: np.rando
 
     def block(x: Tensor) -> Tensor:
         inner = conv(x, 960)
-        weights = draft.constant((3, 3, 960), quantization=draft.quantization().of(0.1))
+        weights = draft.constant((3, 3, 960), quantization=draft.quantization().per_tensor(0.1))
         inner = draft.node(
             "depthwise_conv2d",
             [inner, weights],

@@ -12,9 +12,9 @@ IMAGE = (1, 4, 4, 8)
 def chain() -> Graph:
     """Return the graph x -> clip -> y, with the sum of x and y."""
     graph = Graph("chain")
-    graph.add_input(Tensor("x", IMAGE, "int8", Quantization.of(0.5, 3)))
+    graph.add_input(Tensor("x", IMAGE, "int8", Quantization.per_tensor(0.5, 3)))
     for name in ("y", "z"):
-        graph.add_tensor(Tensor(name, IMAGE, "int8", Quantization.of(0.25)))
+        graph.add_tensor(Tensor(name, IMAGE, "int8", Quantization.per_tensor(0.25)))
     graph.add_node(Node("cut", "clip", ("x",), ("y",), {"low": 0.0, "high": 6.0}))
     graph.add_node(Node("sum", "add", ("x", "y"), ("z",)))
     return graph.finish(["z"])
@@ -85,7 +85,7 @@ def test_invalid_graphs_are_rejected() -> None:
     ("shape", "quantization", "data", "message"),
     [
         ((2, 0), None, None, "a dimension must be positive, not 0"),
-        ((2,), Quantization.of(1.0, 128), None, "the zero point of int8 cannot be 128"),
+        ((2,), Quantization.per_tensor(1.0, 128), None, "the zero point of int8 cannot be 128"),
         ((1 << 20, 1 << 20), None, None, "has more than 2,147,483,648 elements"),
         ((2,), None, np.zeros(3, np.int8), r"data must be int8\[2\], not int8\[3\]"),
         (
@@ -119,6 +119,8 @@ def test_invalid_quantizations_are_rejected(arguments: tuple, message: str) -> N
 
 def test_dequantized_values() -> None:
     values = np.array([[-128, 127], [0, 1]], np.int8)
-    np.testing.assert_array_equal(Quantization.of(0.5, -128).dequantized(values), [[0, 127.5], [64, 64.5]])
+    np.testing.assert_array_equal(
+        Quantization.per_tensor(0.5, -128).dequantized(values), [[0, 127.5], [64, 64.5]]
+    )
     by_row = Quantization((1.0, 0.25), (0, 1), 0)
     np.testing.assert_array_equal(by_row.dequantized(values), [[-128, 127], [-0.25, 0]])

@@ -42,7 +42,7 @@ class Maker:
     def quantization(self) -> Quantization:
         limits = np.iinfo(self.dtype)
         zero = 0 if self.dtype != "int8" and self.dtype != "uint8" else self.rng.integers(*_near(limits))
-        return Quantization.of(float(self.rng.choice([0.0103, 0.0217, 0.0371, 0.25])), int(zero))
+        return Quantization.per_tensor(float(self.rng.choice([0.0103, 0.0217, 0.0371, 0.25])), int(zero))
 
     def size(self, most: int = 20) -> int:
         return int(self.rng.integers(1, most + 1))
@@ -194,7 +194,7 @@ class Maker:
             return x
         count = self.size(30)
         data = self.rng.integers(-127, 128, (count, 1, 1, x.shape[3])).astype(np.int8)
-        weights = self.build.constant("w", data, Quantization.of(0.01))
+        weights = self.build.constant("w", data, Quantization.per_tensor(0.01))
         return self.out(
             "conv2d",
             [x, weights],

@@ -142,6 +142,8 @@ def test_prelu_slopes_of_any_shape(seed: int) -> None:
     shape = tuple(int(size) for size in rng.integers(2, 24, rng.integers(2, 5)))
     x = draft.input(shape, str(rng.choice(("int8", "uint8"))))
     slopes = tuple(1 if rng.random() < 0.3 else size for size in shape)
-    y = draft.node("prelu", [x, draft.constant(slopes, quantization=Quantization.of(0.01))], shape, scale=0.1)
+    y = draft.node(
+        "prelu", [x, draft.constant(slopes, quantization=Quantization.per_tensor(0.01))], shape, scale=0.1
+    )
     for target in ("n4", "n16"):
         assert not check(draft, [y], target).host, f"seed {seed}"

@@ -27,7 +27,7 @@ from tests.layers.move_reference import check, evaluate
 DTYPES = ("int8", "int8", "uint8", "int16", "int32")
 SEEDS = {"n4": 40, "n8": 80, "n16": 60}
 ON_RTL = 10
-Q = Quantization.of(0.02, 3)
+Q = Quantization.per_tensor(0.02, 3)
 
 
 def random_graph(seed: int) -> tuple[Maker, Graph]:
@@ -95,7 +95,7 @@ def test_all_values_are_requantized_as_on_the_host(op: str, rounding: str) -> No
     rng = np.random.default_rng(11)
     for _ in range(12):
         scales, zeros = np.exp(rng.uniform(-6, -1, 2)), rng.integers(0, 256, 2)
-        ends = [Quantization.of(float(s), int(z)) for s, z in zip(scales, zeros, strict=True)]
+        ends = [Quantization.per_tensor(float(s), int(z)) for s, z in zip(scales, zeros, strict=True)]
         build = GraphBuilder(op)
         x = build.graph.add_input(Tensor("x", (16, 16), "uint8", ends[0]))
         attributes = {"requantize": {}, "concat": {"axis": 0}, "transpose": {"perm": (1, 0)}}[op]
@@ -146,14 +146,14 @@ def single_node(
     [
         (single_node("transpose", perm=(0, 0)), r"perm must order dimensions 0\.\.1, not \[0, 0\]"),
         (single_node("transpose", perm=(1, 0)), r"output must be of shape \[3, 2\], not \[2, 6\]"),
-        (single_node("concat", axis=1), r"'z' of shape \[3, 3\] is no part of \[2, 6\] along axis 1"),
+        (single_node("concat", axis=1), r"'z' of shape \[3, 3\] is not a part of \[2, 6\] along axis 1"),
         (single_node("concat", axis=2), r"axis must be within -2\.\.1, not 2"),
         (single_node("concat", (2, 3), axis=0), r"together are not 2 long along axis 0"),
         (
             single_node("slice", starts=(0, 2), sizes=(2, 2), steps=(1, 1)),
             r"axis 1 has indices 0\.\.2, not 2\.\.3",
         ),
-        (single_node("slice", starts=(0,), sizes=(2,), steps=(1,)), "must be 2 numbers each"),
+        (single_node("slice", starts=(0,), sizes=(2,), steps=(1,)), "must be 2 integers each"),
         (
             single_node("pad", pads=((0, 0), (1, 1)), value=0.0),
             r"output must be of shape \[2, 5\], not \[2, 6\]",
@@ -215,13 +215,13 @@ def test_pieces_cover_a_walk_exactly_once() -> None:
 def test_concatenation_without_an_exact_multiplier_runs_on_the_host() -> None:
     build = GraphBuilder("halves")
     inputs = [
-        build.graph.add_input(Tensor(f"x{i}", (256,), "uint8", Quantization.of(*q)))
+        build.graph.add_input(Tensor(f"x{i}", (256,), "uint8", Quantization.per_tensor(*q)))
         for i, q in enumerate(((0.037, 134), (0.037, 132)))
     ]
-    output = Tensor("y", (512,), "uint8", Quantization.of(0.01, 123))
+    output = Tensor("y", (512,), "uint8", Quantization.per_tensor(0.01, 123))
     build.node("concat", "concat", inputs, output, axis=0)
     graph = build.graph.finish(["y"])
     values = {name: np.arange(256, dtype=np.uint8) for name in graph.inputs}
     check(compile(graph, "n8"), values, on_host(graph, values), "on the host")
-    with pytest.raises(InputError, match="no multiplier rounds 'x0' as LiteRT's"):
+    with pytest.raises(InputError, match="no multiplier reproduces LiteRT's float32 rounding of 'x0'"):
         compile(graph, "n8", strict=True)

@@ -107,14 +107,14 @@ def test_dynamic_quantize(target: str, rng: np.random.Generator, tmp_path: Path)
 def test_conversions_between_layers(rng: np.random.Generator) -> None:
     """An operator on the host between two layers reads and writes float32 tensors of the accelerator."""
     graph, shape = Graph("between"), (1, 6, 6, 12)
-    graph.add_input(Tensor("x", shape, "int8", Quantization.of(0.05)))
+    graph.add_input(Tensor("x", shape, "int8", Quantization.per_tensor(0.05)))
     last = "x"
     for op, dtype, q in (
-        ("tanh", "int8", Quantization.of(1 / 128)),
+        ("tanh", "int8", Quantization.per_tensor(1 / 128)),
         ("dequantize", "float32", None),
         ("exp", "float32", None),
-        ("quantize", "int8", Quantization.of(0.02, -7)),
-        ("sigmoid", "int8", Quantization.of(1 / 256, -128)),
+        ("quantize", "int8", Quantization.per_tensor(0.02, -7)),
+        ("sigmoid", "int8", Quantization.per_tensor(1 / 256, -128)),
     ):
         made = graph.add_tensor(Tensor(f"{op} made", shape, dtype, q))
         graph.add_node(Node(op, op, (last,), (made.name,), {}))

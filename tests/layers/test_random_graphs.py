@@ -26,7 +26,10 @@ def test_random_graphs_equal_the_host_operators(count: int, rtl: bool) -> None:
 def test_groups_share_the_following_table() -> None:
     """Groups share one table, as there are fewer table slots than groups."""
     draft = Draft(np.random.default_rng(1))
-    x, weights = draft.input((1, 5, 6, 27)), draft.constant((27, 2, 2, 1), quantization=Quantization.of(0.01))
+    x, weights = (
+        draft.input((1, 5, 6, 27)),
+        draft.constant((27, 2, 2, 1), quantization=Quantization.per_tensor(0.01)),
+    )
     y = draft.node(
         "conv2d",
         [x, weights],
@@ -49,7 +52,7 @@ def test_depthwise_convolutions_that_cannot_be_streamed(
 ) -> None:
     draft = Draft(np.random.default_rng(2))
     x = draft.input((1, 9, 11, channels))
-    weights = draft.constant((3, 2, channels), quantization=Quantization.of(0.01, zero))
+    weights = draft.constant((3, 2, channels), quantization=Quantization.per_tensor(0.01, zero))
     shape = (1, 11 - 2 * dilations[0], 11 - dilations[1], channels)
     y = draft.node(
         "depthwise_conv2d",
@@ -86,11 +89,11 @@ def test_onnxruntime_rounding_of_sums_is_half_to_even(op: str) -> None:
     """With scales that are powers of two, float32 sums are exact and ties round to even."""
     draft = Draft(np.random.default_rng(5))
     shape = (1, 6, 6, 16)
-    names = [Tensor(name, shape, "int8", Quantization.of(0.25, 3)) for name in ("x", "other")]
+    names = [Tensor(name, shape, "int8", Quantization.per_tensor(0.25, 3)) for name in ("x", "other")]
     y, other = (draft.graph.add_input(tensor) for tensor in names)
     if op != "add":
         weights = draft.constant(
-            (16, 1, 1, 16) if op == "conv2d" else (16, 16), quantization=Quantization.of(2**-7)
+            (16, 1, 1, 16) if op == "conv2d" else (16, 16), quantization=Quantization.per_tensor(2**-7)
         )
         window = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1}
         y = draft.node(op, [y, weights], shape, scale=8.0, **(window if op == "conv2d" else {}))
@@ -102,7 +105,7 @@ def test_onnxruntime_rounding_of_sums_is_half_to_even(op: str) -> None:
 def test_onnxruntime_rounding_of_averages_is_half_to_even(pads: tuple[int, ...], counted: bool) -> None:
     """Averages may have another quantization, and ties round to even."""
     draft = Draft(np.random.default_rng(6))
-    x = draft.graph.add_input(Tensor("x", (1, 8, 8, 20), "int8", Quantization.of(0.25, -9)))
+    x = draft.graph.add_input(Tensor("x", (1, 8, 8, 20), "int8", Quantization.per_tensor(0.25, -9)))
     shape = (1, (8 + pads[0] + pads[2]) // 2, (8 + pads[1] + pads[3]) // 2, 20)
     window = {"kernel": (2, 2), "strides": (2, 2), "pads": pads, "count_pads": counted}
     ends = [
@@ -126,10 +129,13 @@ def test_consecutive_layers_that_fill_the_parameter_slots() -> None:
     draft = Draft(np.random.default_rng(8))
     x = draft.input((98, 10))
     y = draft.node(
-        "dense", [x, draft.constant((15, 10), quantization=Quantization.of(0.01))], (98, 15), scale=1.0
+        "dense",
+        [x, draft.constant((15, 10), quantization=Quantization.per_tensor(0.01))],
+        (98, 15),
+        scale=1.0,
     )
     image = draft.node("reshape", [y], (1, 2, 3, 245), like=y, shape=(1, 2, 3, 245))
-    weights = draft.constant((1, 1, 245), quantization=Quantization.of(0.01))
+    weights = draft.constant((1, 1, 245), quantization=Quantization.per_tensor(0.01))
     window = {"strides": (3, 2), "pads": (0, 0, 0, 2), "dilations": (1, 1)}
     check(
         draft, [draft.node("depthwise_conv2d", [image, weights], (1, 1, 1, 245), scale=2.0, **window)], "n4"
@@ -139,7 +145,7 @@ def test_consecutive_layers_that_fill_the_parameter_slots() -> None:
 @pytest.mark.parametrize("op", ["add", "sub", "mul"])
 def test_scalar_constant_after_a_dense_layer_is_fused(op: str) -> None:
     draft = Draft(np.random.default_rng(9))
-    x, weights = draft.input((3, 10)), draft.constant((12, 10), quantization=Quantization.of(0.01))
+    x, weights = draft.input((3, 10)), draft.constant((12, 10), quantization=Quantization.per_tensor(0.01))
     y = draft.node("dense", [x, weights], (3, 12), scale=1.0)
     network = check(draft, [draft.node(op, [y, draft.constant(())], y.shape, scale=2.0)])
     assert len(network.layers) == 1
@@ -151,7 +157,7 @@ def test_prelu_with_slopes_per_channel(slopes: int, rounding: str, within: int) 
     draft = Draft(np.random.default_rng(10))
     x, held = (
         draft.input((1, 6, 5, 21), "uint8"),
-        draft.constant((slopes,), quantization=Quantization.of(0.01)),
+        draft.constant((slopes,), quantization=Quantization.per_tensor(0.01)),
     )
     y = draft.node("prelu", [x, held], x.shape, scale=0.1)
     z = draft.node("max_pool2d", [y], x.shape, like=y, kernel=(1, 1), strides=(1, 1), pads=(0,) * 4)
@@ -163,7 +169,7 @@ def test_consecutive_groups_share_the_scratchpad() -> None:
     draft = Draft(np.random.default_rng(11))
     x, weights = (
         draft.input((1, 1, 1, 6000)),
-        draft.constant((20, 1, 4, 3000), quantization=Quantization.of(0.01)),
+        draft.constant((20, 1, 4, 3000), quantization=Quantization.per_tensor(0.01)),
     )
     window = {"strides": (1, 3), "pads": (0, 6, 0, 2), "dilations": (1, 2), "groups": 2}
     assert not check(

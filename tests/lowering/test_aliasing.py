@@ -17,7 +17,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import load_target
 from tests.layers.move_reference import check, evaluate
 
-Q = Quantization.of(0.02, 3)
+Q = Quantization.per_tensor(0.02, 3)
 
 
 def concatenation(axis: int, shape: tuple[int, ...]) -> Graph:
@@ -60,7 +60,7 @@ def test_channel_slices_are_read_in_place() -> None:
             steps=(1, 1, 1, 1),
         )
         weights = build.constant(
-            "w", rng.integers(-9, 9, (4, 3, 3, size)).astype(np.int8), Quantization.of(0.1)
+            "w", rng.integers(-9, 9, (4, 3, 3, size)).astype(np.int8), Quantization.per_tensor(0.1)
         )
         build.node(
             "conv",
@@ -91,7 +91,7 @@ def padded(value: float, reader: str, pads: tuple[tuple[int, int], ...]) -> Grap
         build.node("pool", reader, [p], Tensor("y", shape, "int8", Q), kernel=(3, 3), **window)
     else:
         weights = build.constant(
-            "w", rng.integers(-9, 9, (4, 3, 3, shape[3])).astype(np.int8), Quantization.of(0.1)
+            "w", rng.integers(-9, 9, (4, 3, 3, shape[3])).astype(np.int8), Quantization.per_tensor(0.1)
         )
         build.node(
             "conv",
@@ -129,9 +129,9 @@ def test_operands_share_the_memory_of_the_concatenation() -> None:
     graph = concatenation(3, (1, 4, 5, 6))
     lowered = lower(graph, group(graph, ()), "reference")
     layers = {layer.name: LayerSchedule() for layer in lowered.layers}
-    homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2, 0).homes
+    homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2, 0).layouts
     first, second, whole = homes["p0"], homes["p1"], homes["y"]
-    assert first.ring is second.ring is whole.ring and whole.ring.memory == BufferMemory.DRAM
+    assert first.buffer is second.buffer is whole.buffer and whole.buffer.memory == BufferMemory.DRAM
     assert (first.pixel, second.offset, first.offset) == (12, 6, 0)
 
 

@@ -86,7 +86,7 @@ def test_batches_of_images_run_on_the_accelerator(op: str) -> None:
         y = draft.node(op, [x, draft.constant((4, 3, 3, 4))], x.shape, groups=1, **WINDOW)
     else:
         y = draft.node(
-            op, [x, draft.constant((3, 3, 4), quantization=Quantization.of(0.1))], x.shape, **WINDOW
+            op, [x, draft.constant((3, 3, 4), quantization=Quantization.per_tensor(0.1))], x.shape, **WINDOW
         )
     assert not check(draft, [y]).host
 

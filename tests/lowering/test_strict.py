@@ -8,7 +8,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 
-Q = Quantization.of(0.05)
+Q = Quantization.per_tensor(0.05)
 
 
 def add(graph: Graph, op: str, inputs: list[str], out: Tensor, **attributes: object) -> str:

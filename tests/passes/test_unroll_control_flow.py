@@ -12,9 +12,9 @@ from compiler.ir.graph import Graph, GraphError, Node
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
 from compiler.passes.constant_folding import name_apart
-from compiler.passes.unroll_control_flow import MOST_NODES, MOST_UNROLLED
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS, MAX_UNROLLED_NODES
 from compiler.reference import evaluate
-from compiler.reference.control import MOST_TRIPS
+from compiler.reference.control import MAX_ITERATIONS
 from compiler.runtime.package.writer import read_package, to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
@@ -22,7 +22,7 @@ from cosim.golden import GoldenDevice
 from hw.errors import InputError, WorkError
 from tests.support.control_graphs import body, choice, constant, loop, row, rows
 
-LONG = MOST_UNROLLED + 8
+LONG = MAX_UNROLLED_ITERATIONS + 8
 
 
 def test_text_of_an_if() -> None:
@@ -105,7 +105,7 @@ def test_invalid_loops_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("length", [1, 4, MOST_UNROLLED, LONG])
+@pytest.mark.parametrize("length", [1, 4, MAX_UNROLLED_ITERATIONS, LONG])
 def test_loops_equal_their_definition(length: int, sign: int) -> None:
     """Loops, unrolled or not, equal their definition on the golden model."""
     graph = loop(length, length, sign=sign)
@@ -113,7 +113,7 @@ def test_loops_equal_their_definition(length: int, sign: int) -> None:
     wanted = evaluate(graph, inputs)
     network = compile(graph, "n4")
     assert network.graph is not None
-    long = length > MOST_UNROLLED
+    long = length > MAX_UNROLLED_ITERATIONS
     assert [node.op for node in network.graph].count("loop") == long
     assert [each.op for each in network.host] == ["loop"] * long
     found = network(**inputs)
@@ -126,7 +126,7 @@ def test_few_iterations_of_many_nodes_stay_a_loop() -> None:
     for tensor in (Tensor("i", (), "int64"), row("s"), row("x_t"), row("w")):
         inside.add_input(tensor)
     inside.add_tensor(constant("go", True))
-    last, count = "s", MOST_NODES // 4 + 1
+    last, count = "s", MAX_UNROLLED_NODES // 4 + 1
     for number in range(count):
         inside.add_tensor(row(f"s{number}"))
         inside.add_node(Node(f"n{number}", "add", (last, "x_t"), (f"s{number}",)))
@@ -169,7 +169,7 @@ def test_unused_values_are_removed() -> None:
 def endless() -> Graph:
     """Return a graph with an endless loop."""
     inside = body(stacked=False)
-    graph = loop(1, MOST_TRIPS * 2, inside)
+    graph = loop(1, MAX_ITERATIONS * 2, inside)
     made = Graph("endless")
     for name in ("s0", "w"):
         made.add_input(graph.tensors[name])
@@ -181,7 +181,7 @@ def endless() -> Graph:
 
 
 def test_endless_loops_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.reference.control.MOST_TRIPS", 1234)
+    monkeypatch.setattr("compiler.reference.control.MAX_ITERATIONS", 1234)
     message = "loop 'again' does not end: the loops of a model may take 1,234 iterations for a sample"
     with pytest.raises(WorkError, match=message):
         evaluate(endless(), rows(1, s0=0, w=0))
@@ -189,7 +189,7 @@ def test_endless_loops_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_endless_loops_are_stopped_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Iterations of nested loops are added up, and counted separately for every sample."""
-    monkeypatch.setattr("compiler.reference.control.MOST_TRIPS", 50)
+    monkeypatch.setattr("compiler.reference.control.MAX_ITERATIONS", 50)
     network = compile(endless(), "n4")
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         session = Session(device, network)

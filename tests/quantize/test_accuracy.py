@@ -201,7 +201,7 @@ def test_noise_is_attributed_to_its_node():
     graph = build.graph.finish(["y2"])
     samples = {"x": rng.normal(size=(6, 1, 16)).astype(np.float32)}
     _, report = quantize(graph, samples, per_channel=False)
-    alone = {each.node: each.alone_db for each in report.tensors}
+    alone = {each.node: each.node_sqnr_db for each in report.tensors}
     assert alone.pop("") is None
     noise = {name: db for name, db in alone.items() if db is not None}
     assert len(noise) == 3 and min(noise, key=lambda name: noise[name]) == "layer1"
@@ -210,7 +210,7 @@ def test_noise_is_attributed_to_its_node():
     assert after["layer2"] is not None and after["layer2"] < noise["layer2"] - 6
     assert summary(report.document())[-1].split(": ")[1].startswith("layer1 ")
     _, made_up = quantize(graph, samples, random=True)
-    assert all(each.alone_db is None for each in made_up.tensors)
+    assert all(each.node_sqnr_db is None for each in made_up.tensors)
     assert len(summary(made_up.document())) == 2 and "accuracy is meaningless" in str(made_up)
 
 

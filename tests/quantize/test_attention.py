@@ -20,9 +20,9 @@ def attention(seed: int, heads: int, rows: int, depth: int) -> tuple[Draft, list
     b = draft.node("transpose", [k], (1, heads, depth, rows), like=k, perm=(0, 2, 3, 1))
     spread = 0.1 * 0.1 * 74**2 * math.sqrt(depth) / 30
     scores = draft.node("matmul", [a, b], (1, heads, rows, rows), scale=spread)
-    factor = draft.constant((), quantization=Quantization.of(1 / math.sqrt(depth) / 64))
+    factor = draft.constant((), quantization=Quantization.per_tensor(1 / math.sqrt(depth) / 64))
     scaled = draft.node("mul", [scores, factor], scores.shape, scale=spread / math.sqrt(depth) * 2)
-    share = Tensor("share", scores.shape, "int8", Quantization.of(1 / 256, -128))
+    share = Tensor("share", scores.shape, "int8", Quantization.per_tensor(1 / 256, -128))
     draft.into("softmax", [scaled], share, axis=3, beta=1.0)
     c = draft.node("transpose", [v], apart, like=v, perm=(0, 2, 1, 3))
     mixed = draft.node("matmul", [share, c], apart, scale=0.1 * 74 / 90)
@@ -80,7 +80,7 @@ def test_functions_of_a_product_are_tables_in_its_drain(op: str, dtype: str) -> 
     draft = Draft(np.random.default_rng(4))
     a, b = draft.input((1, 3, 10, 9)), draft.input((1, 3, 9, 20))
     product = draft.node("matmul", [a, b], (1, 3, 10, 20), scale=0.5)
-    others = [draft.constant((), quantization=Quantization.of(0.01))] if op == "mul" else []
+    others = [draft.constant((), quantization=Quantization.per_tensor(0.01))] if op == "mul" else []
     scaled = draft.node(op, [product, *others], product.shape, scale=0.02, dtype=dtype)
     y = draft.node("transpose", [scaled], (1, 10, 3, 20), like=scaled, dtype=dtype, perm=(0, 2, 1, 3))
     network = check(draft, [y])

@@ -58,16 +58,16 @@ def differences(name: str, rng: np.random.Generator) -> Array:
     """Return the errors, in units in the last place, of one graph of random size and scales."""
     op, attributes, factors, function = CASES[name]
     shape = (int(rng.integers(1, 40)), int(rng.choice([3, 10, 64, 197, 768])))
-    x = Quantization.of(float(2.0 ** rng.uniform(-7, -2)), int(rng.integers(-128, 128)))
+    x = Quantization.per_tensor(float(2.0 ** rng.uniform(-7, -2)), int(rng.integers(-128, 128)))
     values = rng.integers(-128, 128, shape, np.int8)
     held = [rng.normal(1 - i, 0.3, shape[1]).astype(np.float32) for i in range(factors)]
     wanted = function(x.dequantized(values).astype(np.float64), *(v.astype(np.float64) for v in held))
     low, high = min(wanted.min(), 0), max(wanted.max(), 0)
     scale = float(np.float32((high - low) / 255))
     y = (
-        Quantization.of(1 / 256, -128)
+        Quantization.per_tensor(1 / 256, -128)
         if op == "softmax"
-        else Quantization.of(scale, round(-128 - low / scale))
+        else Quantization.per_tensor(scale, round(-128 - low / scale))
     )
     graph = Graph(op)
     graph.add_input(Tensor("x", shape, "int8", x))

@@ -46,7 +46,7 @@ def test_weights_are_symmetric_with_maximum_127_in_every_channel():
 def test_one_scale_for_all_weights():
     w = numbers(4, 6) * np.array([1, 10, 0.1, 0]).astype(np.float32)[:, None]
     made, _ = quantized_weights(w, 0, per_channel=False, bias=None, x_scale=1.0)
-    assert made.quantization == Quantization.of(float(np.abs(w).max()) / 127)
+    assert made.quantization == Quantization.per_tensor(float(np.abs(w).max()) / 127)
 
 
 def test_large_bias_increases_the_scale_of_its_channel():
@@ -171,8 +171,8 @@ def test_functions_have_the_quantization_required_by_tflite(tmp_path):
         node("Concat", "x s t m s", "y", axis=1),
     ]
     made, report = quantize(graph_of(tmp_path, nodes, shape=(1, 2, 8)), samples((1, 2, 8)))
-    assert quantization(made, "s") == quantization(made, "m") == Quantization.of(1 / 256, -128)
-    assert quantization(made, "t") == Quantization.of(1 / 128, 0)
+    assert quantization(made, "s") == quantization(made, "m") == Quantization.per_tensor(1 / 256, -128)
+    assert quantization(made, "t") == Quantization.per_tensor(1 / 128, 0)
     assert [reported(report)[name] for name in "stm"] == ["fixed"] * 3
     assert ops(made)["requantize"] == 4
     (joined,) = (n for n in made if n.op == "concat")
@@ -188,7 +188,7 @@ def test_equally_quantized_functions_are_concatenated_without_conversion(tmp_pat
     made, _ = quantize(graph_of(tmp_path, nodes, shape=(1, 2, 8)), samples((1, 2, 8)))
     assert "requantize" not in ops(made)
     (joined,) = (n for n in made if n.op == "concat")
-    assert made.out(joined).quantization == Quantization.of(1 / 256, -128)
+    assert made.out(joined).quantization == Quantization.per_tensor(1 / 256, -128)
 
 
 def test_padding_outside_the_range_needs_a_conversion(tmp_path):

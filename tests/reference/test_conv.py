@@ -68,7 +68,7 @@ def weights_of(
     scales = 2.0 ** rng.integers(-9, -5, count) if ties else rng.uniform(0.002, 0.02, count)
     if x.dtype == "uint8" or not channels:
         zero = int(rng.integers(0, 256)) if x.dtype == "uint8" else 0
-        q = Quantization.of(scales[0], zero)
+        q = Quantization.per_tensor(scales[0], zero)
     else:
         q = Quantization(tuple(float(s) for s in scales.astype(np.float32)), (0,) * count, axis)
     dtype = "uint8" if x.dtype == "uint8" else "int8"

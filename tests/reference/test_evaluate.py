@@ -10,7 +10,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.reference import evaluate, run_node
 from hw.errors import InputError
 
-STEP = Quantization.of(0.5, 3)
+STEP = Quantization.per_tensor(0.5, 3)
 
 
 def chain() -> Graph:
@@ -115,7 +115,7 @@ WINDOW = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0)}
                 pads=(1, 0, 0, 0),
                 count_pads=False,
             ),
-            "a window lies wholly in the padding",
+            "a window contains only padding",
         ),
         (
             single("transpose", [IMAGE], Tensor("y", (1, 4, 4, 2), "int8", STEP), perm=(0, 3, 1, 2)),
@@ -143,7 +143,7 @@ WINDOW = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0)}
         ),
         (single("tanh", [MANY], Tensor("y", (2,), "int8", STEP)), "tensor 'x' must have one scale, not many"),
         (
-            single("hard_swish", [IMAGE], Tensor("y", IMAGE.shape, "int8", Quantization.of(1e-4))),
+            single("hard_swish", [IMAGE], Tensor("y", IMAGE.shape, "int8", Quantization.per_tensor(1e-4))),
             r"the output's scale must be above 0\.00391, 1/128 of the input's, not 0\.0001",
         ),
     ],
@@ -184,7 +184,10 @@ def test_products_of_wide_integers_are_exact() -> None:
 
 @pytest.mark.parametrize("kernels", ["reference", "xnnpack", "onnxruntime"])
 def test_functions_that_overflow_saturate(kernels: Any) -> None:
-    x, y = Tensor("x", (2,), "int8", Quantization.of(1.0)), Tensor("y", (2,), "int8", Quantization.of(0.01))
+    x, y = (
+        Tensor("x", (2,), "int8", Quantization.per_tensor(1.0)),
+        Tensor("y", (2,), "int8", Quantization.per_tensor(0.01)),
+    )
     made = evaluate(single("exp", [x], y), {"x": np.array([127, -128], np.int8)}, rounding=kernels)["y"]
     np.testing.assert_array_equal(made, [127, 0])
 
@@ -192,8 +195,8 @@ def test_functions_that_overflow_saturate(kernels: Any) -> None:
 def test_unquantized_sums_of_products() -> None:
     """Unquantized sums of products, as in ONNX's MatMulInteger and ConvInteger, subtract zero points only."""
     x, weights = (
-        Tensor("x", (1, 2), "uint8", Quantization.of(1, 200)),
-        Tensor("w", (1, 2), "int8", Quantization.of(1)),
+        Tensor("x", (1, 2), "uint8", Quantization.per_tensor(1, 200)),
+        Tensor("w", (1, 2), "int8", Quantization.per_tensor(1)),
     )
     graph = single("dense", [x, weights], Tensor("y", (1, 1), "int32"))
     made = evaluate(graph, {"x": np.array([[0, 255]], np.uint8), "w": np.array([[-128, 127]], np.int8)})["y"]
@@ -202,7 +205,7 @@ def test_unquantized_sums_of_products() -> None:
 
 def test_float_operators_on_quantized_tensors() -> None:
     """Operators for which LiteRT has no integer kernel are computed in float."""
-    x, y = Tensor("x", (1, 4), "int8", STEP), Tensor("y", (1, 4), "int8", Quantization.of(1 / 64, -5))
+    x, y = Tensor("x", (1, 4), "int8", STEP), Tensor("y", (1, 4), "int8", Quantization.per_tensor(1 / 64, -5))
     graph = single("layer_norm", [x], y, axis=-1, epsilon=0.0)
     made = evaluate(graph, {"x": np.array([[3, 5, 7, 9]], np.int8)})["y"]
     real = np.array([-3, -1, 1, 3]) / np.sqrt(5)

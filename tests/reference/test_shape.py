@@ -109,7 +109,7 @@ def quantized_result(
 ) -> np.ndarray:
     """Return the result of an operator from int8 in steps of 0.5 around 3 to another quantization."""
     graph = Graph("one")
-    graph.add_input(Tensor("x", values.shape, "int8", Quantization.of(0.5, 3)))
+    graph.add_input(Tensor("x", values.shape, "int8", Quantization.per_tensor(0.5, 3)))
     graph.add_tensor(Tensor("y", makes, "int8", output))
     graph.add_node(Node("n", op, ("x",), ("y",), attributes))
     return evaluate(graph.finish(["y"]), {"x": values})["y"]
@@ -117,7 +117,7 @@ def quantized_result(
 
 def test_moved_elements_are_requantized() -> None:
     x = np.array([[3, 5, -127], [4, 127, -1]], np.int8)  # 0, 1, -65; 0.5, 62, -2
-    quarter = Quantization.of(0.25, -1)
+    quarter = Quantization.per_tensor(0.25, -1)
     for op, attributes, want in (
         ("transpose", {"perm": (1, 0)}, [[-1, 1], [3, 127], [-128, -9]]),
         ("reshape", {"shape": (3, 2)}, [[-1, 3], [-128, 1], [127, -9]]),
@@ -132,5 +132,7 @@ def test_moved_elements_are_requantized() -> None:
 )
 def test_padding_of_quantized_tensors_is_a_float_value(value: float, stored: int) -> None:
     x = np.full((1, 1), 7, np.int8)
-    got = quantized_result("pad", x, (1, 2), Quantization.of(0.5, 3), pads=((0, 0), (0, 1)), value=value)
+    got = quantized_result(
+        "pad", x, (1, 2), Quantization.per_tensor(0.5, 3), pads=((0, 0), (0, 1)), value=value
+    )
     np.testing.assert_array_equal(got, [[7, stored]])

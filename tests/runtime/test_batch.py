@@ -27,7 +27,7 @@ def conv(
 
 
 def depthwise(draft: Draft, x: Tensor, kernel: int, stride: int = 1, pad: int = 0) -> Tensor:
-    meaning = draft.quantization().of(0.1)
+    meaning = draft.quantization().per_tensor(0.1)
     weights = draft.constant((kernel, kernel, x.shape[3]), quantization=meaning)
     h, w = ((size + 2 * pad - kernel) // stride + 1 for size in x.shape[1:3])
     return draft.node(
@@ -145,4 +145,4 @@ def test_transposed_convolution_that_runs_on_the_host(rng: np.random.Generator) 
         output_pads=(),
     )
     (node,) = check(draft, [y]).host
-    assert "images of a batch whose 11 rows are no multiple of the stride" in node.reason
+    assert "images of a batch whose 11 rows are not a multiple of the stride" in node.reason

@@ -39,7 +39,7 @@ def _attention(draft: Draft) -> Tensor:
     x = draft.input((1, 6, 8))
     q, k, v = (heads(x, perm) for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)))
     scores = draft.node("matmul", [q, k], (1, 2, 6, 6), scale=1.0)
-    fixed = Tensor("attention", (1, 2, 6, 6), "int8", Quantization.of(1 / 256, -128))
+    fixed = Tensor("attention", (1, 2, 6, 6), "int8", Quantization.per_tensor(1 / 256, -128))
     mixed = draft.node(
         "matmul", [draft.into("softmax", [scores], fixed, axis=-1, beta=1.0), v], (1, 2, 6, 4), scale=0.1
     )

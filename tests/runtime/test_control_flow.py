@@ -10,7 +10,7 @@ import pytest
 from compiler.api import compile
 from compiler.cli.main import main
 from compiler.frontends.onnx import read_onnx
-from compiler.passes.unroll_control_flow import MOST_UNROLLED
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
@@ -18,7 +18,7 @@ from compiler.runtime.run_report import document, run_samples
 from tests.support.control_models import branch, early_exit, integer, recurrent, subgraph
 from tests.support.onnx_models import model, node, reference
 
-LONG = MOST_UNROLLED + 8
+LONG = MAX_UNROLLED_ITERATIONS + 8
 #: Amplitudes of images for which the network exits early, or continues.
 SURE, UNSURE = 3.0, 0.1
 
@@ -106,7 +106,7 @@ def test_recurrent_network(tmp_path: Path, kind: str, steps: int) -> None:
     made = recurrent(rng, steps, kind)
     network = compiled(tmp_path, made)
     loops = [each.op for each in network.host].count("loop")
-    assert loops == (steps > MOST_UNROLLED) and len(network.codes) == 1
+    assert loops == (steps > MAX_UNROLLED_ITERATIONS) and len(network.codes) == 1
     # The first step's product with the initial state, a constant, is folded.
     products = 2 if loops else 2 * steps - 1
     assert [op for info in network.infos for op in info.ops].count("dense") == products

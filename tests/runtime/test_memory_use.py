@@ -29,7 +29,7 @@ def peak_of(record: CompilationTrace, memory: BufferMemory) -> int:
     """Return the largest total of buffers in use at a command, counted command by command."""
     found = 0
     for stream in record.streams:
-        uses = [{ring for ring in command.rings if ring.memory == memory} for command in stream.commands]
+        uses = [{ring for ring in command.buffers if ring.memory == memory} for command in stream.commands]
         for at in range(len(uses)):
             before, after = (set().union(*part) for part in (uses[: at + 1], uses[at:]))
             found = max(found, sum(ring.total for ring in before & after))

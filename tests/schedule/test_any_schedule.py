@@ -111,7 +111,7 @@ def test_common_multiplier_is_a_command_field(graph: Graph, target: str) -> None
 def test_strips_of_a_depthwise_convolution_with_a_fused_sum() -> None:
     layer = OneLayer(np.random.default_rng(6), (3, 3, 20), 2, 9)
     graph = layer.graph("depthwise_conv2d", (1, 9, 7, 20), (1, 9, 7, 20), **WINDOW)
-    graph.add_tensor(Tensor("sum", (1, 9, 7, 20), "int8", Quantization.of(0.15, 2)))
+    graph.add_tensor(Tensor("sum", (1, 9, 7, 20), "int8", Quantization.per_tensor(0.15, 2)))
     graph.add_node(Node("add", "add", ("y", "x"), ("sum",), {}))
     graph.finish(["sum"])
     rng, first = random.Random(4), compile(graph, "n4", rounding="xnnpack")

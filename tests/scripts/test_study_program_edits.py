@@ -46,7 +46,7 @@ def test_figures_are_reproducible_and_work_resumes(tmp_path, monkeypatch, capsys
             CompileOptions(rounding="reference"),
         ) as measurer:
             for one in (row["schedules"], found):
-                (result,) = measurer.measure([Schedule.of(one["schedule"])])
+                (result,) = measurer.measure([Schedule.from_fields(one["schedule"])])
                 assert isinstance(result, Measurement) and result.believable
                 assert result.cycles == one["cycles"] == sum(one["where"].values())
     text = (tmp_path / "layers.jsonl").read_text("utf-8")

@@ -169,7 +169,7 @@ def transposed(chance: RandomDraft) -> Tensor:
     pads = tuple(int(rng.integers(0, min(3, (size + 1) // 2))) for size in (*whole, *whole))
     operands = [x, _weights(chance, (out_c, *kernel, in_c))]
     if rng.random() < 0.7:
-        operands.append(chance.constant((out_c,), "int32", Quantization.of(1)))
+        operands.append(chance.constant((out_c,), "int32", Quantization.per_tensor(1)))
     taps = math.prod(kernel) / math.prod(strides) * in_c
     step = scale_of(x) * 0.01 * 70 * 80 * math.sqrt(max(taps, 1)) / rng.uniform(20, 90)
     shape = (1, whole[0] - pads[0] - pads[2], whole[1] - pads[1] - pads[3], out_c)
@@ -223,7 +223,7 @@ def softmax(chance: RandomDraft) -> Tensor:
         shape = (*(1,) * (4 - len(shape)), *shape)
     x = chance.given(shape, chance.dtype())
     chance.count += 1
-    y = Tensor(f"t{chance.count}", shape, "int8", Quantization.of(1 / 256, -128))
+    y = Tensor(f"t{chance.count}", shape, "int8", Quantization.per_tensor(1 / 256, -128))
     return chance.into(
         "softmax", [x], y, axis=int(rng.integers(0, len(shape))), beta=float(rng.uniform(0.5, 2))
     )

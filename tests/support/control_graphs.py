@@ -5,7 +5,7 @@ import numpy as np
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 
-MEANING = Quantization.of(0.1, 3)
+MEANING = Quantization.per_tensor(0.1, 3)
 
 
 def row(name: str, rows: int = 0) -> Tensor:

@@ -27,7 +27,7 @@ class Draft:
     def quantization(self, scale: float | None = None, dtype: str = "int8") -> Quantization:
         """Return a random quantization."""
         zero = int(self.rng.integers(0, 256)) - (128 if dtype == "int8" else 0)
-        return Quantization.of(self.rng.uniform(0.02, 0.2) if scale is None else scale, zero)
+        return Quantization.per_tensor(self.rng.uniform(0.02, 0.2) if scale is None else scale, zero)
 
     def input(self, shape: tuple[int, ...], dtype: str = "int8") -> Tensor:
         """Add an input of the graph."""

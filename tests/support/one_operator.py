@@ -37,7 +37,7 @@ def quantized(
         real = 2.0 ** round(np.log2(real))
     if zero is None:
         zero = 0 if dtype == "int16" else int(rng.integers(limits.min, limits.max + 1))
-    return Tensor(name, tuple(int(size) for size in shape), dtype, Quantization.of(real, zero))
+    return Tensor(name, tuple(int(size) for size in shape), dtype, Quantization.per_tensor(real, zero))
 
 
 def random_values(rng: np.random.Generator, tensor: Tensor) -> np.ndarray:

@@ -17,7 +17,7 @@ from hw.config import load_target
 from tests.support.graphs import Draft
 
 OPTIONS = CompileOptions(rounding="reference")
-EVEN = Quantization.of(0.05, 0)
+EVEN = Quantization.per_tensor(0.05, 0)
 #: Environment in which scripts that tests start can import the modules in tests/.
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 

@@ -71,7 +71,7 @@ def _graph(graph: FileGraph, buffers: list, kinds: list[tuple[str, int]]) -> sch
 
 def _tensor(name: str, given: Any, graph: FileGraph, buffers: list) -> schema.TensorT:
     meaning = graph.meaning.get(name)
-    q = Quantization.of(*meaning) if isinstance(meaning, tuple) else meaning
+    q = Quantization.per_tensor(*meaning) if isinstance(meaning, tuple) else meaning
     scales, zeros, axis = ([], [], 0) if q is None else (q.scale, q.zero_point, q.axis or 0)
     if not isinstance(given, np.ndarray):
         shape, dtype = given

@@ -148,7 +148,8 @@ def same(one: Entry, other: Entry) -> bool:
     ):
         return False
     return len(one.codes) == len(other.codes) and all(
-        (a.config, a.parts, a.tags, a.memory, a.places) == (b.config, b.parts, b.tags, b.memory, b.places)
+        (a.config, a.parts, a.tags, a.memory, a.operand_numbers)
+        == (b.config, b.parts, b.tags, b.memory, b.operand_numbers)
         and [part.program.signature for part in a.parts] == [part.program.signature for part in b.parts]
         and a.image.tobytes() == b.image.tobytes()
         for a, b in zip(one.codes, other.codes, strict=True)

@@ -11,7 +11,7 @@ from compiler.trace import CompilationTrace
 from compiler.visualize.formats import FORMATS
 from compiler.visualize.graphs.stages import STAGES, view_of
 
-MEANING = Quantization.of(0.05, 3)
+MEANING = Quantization.per_tensor(0.05, 3)
 
 
 def image(name: str) -> Tensor:

@@ -11,10 +11,11 @@ from compiler.api import compile
 from compiler.cost.energy import MAC_PJ, PJ_PER_BYTE
 from compiler.initial_schedule.initial import estimates
 from compiler.ir.graph import Graph
+from compiler.options import DramTiming
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.run_report import run_samples
 from compiler.runtime.session import dram_bytes
-from compiler.trace import CompilationTrace, Dram
+from compiler.trace import CompilationTrace
 from compiler.visualize.graphs.stages import STAGES, view_of
 from compiler.visualize.graphs.view import KINDS as NODES
 from compiler.visualize.graphs.view import View
@@ -158,14 +159,14 @@ def test_a_slower_memory_takes_longer(record: CompilationTrace) -> None:
     """No command starts before the first data arrive; each cycle of additional latency delays at least once."""
     cycles = []
     for latency in (1, 100, 400):
-        view = view_of(replace(record, dram=Dram(latency)), "timeline")
+        view = view_of(replace(record, dram=DramTiming(latency)), "timeline")
         begins = [
             data["begin"] for _, data in view.nodes(data=True) if data["kind"] == "load" and data["cycles"]
         ]
         assert min(begins) == latency
         cycles.append(view.graph["cycles"])
     assert cycles[1] - cycles[0] >= 99 and cycles[2] - cycles[1] >= 300
-    half = view_of(replace(record, dram=Dram(100, record.config.n // 2)), "timeline")
+    half = view_of(replace(record, dram=DramTiming(100, record.config.n // 2)), "timeline")
     assert half.graph["cycles"] > cycles[1]
 
 

@@ -189,9 +189,9 @@ def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, place: L
         place.after / base,
         float(place.kind_before),
         float(place.kind_after),
-        float(place.turns_before),
-        float(place.turns_after),
-        float(place.joined_after),
+        float(place.interleaved_before),
+        float(place.interleaved_after),
+        float(place.same_program_after),
         place.lead / base,
         found.lead / base,
         place.beat,
@@ -350,15 +350,15 @@ class RowMaker:
                     "before": self.pace(number - 1, 0, contexts).total,
                     "lead": self.pace(number - 1, _PRECEDING_LAYERS, contexts).lead,
                     "kind_before": kind_number(layers[number - 1]),
-                    "turns_before": contexts.schedules[layers[number - 1].name].interleave,
+                    "interleaved_before": contexts.schedules[layers[number - 1].name].interleave,
                 }
             if number < last:
                 behind = contexts.schedules[layers[last].name]
                 beside |= {
                     "after": self.pace(last, 0, contexts).total,
                     "kind_after": kind_number(layers[last]),
-                    "turns_after": behind.interleave,
-                    "joined_after": behind.same_program_as_previous,
+                    "interleaved_after": behind.interleave,
+                    "same_program_after": behind.same_program_as_previous,
                 }
             place, schedule = (
                 self.place(number, contexts.inside, **beside),

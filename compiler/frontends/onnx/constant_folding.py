@@ -50,7 +50,7 @@ class ConstantFolder:
         self.room = _MAX_FOLDED_ELEMENTS + 8 * sum(value.data.size for value in model.constants.values())
 
     def folded(self, model: OnnxModel) -> OnnxModel:
-        """The model with constant nodes evaluated and branches that are never executed and unused nodes removed."""
+        """Return the model with constant nodes evaluated, and without dead branches and unused nodes."""
         constants, nodes = dict(model.constants), list[FileNode]()
         for each in model.nodes:
             node = taken(each, constants.get(each.inputs[0])) if each.inputs else each
@@ -66,13 +66,13 @@ class ConstantFolder:
         return replace(model, nodes=nodes, constants=constants).used()
 
     def computed(self, node: FileNode, inputs: Sequence[ConstantValue | None]) -> list[ConstantValue]:
-        """Outputs of a node that `fold` can evaluate."""
+        """Evaluate a node that `fold` supports and return its outputs."""
         return self._charge(fold(node, list(inputs)), inputs)
 
     def _fold_if_possible(
         self, node: FileNode, inputs: list[ConstantValue | None]
     ) -> list[ConstantValue] | None:
-        """Outputs of a node with constant inputs; None if it cannot be folded."""
+        """Return the outputs of a node with constant inputs; None if it cannot be folded."""
         if not (foldable(node) or (node.op in _FOLDED_BY_CONVERSION and inputs)):
             return None
         try:
@@ -145,7 +145,7 @@ def foldable(node: FileNode) -> bool:
 
 
 def fold(node: FileNode, inputs: Sequence[ConstantValue | None]) -> list[ConstantValue]:
-    """Outputs of a node with constant inputs.
+    """Return the outputs of a node with constant inputs.
 
     Raises
     ------
@@ -345,7 +345,7 @@ def _reduce(node: FileNode, inputs: list[Any]) -> NDArray:
 def _matmul(node: FileNode, inputs: list[Any]) -> NDArray:
     a, b = _arrays(inputs, 2)
     if a.ndim != 2 or b.ndim != 2:
-        raise UnsupportedNodeError("a product of constants that are no matrices")
+        raise UnsupportedNodeError("a product of constants that are not matrices")
     _check_size((a.shape[0], b.shape[1]), a, b)
     return a @ b
 

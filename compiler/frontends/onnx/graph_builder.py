@@ -30,14 +30,14 @@ _MAX_NODES = 1 << 18
 
 
 class OnnxGraphBuilder:
-    """A graph under construction, with conversions of values to operands that are shared by all consumers.
+    """Builder of a graph; conversions of values to operands are shared by all consumers.
 
     Parameters
     ----------
     name : str
         Name of the graph.
     targets : dict
-        Type and quantization of the values of the file that are only quantized next, by name.
+        Type and quantization of the values of the file whose only next operation is quantization, by name.
     meanings : dict
         Quantization of integer values of the file, inferred from their producers and consumers, by name.
     room : int
@@ -58,7 +58,7 @@ class OnnxGraphBuilder:
         self._views: dict[tuple[str, str, Any], Tensor] = {}
 
     def arithmetic(self, node: FileNode, *operands: Value) -> Kind:
-        """The type in which a node computes, which is also that of its output.
+        """Return the type in which a node computes, which is also that of its output.
 
         Quantized integers if all operands are quantized and the output is quantized next; plain integers if no operand
         is a real number; float32 otherwise.
@@ -71,13 +71,13 @@ class OnnxGraphBuilder:
                 return target
         if flows and all(not flow.real and flow.tensor.dtype != "float32" for flow in flows):
             if any(flow.tensor.quantization not in (None, IDENTITY) for flow in flows):
-                raise UnsupportedNodeError("arithmetic on the integers of quantized numbers")
+                raise UnsupportedNodeError("arithmetic on the integers of quantized values")
             wide = flows[0].tensor.dtype in ("int32", "int64")  # int8 with a quantization would saturate
             return Kind(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]) if wide else None)
         return FLOAT
 
     def movable(self, flow: DynamicValue) -> DynamicValue:
-        """The value with a per-tensor scale at most, so that its elements can be moved."""
+        """Return the value with at most one scale, so that its elements can be moved."""
         q = flow.tensor.quantization
         if q is None or q.whole:
             return flow
@@ -86,7 +86,7 @@ class OnnxGraphBuilder:
         return DynamicValue(flow.name, self._float(flow.tensor), flow.order)
 
     def flow(self, value: Value) -> DynamicValue:
-        """A value as a dynamic value; a constant becomes a tensor of the graph."""
+        """Return a value as a dynamic value; a constant becomes a tensor of the graph."""
         if isinstance(value, DynamicValue):
             return value
         inferred = self.meanings.get(value.name) if value.data.dtype.kind in "iu" else None
@@ -96,14 +96,14 @@ class OnnxGraphBuilder:
         return DynamicValue(value.name, tensor, plain(len(value.shape)), value.quantization is not None)
 
     def in_order(self, flow: DynamicValue, order: Order) -> DynamicValue:
-        """The value with its dimensions in the given order; transposed if necessary."""
+        """Return the value with its dimensions in the given order, transposed if necessary."""
         if flow.order == order:
             return flow
         perm = tuple(flow.order.index(i) for i in order)
         return DynamicValue(flow.name, self._transposed(flow.tensor, perm), order, flow.real)
 
     def operand(self, value: Value, order: Order, kind: Kind) -> Tensor:
-        """A value as an operand of a node that computes in the type `kind`."""
+        """Return a value as an operand of a node that computes in the type `kind`."""
         if isinstance(value, ConstantValue):
             return self.constant(value.name, _as_kind(value, kind).transposed(order))
         tensor = self.in_order(value, order).tensor
@@ -124,9 +124,9 @@ class OnnxGraphBuilder:
         return tensor
 
     def reshape(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """A tensor reshaped; the tensor itself, or an earlier one, if that has the shape already."""
-        while (maker := self.build.graph.producer(tensor.name)) is not None and maker.op == "reshape":
-            (tensor,) = self.build.graph.ins(maker)
+        """Reshape a tensor; returns the tensor itself, or an earlier one, if that has the shape already."""
+        while (producer := self.build.graph.producer(tensor.name)) is not None and producer.op == "reshape":
+            (tensor,) = self.build.graph.ins(producer)
         before = self._before_reshape(tensor, shape)
         if before is not None:
             return before
@@ -139,19 +139,19 @@ class OnnxGraphBuilder:
         return self._views[key]
 
     def _before_reshape(self, tensor: Tensor, shape: tuple[int, ...], depth: int = 4) -> Tensor | None:
-        """The tensor recomputed from unreshaped operands of the given shape, if its producers are elementwise.
+        """Recompute a tensor from unreshaped operands of the given shape, if its producers are elementwise.
 
         This removes pairs of reshapes around elementwise nodes.
         """
         if tensor.shape == shape:
             return tensor
-        maker = self.build.graph.producer(tensor.name)
-        if maker is None or not depth:
+        producer = self.build.graph.producer(tensor.name)
+        if producer is None or not depth:
             return None
-        operands = self.build.graph.ins(maker)
-        if maker.op == "reshape":
+        operands = self.build.graph.ins(producer)
+        if producer.op == "reshape":
             return operands[0] if operands[0].shape == shape else None
-        if not OPS[maker.op].elementwise or any(operand.shape != tensor.shape for operand in operands):
+        if not OPS[producer.op].elementwise or any(operand.shape != tensor.shape for operand in operands):
             return None
         before = [self._before_reshape(operand, shape, depth - 1) for operand in operands]
         found = [operand for operand in before if operand is not None]
@@ -160,7 +160,9 @@ class OnnxGraphBuilder:
         key = (tensor.name, "before", shape)
         if key not in self._views:
             output = self.build.between(tensor, tensor.name, shape)
-            self._views[key] = self.build.node(maker.name, maker.op, found, output, **maker.attributes)
+            self._views[key] = self.build.node(
+                producer.name, producer.op, found, output, **producer.attributes
+            )
         return self._views[key]
 
     def emit(
@@ -203,7 +205,7 @@ class OnnxGraphBuilder:
         return DynamicValue(name, output, order, kind.real)
 
     def convert(self, op: str, tensor: Tensor, kind: Kind) -> Tensor:
-        """A tensor quantized, dequantized or requantized; equal conversions share one node."""
+        """Quantize, dequantize or requantize a tensor; equal conversions share one node."""
         key = (tensor.name, op, (kind.dtype, kind.quantization))
         if key not in self._views:
             name = self.build.fresh(f"{tensor.name}:{op}d")
@@ -215,7 +217,7 @@ class OnnxGraphBuilder:
         if tensor.dtype == "float32":
             return tensor
         if tensor.quantization is None:
-            raise UnsupportedNodeError(f"{tensor.dtype} numbers of {tensor.name!r} as real ones")
+            raise UnsupportedNodeError(f"{tensor.dtype} values of {tensor.name!r} as real numbers")
         q, last = tensor.quantization, len(tensor.shape) - 1
         if q.axis in (None, last):
             return self.convert("dequantize", tensor, FLOAT)
@@ -225,7 +227,7 @@ class OnnxGraphBuilder:
         return self._transposed(real, tuple(order.index(axis) for axis in range(last + 1)))
 
     def _transposed(self, tensor: Tensor, perm: Order) -> Tensor:
-        """A tensor transposed; reshaped if only dimensions of size one are permuted."""
+        """Transpose a tensor, or reshape it if only dimensions of size one are permuted."""
         shape = tuple(tensor.shape[i] for i in perm)
         nontrivial = [i for i in perm if tensor.shape[i] > 1]
         if nontrivial == sorted(nontrivial) and (tensor.quantization is None or tensor.quantization.whole):
@@ -243,7 +245,7 @@ class OnnxGraphBuilder:
 
 
 def _as_kind(value: ConstantValue, kind: Kind) -> ConstantValue:
-    """A constant as an operand of a node that computes in the type `kind`."""
+    """Return a constant as an operand of a node that computes in the type `kind`."""
     if kind == FLOAT:
         return ConstantValue(value.name, value.real())
     if not kind.real:
@@ -252,9 +254,9 @@ def _as_kind(value: ConstantValue, kind: Kind) -> ConstantValue:
         return value
     number = value.scalar()
     if number is None:
-        raise UnsupportedNodeError(f"real numbers of {value.name!r} among quantized ones")
-    # With the number's magnitude as the scale, one quantization step represents it exactly.
+        raise UnsupportedNodeError(f"real numbers of {value.name!r} in arithmetic on quantized values")
+    # With the value's magnitude as the scale, one quantization step represents it exactly.
     steps, zero = (0, 0) if number == 0 else (1, 0) if number > 0 else (0, 1)
     return ConstantValue(
-        value.name, np.full(value.shape, steps, kind.dtype), Quantization.of(abs(number) or 1.0, zero)
+        value.name, np.full(value.shape, steps, kind.dtype), Quantization.per_tensor(abs(number) or 1.0, zero)
     )

@@ -24,7 +24,7 @@ from compiler.frontends.onnx.values import (
     plain,
     type_name,
 )
-from compiler.ir.tensor import MOST_ELEMENTS, Tensor
+from compiler.ir.tensor import MAX_ELEMENTS, Tensor
 from compiler.reference.onnx_node_model import (
     REFUSALS,
     Given,
@@ -59,7 +59,7 @@ class InferredOutput(NamedTuple):
     Attributes
     ----------
     data_dependent : bool
-        The shape comes from the model's declaration, because it depends on run-time data.
+        The shape is that of the model's declaration, because it depends on run-time data.
     """
 
     dtype: str
@@ -68,14 +68,14 @@ class InferredOutput(NamedTuple):
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model of one node with output types added by ONNX's shape inference, as far as they can be inferred.
+    """Add output types to a model of one node by ONNX's shape inference, as far as they can be inferred.
 
     Only constants that are not also inputs remain: those without elements, which no tensor can represent.
     """
     try:
         result = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except _INFERENCE_ERRORS as error:
-        raise UnsupportedNodeError(f"ONNX refuses it: {line_of(error)}") from None
+        raise UnsupportedNodeError(f"ONNX rejects it: {line_of(error)}") from None
     names = {value.name for value in result.graph.input}
     remaining = [each for each in result.graph.initializer if each.name not in names]
     del result.graph.initializer[:]
@@ -86,7 +86,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 def types_of(
     model: onnx.ModelProto, inputs: Sequence[Value | None], declared: Sequence[Declared | None]
 ) -> list[InferredOutput | None]:
-    """Type and shape of each output of a model of one node; None for an omitted output.
+    """Return the type and shape of each output of a model of one node; None for an omitted output.
 
     Parameters
     ----------
@@ -124,16 +124,16 @@ def _check_sizes(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
     for source, numbers in arrays.items():
         if numbers.dtype.kind not in "iu":
             continue
-        too_large = [int(n) for n in numbers.reshape(-1)[:_MAX_SHAPE_ELEMENTS] if abs(int(n)) > MOST_ELEMENTS]
+        too_large = [int(n) for n in numbers.reshape(-1)[:_MAX_SHAPE_ELEMENTS] if abs(int(n)) > MAX_ELEMENTS]
         if too_large:
             raise InputError(
-                f"its {source} holds {too_large[0]}; a tensor can have {MOST_ELEMENTS:,} elements, and the shape of "
+                f"its {source} holds {too_large[0]}; a tensor can have {MAX_ELEMENTS:,} elements, and the shape of "
                 "its output is not known"
             )
 
 
 def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> InferredOutput:
-    """Type and shape of an output, inferred from the inputs or, where that fails, declared by the model."""
+    """Return the type and shape of an output, inferred from the inputs or, where that fails, declared by the model."""
     kind = output.type.tensor_type
     sizes: list[int | str | None] | None = None
     if kind.HasField("shape"):
@@ -147,7 +147,7 @@ def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> Inferred
     dtype = DTYPES.get(kind.elem_type) or (declared.held if declared and not kind.elem_type else None)
     if dtype is None:
         named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
-        raise UnsupportedNodeError(f"its output is of type {named}, which the graph does not have")
+        raise UnsupportedNodeError(f"its output is of type {named}, which the graph does not support")
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return InferredOutput(dtype, None)
     shape = tuple(size for size in sizes if isinstance(size, int))
@@ -162,7 +162,7 @@ OutputType = tuple[str, tuple[int, ...]]
 def infer_by_running(
     text: str, tensors: Sequence[Tensor], found: Sequence[InferredOutput | None]
 ) -> list[OutputType | None]:
-    """Types and shapes of a node's outputs, checked or completed by running the node on random inputs.
+    """Check or complete the types and shapes of a node's outputs by running the node on random inputs.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def infer_by_running(
     here = own(node.spec) is not None
     if len(shapes) < sum(output is not None for output in found) and not here:
         raise UnsupportedNodeError(
-            "the shape of its output depends on its input's numbers, and must be known beforehand"
+            "the shape of its output depends on the values of its inputs and must be known at compile time"
         )
     try:
         steps = check_work(node.spec, given, shapes or [tensor.shape for tensor in tensors[:1]])
@@ -197,7 +197,7 @@ def infer_by_running(
     if steps > TRIED_STEPS or (data_dependent and not here):
         if len(shapes) < len(found) - found.count(None):
             raise UnsupportedNodeError(
-                "the shape of its output depends on its input's numbers, and must be known beforehand"
+                "the shape of its output depends on the values of its inputs and must be known at compile time"
             )
         _check_in_reference(node)
         return [None if each is None else (each.dtype, each.shape or ()) for each in found]
@@ -212,11 +212,11 @@ def _check_in_reference(node: NodeModel) -> None:
     try:
         node.known()
     except REFUSALS as error:
-        raise UnsupportedNodeError(f"ONNX's reference does not have it: {line_of(error)}") from None
+        raise UnsupportedNodeError(f"ONNX's reference does not implement it: {line_of(error)}") from None
 
 
 def _trial_output(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
-    """One output of a node for generated inputs.
+    """Compute one output of a node for generated inputs.
 
     Integers may be indices, so they are 0 in the first attempt and 1 in the second. Real numbers may be
     probabilities, so they are normally distributed in the first attempt and within 0..1 in the second.
@@ -247,9 +247,9 @@ def _sample(tensor: Tensor, attempt: int) -> Array:
 
 
 def _checked_type(here: bool, inferred: InferredOutput, array: Array) -> OutputType:
-    """Type and shape of an output; a result of ONNX's reference must have the inferred shape."""
+    """Return the type and shape of an output; a result of ONNX's reference must have the inferred shape."""
     if array.dtype.name != inferred.dtype and array.dtype.kind not in "fiub":
-        raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not have")
+        raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not support")
     if not array.size:
         raise UnsupportedNodeError("its output has no elements")
     if array.shape != inferred.shape and not here:
@@ -363,8 +363,12 @@ def _given(value: Value) -> Given:
 
 
 def _source(node: FileNode, why: str) -> onnx.NodeProto:
-    """The protocol buffer of a node; raises UnsupportedNodeError with `why` if a rewrite changed it, it has
-    subgraphs, or ONNX does not define its operator.
+    """Return the protocol buffer of a node.
+
+    Raises
+    ------
+    UnsupportedNodeError
+        A rewrite changed the node, it has subgraphs, or ONNX does not define its operator; the reason is `why`.
     """
     source = node.source
     if (
@@ -385,7 +389,7 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
 
 
 def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
-    """A value as an ONNX input: real numbers as float32, dimensions in the file's order."""
+    """Return a value as an ONNX input: real numbers as float32, dimensions in the file's order."""
     if isinstance(value, ConstantValue):
         if not value.data.size:
             return value.numbers()
@@ -396,7 +400,7 @@ def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
 
 
 def _model(node: FileNode, proto: onnx.NodeProto, operands: list[_Operand | None]) -> onnx.ModelProto:
-    """A model of the node alone, with inputs named input0, input1, ... and outputs output0, output1, ..."""
+    """Return a model of the node alone, with inputs named input0, input1, ... and outputs output0, output1, ..."""
     assert node.source is not None
     single = onnx.NodeProto()
     single.CopyFrom(proto)
@@ -418,7 +422,7 @@ def _model(node: FileNode, proto: onnx.NodeProto, operands: list[_Operand | None
 
 
 def _reference_opset(proto: onnx.NodeProto, version: onnx.OperatorSetIdProto) -> onnx.OperatorSetIdProto:
-    """The operator set, raised to one in which the reference implements the same operator if necessary."""
+    """Return the operator set, or a later one in which the reference implements the same operator."""
     later = _REFERENCE_OPSETS.get(proto.op_type, 0)
     if version.domain or version.version >= later:
         return version

@@ -23,7 +23,7 @@ class FileNode:
     name : str
         Name for messages; generated if the file has none.
     op : str
-        Operator, with its domain prefixed if that is not a supported one.
+        Operator, prefixed with its domain if that is not a supported one.
     inputs, outputs : tuple of str
         Tensor names; "" for an omitted one. Values captured by subgraphs come last among the inputs.
     attributes : dict
@@ -43,20 +43,20 @@ class FileNode:
     source: "OnnxSource | None" = field(default=None, repr=False)
 
     def int(self, key: str, default: int) -> int:
-        """An attribute that is an integer."""
+        """Return an integer attribute."""
         return self._typed(key, default, int, "an integer")
 
     def float(self, key: str, default: float) -> float:
-        """An attribute that is a number."""
+        """Return a numeric attribute."""
         return float(self._typed(key, default, (int, float), "a number"))
 
     def text(self, key: str, default: str) -> str:
-        """An attribute that is text."""
+        """Return a string attribute."""
         value = self._typed(key, default.encode(), bytes, "text")
         return value.decode(errors="replace")
 
     def ints(self, key: str, default: "tuple[int, ...] | None" = None) -> "tuple[int, ...] | None":
-        """An attribute that is a list of integers."""
+        """Return an attribute that is a list of integers."""
         value = self.attributes.get(key)
         if value is None:
             return default
@@ -72,7 +72,7 @@ class FileNode:
 
 
 def taken(node: FileNode, condition: ConstantValue | None) -> FileNode:
-    """An If with a constant condition, with the executed branch as both branches; any other node unchanged.
+    """Return an If with a constant condition, with the executed branch as both branches; other nodes unchanged.
 
     Values that only the other branch captures are removed from the inputs.
     """
@@ -123,7 +123,7 @@ class Declared:
 
     @property
     def held(self) -> str:
-        """The type used inside the graph."""
+        """Type that is used inside the graph."""
         return "float32" if self.dtype == "float16" else self.dtype
 
 
@@ -150,7 +150,7 @@ class OnnxModel:
     captured: tuple[str, ...] = ()
 
     def used(self) -> "OnnxModel":
-        """The model without dead nodes."""
+        """Return the model without dead nodes."""
         needed, live = {output.name for output in self.outputs}, []
         for node in reversed(self.nodes):
             if needed.intersection(node.outputs):
@@ -179,12 +179,12 @@ Refused = tuple[str, str, str]
 
 
 class UnsupportedNodesError(InputError):
-    """The model has nodes without a conversion.
+    """Error: the model has nodes without a conversion.
 
     Attributes
     ----------
     nodes : list of (str, str, str)
-        Name, operator and reason of each.
+        Name, operator and reason of each unsupported node.
     """
 
     def __init__(self, nodes: list[Refused]):
@@ -195,7 +195,7 @@ class UnsupportedNodesError(InputError):
 
 
 def listed(nodes: Sequence[Refused]) -> list[str]:
-    """Descriptions of refused nodes: name, operator and reason."""
+    """Return descriptions of unsupported nodes: name, operator and reason."""
     return [f"{shown(name)} ({shown(op)[1:-1]}{': ' if why else ''}{why})" for name, op, why in nodes]
 
 
@@ -205,11 +205,11 @@ def check_inputs(given: Sequence[object], least: int, most: int | None) -> None:
         raise InputError(f"must have {_input_count(least, most)}, not {len(given)}")
     for number, each in enumerate(given[:least], 1):
         if not each:
-            raise InputError(f"input {number} must not be left out")
+            raise InputError(f"input {number} must not be omitted")
 
 
 def _input_count(least: int, most: int | None) -> str:
-    """An allowed number of inputs as text."""
+    """Return an allowed number of inputs as a string."""
     if most is None:
         return f"at least {least} input{'s' * (least != 1)}"
     if least == most:
@@ -248,7 +248,7 @@ def one_node(
     opset: int,
     outputs: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
 ) -> ModelProto:
-    """A model of one node; arrays that are not listed in `inputs` become constants."""
+    """Return a model of one node; arrays that are not listed in `inputs` become constants."""
     output_types = {name: value for name, value in zip(node.output, outputs or (), strict=False) if name}
     graph = helper.make_graph(
         [node],

@@ -28,17 +28,17 @@ _MAX_PRODUCT_DEPTH = 6
 
 
 class DefUse:
-    """Producers and consumers of the values of a model.
+    """Index of the producers and consumers of the values of a model.
 
     Parameters
     ----------
-    model : Model
-        The model; it must not change while this is used.
+    model : OnnxModel
+        Model to index, which must not change afterwards.
     """
 
     def __init__(self, model: OnnxModel):
         self.constants = model.constants
-        self.makers = {name: node for node in model.nodes for name in node.outputs}
+        self.producers = {name: node for node in model.nodes for name in node.outputs}
         self.users: dict[str, list[FileNode]] = {}
         for node in model.nodes:
             for name in node.inputs:
@@ -46,13 +46,13 @@ class DefUse:
         self.outputs = {output.name for output in model.outputs}
 
     def only_user(self, name: str) -> FileNode | None:
-        """The node that reads a value, if there is exactly one reader."""
+        """Return the node that reads a value; None unless it has exactly one reader."""
         users = self.users.get(name, [])
         return users[0] if len(users) == 1 and name not in self.outputs else None
 
     def made_by(self, name: str, *ops: str) -> FileNode | None:
-        """The producer of a value, if it has one of the given operators."""
-        node = self.makers.get(name)
+        """Return the producer of a value if it has one of the given operators, else None."""
+        node = self.producers.get(name)
         return node if node is not None and node.op in ops and all(node.inputs[:1]) and node.inputs else None
 
     def scalar(self, name: str) -> float | None:
@@ -84,7 +84,7 @@ class DefUse:
         return total, sorted(leaves)
 
     def sum_with(self, name: str, number: float) -> str | None:
-        """The other operand of an Add of a given number; None if the value is no such sum."""
+        """Return the other operand of an Add of a given constant; None if the value is not such a sum."""
         node = self.made_by(name, "Add")
         if node is None or len(node.inputs) != 2:
             return None
@@ -95,17 +95,17 @@ class DefUse:
 
 
 def near(number: float | None, wanted: float) -> bool:
-    """Return True if numbers are equal up to rounding in exporters."""
+    """Return True if values are equal up to rounding in exporters."""
     return number is not None and math.isclose(number, wanted, rel_tol=1e-3)
 
 
 def instead(node: FileNode, op: str, inputs: tuple[str, ...], **attributes: object) -> FileNode:
-    """A node with another operator and inputs that replaces `node` and has its outputs."""
+    """Return a node with another operator and inputs that replaces `node` and has its outputs."""
     return replace(node, op=op, inputs=inputs, attributes=attributes)
 
 
 def _norm(view: DefUse, node: FileNode) -> FileNode | None:
-    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, the same of x - mean(x)."""
+    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, the same for x - mean(x)."""
     found = _quotient(view, node)
     if found is None:
         return None
@@ -130,7 +130,7 @@ def _norm(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
-    """Numerator and Sqrt node of a division by a square root; None if the node is no such division."""
+    """Numerator and Sqrt node of a division by a square root; None if the node is not such a division."""
     if len(node.inputs) != 2:
         return None
     if node.op == "Div":
@@ -149,7 +149,7 @@ def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
 
 
 def _centred(view: DefUse, name: str, axes: int) -> str | None:
-    """X if a value is x - mean(x) over an axis; None otherwise."""
+    """Return x if a value is x - mean(x) over an axis; None otherwise."""
     node = view.made_by(name, "Sub")
     mean = view.made_by(node.inputs[1], "ReduceMean") if node is not None and len(node.inputs) == 2 else None
     if node is None or mean is None or mean.inputs[0] != node.inputs[0] or _axes(view, mean) != axes:

@@ -38,7 +38,7 @@ MOVES = frozenset(
         "Tile",
     )
 )
-#: Operators that may compute in the scale that their output is quantized with next.
+#: Operators that may compute in the scale with which their output is quantized.
 _PASSING = MOVES | {"Relu", "Clip", "Concat"}
 _QUANTIZED = ("int8", "uint8", "int16")
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -87,7 +87,7 @@ def quantized_type(node: FileNode, zero: ConstantValue | None) -> str:
     unknown = zero is None and node.int("output_dtype", 0) and attribute is None
     if narrow or dtype not in _QUANTIZED or unknown:
         raise UnsupportedNodeError(
-            f"quantized numbers must be {', '.join(_QUANTIZED)}, not {_type_text(node, zero)}"
+            f"quantized values must be {', '.join(_QUANTIZED)}, not {_type_text(node, zero)}"
         )
     return dtype
 
@@ -112,7 +112,7 @@ def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> Kind | N
 
 
 def targets(model: OnnxModel) -> dict[str, Kind]:
-    """Type and quantization by name, of values that are only quantized next, possibly after moves and clips."""
+    """Type and quantization by name, of values that are only quantized, possibly after moves and clips."""
     found: dict[str, Kind] = {}
     users: dict[str, list[FileNode]] = {}
     for node in model.nodes:

@@ -31,7 +31,7 @@ class OnnxReader(Protocol):
 #: Domain of ONNX's own operators.
 DEFAULT = ""
 #: Oldest supported operator set; earlier ones broadcast by attributes.
-LEAST = 7
+MIN_OPSET = 7
 
 
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -45,9 +45,9 @@ def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 def check_version(version: int) -> None:
     """Raise InputError for an operator set that is too old or too new."""
-    if version < LEAST:
+    if version < MIN_OPSET:
         raise InputError(
-            f"operator set must be {LEAST} or later, not {version}; onnx.version_converter updates it"
+            f"operator set must be {MIN_OPSET} or later, not {version}; onnx.version_converter updates it"
         )
     if version > (most := onnx.defs.onnx_opset_version()):
         raise InputError(
@@ -122,7 +122,7 @@ def integers(node: FileNode, key: str, value: Value | None) -> tuple[int, ...] |
 
 
 def choice(node: FileNode, key: str, default: str, *choices: str) -> str:
-    """A text attribute; raises InputError unless it is one of the choices."""
+    """Return a string attribute; raises InputError unless it is one of the choices."""
     value = node.text(key, default)
     if value not in choices:
         raise InputError(f"attribute {key} must be one of {', '.join(choices)}, not {shown(value)}")

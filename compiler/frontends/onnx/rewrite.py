@@ -81,7 +81,7 @@ def _dynamic(model: OnnxModel, node: FileNode) -> list[FileNode]:
 def _integer(model: OnnxModel, node: FileNode) -> list[FileNode]:
     """Rewrite to MatMul or Conv on real numbers, dequantized with scale 1.
 
-    Results of dynamically quantized inputs remain real numbers, because the file scales them to real ones next.
+    Results of dynamically quantized inputs remain real numbers, because the file scales them afterwards.
     """
     parts = Parts(model, node, 2, 4)
     _check_weights(parts)

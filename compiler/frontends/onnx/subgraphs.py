@@ -148,7 +148,7 @@ def flows(values: Mapping[str, Value]) -> list[Tensor]:
 
 
 def natural(value: Value) -> Form:
-    """The present form of a value; a constant has the type and order of the file."""
+    """Return the current form of a value; a constant has the type and order of the file."""
     if isinstance(value, DynamicValue):
         return value.kind, value.order
     numbers = value.numbers()
@@ -271,7 +271,7 @@ class Loop:
         return [each.name for each in self.body.inputs]
 
     def made(self, values: Mapping[str, Value]) -> tuple[Value, list[Value], list[Value]]:
-        """The next condition, the next states and the slices to be stacked."""
+        """Outputs of the subgraph: the next condition, the next states and the slices to be stacked."""
         outputs = [values[each.name] for each in self.body.outputs]
         condition = outputs.pop(0) if self.ins else true()
         return condition, outputs[: len(self.states)], outputs[len(self.states) :]

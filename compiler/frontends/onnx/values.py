@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
+from compiler.ir.tensor import MAX_ELEMENTS, Quantization, Tensor
 from hw.errors import InputError, shown
 
 #: For each dimension of the graph's tensor, the index of the corresponding dimension in the file.
@@ -190,10 +190,10 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
         listed = " and ".join(str(list(shape)) for shape in shapes)
-        raise InputError(f"shapes {listed} do not go together") from None
+        raise InputError(f"shapes {listed} cannot be broadcast") from None
 
 
-def check_size(shape: tuple[int, ...], most: int = MOST_ELEMENTS) -> None:
+def check_size(shape: tuple[int, ...], most: int = MAX_ELEMENTS) -> None:
     """Raise InputError for an output shape that is empty or too large, before memory is allocated for it."""
     if any(size < 1 for size in shape):
         raise InputError(f"its output would have shape {shown(list(shape))}")
@@ -272,9 +272,9 @@ def _decoded(tensor: Any, folder: Path | None) -> NDArray:
     if dtype is None:
         raise InputError(f"type {type_name(number)} is not supported")
     shape = tuple(tensor.dims)
-    if any(size < 0 for size in shape) or math.prod(shape) > MOST_ELEMENTS:
+    if any(size < 0 for size in shape) or math.prod(shape) > MAX_ELEMENTS:
         raise InputError(
-            f"shape {shown(list(shape))} must be of at most {MOST_ELEMENTS:,} elements, none negative"
+            f"shape {shown(list(shape))} must be of at most {MAX_ELEMENTS:,} elements, none negative"
         )
     elements, bits = (
         math.prod(shape),

@@ -18,7 +18,7 @@ _MAX_ELEMENTS, _MAX_GROWTH = 1 << 24, 4
 def _range(c: TfliteConversion) -> NDArray:
     start, limit, step = (np.asarray(tensor.data).reshape(-1)[0].item() for tensor in c.given(3)[:3])
     if step == 0 or abs((limit - start) / step) > _MAX_ELEMENTS:
-        raise c.error(f"{start}..{limit} by {step} is no range of at most {_MAX_ELEMENTS:,} numbers")
+        raise c.error(f"{start}..{limit} by {step} is not a range of at most {_MAX_ELEMENTS:,} numbers")
     return np.arange(start, limit, step)
 
 

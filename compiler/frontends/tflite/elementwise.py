@@ -36,7 +36,7 @@ def broadcast(c: TfliteConversion, *operands: Tensor) -> tuple[int, ...]:
         shape = np.broadcast_shapes(*(tensor.shape for tensor in operands))
     except ValueError:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in operands)
-        raise c.error(f"shapes {shapes} do not fit together") from None
+        raise c.error(f"shapes {shapes} cannot be broadcast") from None
     c.expect(shape)
     return shape
 
@@ -59,9 +59,7 @@ def _divide(c: TfliteConversion) -> None:
     activation = 0 if c.operator.options is None else c.options(tflite.DivOptions).FusedActivationFunction()
     if divisor.data is None or divisor.dtype != "float32" or not divisor.data.all():
         if activation:
-            raise c.error(
-                "an activation behind a division by what is no constant of float32 is not supported"
-            )
+            raise c.error("an activation after a division is supported for constant float32 divisors only")
         on_host(c, "Div", [x, divisor])
         return
     reciprocal = c.build.constant(f"{divisor.name}:reciprocal", np.float32(1) / divisor.data)
@@ -100,7 +98,7 @@ def _add_all(c: TfliteConversion) -> None:
     total, *others = c.given(2)
     for tensor in others:
         if tensor.shape != total.shape or tensor.quantization is not None:
-            raise c.error("summands must be of one shape, and not quantized")
+            raise c.error("summands must have one shape and must not be quantized")
     for i, tensor in enumerate(others[:-1]):
         total = c.step(f"sum{i}", "add", [total, tensor], total.shape)
     broadcast(c, total, others[-1])
@@ -111,7 +109,7 @@ def _add_all(c: TfliteConversion) -> None:
 def _squared_difference(c: TfliteConversion) -> None:
     a, b = c.given(2)[:2]
     if a.quantization is not None:
-        raise c.error("is supported of float32 numbers only")
+        raise c.error("is supported for float32 only")
     difference = c.step("difference", "sub", [a, b], broadcast(c, a, b))
     c.make("mul", [difference, difference])
 
@@ -260,7 +258,7 @@ def _rows(c: TfliteConversion, part: str, x: Tensor, shape: tuple[int, ...]) -> 
     rows_shape = (first, 1, math.prod(shape) // first)
     if x.data is not None:
         if math.prod(shape) > _MAX_ELEMENTS:
-            raise c.error(f"a constant spread over {list(shape)} has more than {_MAX_ELEMENTS:,} elements")
+            raise c.error(f"a constant broadcast to {list(shape)} has more than {_MAX_ELEMENTS:,} elements")
         data = np.ascontiguousarray(np.broadcast_to(x.data, shape)).reshape(rows_shape)
         return c.build.constant(f"{x.name}:{part}", data, x.quantization)
     x = c.reshaped(f"{part}:rank", x, (1,) * (len(shape) - len(x.shape)) + x.shape)

@@ -34,7 +34,7 @@ def _softmax(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     if not x.shape:
-        raise c.error("one number has no softmax")
+        raise c.error("a scalar has no softmax")
     beta = float(c.options(tflite.SoftmaxOptions).Beta())
     c.make("softmax", [x], axis=len(x.shape) - 1, beta=beta)
 

@@ -82,7 +82,7 @@ class TfliteConversion:
         return self.outputs[0]
 
     def error(self, text: str) -> InputError:
-        """An error that names the operator."""
+        """Return an error that names the operator."""
         return InputError(f"operator {self.operator.name!r}: {text}")
 
     def given(self, count: int) -> list[Tensor]:
@@ -91,7 +91,7 @@ class TfliteConversion:
         Raises
         ------
         InputError
-            There are fewer than `count`.
+            Fewer than `count` inputs are given.
         """
         given = [tensor for tensor in self.inputs if tensor is not None]
         if len(given) < count:

@@ -302,7 +302,7 @@ def _gather(c: TfliteConversion) -> None:
         axis, batches = options.Axis(), options.BatchDims()
     axis = c.axis(axis, len(x.shape))
     if batches:
-        raise c.error("indices of their own for each of a batch are not supported")
+        raise c.error("separate indices for each batch are not supported")
     _rows(c, x, indices, axis)
 
 

@@ -1,4 +1,4 @@
-"""The layer of convolutions and dense products, and its lowering."""
+"""Layer of convolutions and dense layers, and its lowering."""
 
 from dataclasses import dataclass
 
@@ -44,12 +44,12 @@ class ConvLayer(Layer):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """x, and the residual's other summand."""
+        """Names of the input and, with a residual addition, of the other summand."""
         return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
 
 
 def lower_conv(low: LoweringContext) -> Layer:
-    """Layer of a convolution with its epilogue."""
+    """Lower a convolution with its epilogue."""
     weights, bias = weights_of(low)
     assert weights.data is not None
     a = low.anchor.attributes
@@ -75,7 +75,7 @@ def lower_conv(low: LoweringContext) -> Layer:
 
 
 def lower_dense(low: LoweringContext) -> Layer:
-    """Layer of a dense layer with its epilogue: a convolution with a 1x1 kernel."""
+    """Lower a dense layer with its epilogue to a convolution with a 1x1 kernel."""
     weights, bias = weights_of(low)
     assert weights.data is not None
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.AWAY))

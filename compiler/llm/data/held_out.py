@@ -10,7 +10,7 @@ from compiler.llm.data.trajectories import Trajectory
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from hw.config import load_target, targets_by_lanes
+from hw.config import DEFAULT_TARGET, load_target, targets_by_lanes
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,15 @@ class CorpusMachine:
         )
 
 
-_DEFAULT_TARGET = "n16"
 _HELD_OUT_LANES = 8
-_OTHER_TARGETS = {lanes: name for lanes, name in targets_by_lanes().items() if name != _DEFAULT_TARGET}
+_OTHER_TARGETS = {lanes: name for lanes, name in targets_by_lanes().items() if name != DEFAULT_TARGET}
 #: Configurations of the training data with their sampling weights.
 TRAINING = {
-    "usual": (CorpusMachine(_DEFAULT_TARGET), 8),
-    "bandwidth / 4": (CorpusMachine(_DEFAULT_TARGET, slow=4), 2),
-    "latency 400": (CorpusMachine(_DEFAULT_TARGET, latency=400), 2),
-    "latency 20": (CorpusMachine(_DEFAULT_TARGET, latency=20), 1),
-    "SP 64 KiB": (CorpusMachine(_DEFAULT_TARGET, sp_bytes=1 << 16), 1),
+    "usual": (CorpusMachine(DEFAULT_TARGET), 8),
+    "bandwidth / 4": (CorpusMachine(DEFAULT_TARGET, slow=4), 2),
+    "latency 400": (CorpusMachine(DEFAULT_TARGET, latency=400), 2),
+    "latency 20": (CorpusMachine(DEFAULT_TARGET, latency=20), 1),
+    "SP 64 KiB": (CorpusMachine(DEFAULT_TARGET, sp_bytes=1 << 16), 1),
 } | {
     f"N = {lanes}": (CorpusMachine(name), 1)
     for lanes, name in _OTHER_TARGETS.items()
@@ -66,8 +65,8 @@ TRAINING = {
 #: Held-out configurations for evaluation.
 HELD_OUT = {
     f"N = {_HELD_OUT_LANES}": CorpusMachine(_OTHER_TARGETS[_HELD_OUT_LANES]),
-    "bandwidth / 2": CorpusMachine(_DEFAULT_TARGET, slow=2),
-    "latency 200": CorpusMachine(_DEFAULT_TARGET, latency=200),
+    "bandwidth / 2": CorpusMachine(DEFAULT_TARGET, slow=2),
+    "latency 200": CorpusMachine(DEFAULT_TARGET, latency=200),
 }
 MACHINES = {name: machine for name, (machine, _) in TRAINING.items()} | HELD_OUT
 

@@ -254,9 +254,9 @@ def _with_probe(config: MlaConfig, stage: Stage, zero: int, results: NDArray[np.
     assert code is not None
     (tensor,) = stage.inputs
     memory = share_memory([code], results, start)
-    same = {operand: (operand, 0) for operand in code.places.values()}
+    same = {operand: (operand, 0) for operand in code.operand_numbers.values()}
     main = rebased(code.parts[0].program, memory.moved[0], same)
-    first = probe(config, tensor, zero, (code.places[tensor.name], 0), code.tags[0])
+    first = probe(config, tensor, zero, (code.operand_numbers[tensor.name], 0), code.tags[0])
     end = replace(code.parts[0], program=main)
     made = replace(code, parts=(ProgramPart(first, ()), end), image=memory.image, memory=memory.size)
     guard = equal(Statistic.FUSE_ZEROS, tensor.elements)
@@ -286,9 +286,9 @@ def _merged(
     programs = []
     for code, moved in zip((a, b), memory.moved, strict=True):
         moved_operands = {
-            index: (places[name], 0) for name, index in code.places.items() if name != tensor.name
+            index: (places[name], 0) for name, index in code.operand_numbers.items() if name != tensor.name
         }
-        moved_operands[code.places[tensor.name]] = (0, middle)
+        moved_operands[code.operand_numbers[tensor.name]] = (0, middle)
         programs.append(rebased(code.parts[0].program, moved, moved_operands))
     begin, end = programs
     guard, looks = (
@@ -323,6 +323,6 @@ def _until_drained(program: Program) -> Program:
 def _guarded(code: StageExecutable, outputs: Sequence[Tensor], guard: Guard, start: int) -> StageExecutable:
     """Add a guarded alternative to the last program that only writes the constants at `start`."""
     *before, last = code.parts
-    sizes = [(code.places[each.name], each.bytes) for each in outputs]
+    sizes = [(code.operand_numbers[each.name], each.bytes) for each in outputs]
     short = constants(code.config, f"{last.program.name} of zeros", start, sizes, code.tags[-1])
     return replace(code, parts=(*before, replace(last, instead=(GuardedProgram(guard, short),))))

@@ -91,7 +91,7 @@ class PackageReader:
             batch=self._batch(m["batch"]),
             smaller=smaller,
             graph=self._graph("graph", m["graph"]) if m["graph"] else None,
-            quantization=QuantizationReport.of(m["quantization"]) if m["quantization"] else None,
+            quantization=QuantizationReport.from_document(m["quantization"]) if m["quantization"] else None,
         )
 
     def _host(self, values: dict) -> HostNode:

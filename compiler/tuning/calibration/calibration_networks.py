@@ -32,7 +32,9 @@ class QuantizedGraphBuilder:
 
     def input(self, shape: tuple[int, ...]) -> Tensor:
         """Add an int8 input."""
-        return self.graph.add_input(Tensor(self._name("x"), shape, "int8", Quantization.of(_SCALE, 3)))
+        return self.graph.add_input(
+            Tensor(self._name("x"), shape, "int8", Quantization.per_tensor(_SCALE, 3))
+        )
 
     def skip_input(self, x: Tensor) -> Tensor:
         """Return the first input if it has the shape of a tensor, else add a new input of that shape."""
@@ -50,7 +52,7 @@ class QuantizedGraphBuilder:
         **attributes: Any,
     ) -> Tensor:
         """Add an operator and return its output, quantized like `like` if given."""
-        meaning = Quantization.of(scale, -3) if like is None else like.quantization
+        meaning = Quantization.per_tensor(scale, -3) if like is None else like.quantization
         out = self.graph.add_tensor(Tensor(self._name("t"), made, "int8", meaning))
         names = tuple(tensor.name for tensor in inputs)
         self.graph.add_node(Node(f"{op} {out.name}", op, names, (out.name,), attributes))
@@ -58,7 +60,9 @@ class QuantizedGraphBuilder:
 
     def softmax(self, x: Tensor) -> Tensor:
         """Add a softmax over the last dimension and return its output."""
-        made = self.graph.add_tensor(Tensor(self._name("t"), x.shape, "int8", Quantization.of(1 / 256, -128)))
+        made = self.graph.add_tensor(
+            Tensor(self._name("t"), x.shape, "int8", Quantization.per_tensor(1 / 256, -128))
+        )
         node = Node(
             f"softmax {made.name}",
             "softmax",

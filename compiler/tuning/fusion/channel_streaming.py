@@ -15,7 +15,7 @@ from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import ConvTiler
 from compiler.layers.depthwise import DepthwiseLayer, stream_passes, stream_pitch
 from compiler.layers.pool import PoolLayer
-from compiler.layers.tiling_context import CROWDED, PREFETCH, TilingContext, input_rows
+from compiler.layers.tiling_context import BUS_OVERHEAD, PREFETCH_STEPS, TilingContext, input_rows
 from compiler.lowering.fusion_groups import ANCHORS
 from compiler.lowering.lower import LoweredNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -84,7 +84,7 @@ class _PairTiling:
     """
 
     group: int
-    planes: int
+    channel_blocks: int
     rows: int
     sums: int
     depthwise_rows: int
@@ -165,7 +165,7 @@ def pooled_pairs(lowered: LoweredNetwork, spaces: Sequence[LayerSpace]) -> dict[
     return out
 
 
-class PlanePair:
+class ChannelBlockPair:
     """Convolution and depthwise convolution that may stream channel blocks.
 
     Parameters
@@ -230,7 +230,7 @@ class PlanePair:
         depthwise_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
         out = 0 if self.y_on_chip else 2 * tiling.depthwise_rows * tiling.width * group * n
         w_buffers = min(2, ceil_div(self.blocks, group))
-        left = self.context.free - tiling.planes * self.t.h * self.t.w * n - _BANDS * band_bytes
+        left = self.context.free - tiling.channel_blocks * self.t.h * self.t.w * n - _BANDS * band_bytes
         if left < w_buffers * weights + depthwise_weights + out:
             return None
         tiles, groups = ceil_div(self.t.h, tiling.rows), ceil_div(self.blocks, group)
@@ -239,7 +239,7 @@ class PlanePair:
         drain = tiles * (tile * group + _COMMAND_CYCLES)
         slot_cycles = tiles * (array / tiles + tile * group + _RELEASE_CYCLES) / tiling.sums
         bands = tiles * (array / tiles + band_beats * self.context.beat + self.context.latency) / _BANDS
-        makes = max(array, drain, slot_cycles, tiles * band_beats * self.context.beat * CROWDED)
+        makes = max(array, drain, slot_cycles, tiles * band_beats * self.context.beat * BUS_OVERHEAD)
         makes = makes if self.context.x_on_chip else max(makes, bands)
         first = LayerSchedule(
             rows=tiling.rows,
@@ -253,8 +253,8 @@ class PlanePair:
             acc_buffers=tiling.sums,
             fold_kernel_width=layout == Im2colLayout.ROWS,
             im2col=layout == Im2colLayout.STRIPS,
-            prefetch=PREFETCH,
-            stream_channel_blocks=tiling.planes,
+            prefetch=PREFETCH_STEPS,
+            stream_channel_blocks=tiling.channel_blocks,
         )
         second = LayerSchedule(
             rows=tiling.depthwise_rows,
@@ -262,11 +262,11 @@ class PlanePair:
             columns=group,
             param_blocks=group,
             acc_buffers=tiling.depthwise_sums,
-            prefetch=PREFETCH,
+            prefetch=PREFETCH_STEPS,
             on_chip=self.y_on_chip,
         )
         # With buffers for more planes, one layer runs while the other waits.
-        switches = groups if tiling.planes == group else 1
+        switches = groups if tiling.channel_blocks == group else 1
         # The weights of the first group must arrive before anything starts; those of others load meanwhile.
         weighted = (weights + depthwise_weights) / n * self.context.beat
         start = weighted + self.context.latency
@@ -292,17 +292,17 @@ class PlanePair:
         return max(array, drain, store, slot_cycles)
 
 
-def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> dict[int, PlanePair]:
+def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> dict[int, ChannelBlockPair]:
     """Return the streaming pairs by the index of their first layer."""
     out = {}
     for number, (first, second) in enumerate(pairwise(lowered.layers)):
         if not pair_refusal(lowered, number):
             assert isinstance(first, ConvLayer) and isinstance(second, DepthwiseLayer)
-            out[number] = PlanePair(first, second, contexts[number], contexts[number + 1].y_on_chip)
+            out[number] = ChannelBlockPair(first, second, contexts[number], contexts[number + 1].y_on_chip)
     return out
 
 
-def apply(schedule: Schedule, pair: PlanePair, fused: FusedPair) -> Schedule:
+def apply(schedule: Schedule, pair: ChannelBlockPair, fused: FusedPair) -> Schedule:
     """Return a schedule with the schedules of a pair replaced."""
     layers = {pair.first.name: fused.first, pair.second.name: fused.second}
     kept = {

@@ -13,7 +13,7 @@ from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.fusion.channel_streaming import PlanePair, apply, pair_refusal, streaming_pairs
+from compiler.tuning.fusion.channel_streaming import ChannelBlockPair, apply, pair_refusal, streaming_pairs
 from compiler.tuning.fusion.epilogue_chains import merge, refusal, retile, split
 from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
 from hw.errors import InputError
@@ -227,7 +227,7 @@ class FusionEngine:
             separate = {name: first.layers[name] for name in site.layers}
             yield "whole tensor", replace(schedule, layers=schedule.layers | separate)
             return
-        pair: PlanePair = streaming_pairs(
+        pair: ChannelBlockPair = streaming_pairs(
             stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram)
         )[number]
         for fused in islice(pair.candidates(), _MAX_PAIR_CANDIDATES):

@@ -10,7 +10,7 @@ from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.fusion.channel_streaming import FusedPair, PlanePair, streaming_pairs
+from compiler.tuning.fusion.channel_streaming import ChannelBlockPair, FusedPair, streaming_pairs
 
 #: Expected relative error of the estimate of a channel-streaming pair; minimum relative error of the learned model.
 _PAIR_ERROR, _MIN_ERROR = 0.1, 0.03
@@ -26,7 +26,9 @@ class NetworkPrediction(NamedTuple):
 class _Stage:
     """Data of a stage that is reused for different schedules."""
 
-    def __init__(self, stage: LoweredNetwork, conditions: HardwareProfile, pairs: dict[int, PlanePair]):
+    def __init__(
+        self, stage: LoweredNetwork, conditions: HardwareProfile, pairs: dict[int, ChannelBlockPair]
+    ):
         self.rows, self.pairs = RowMaker(stage, conditions), pairs
         self._candidates: dict[int, dict[tuple[LayerSchedule, LayerSchedule], FusedPair]] = {}
 

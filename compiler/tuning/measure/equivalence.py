@@ -133,15 +133,15 @@ class EquivalenceChecker:
         """
         record = CompilationTrace()
         plain = self._prepared.network(replace(network.schedule, programs={}), record)
-        watches = [
+        plans = [
             CheckPlan(list(_checked_tensors(stream, code.parts)), list(_parameters(stream)))
             for stream, code in zip(record.streams, plain.codes, strict=True)
         ]
         for extreme in (False, True):
             inputs, seed = self._inputs(number, extreme), number if extreme else None
-            wanted = _snapshots(plain, watches, inputs, seed)
+            wanted = _snapshots(plain, plans, inputs, seed)
             try:
-                found = _snapshots(network, watches, inputs, seed)
+                found = _snapshots(network, plans, inputs, seed)
             except (TrapError, ValidationError) as error:
                 return str(error)
             for mine, its in zip(found, wanted, strict=False):
@@ -176,7 +176,7 @@ class EquivalenceChecker:
 def _checked_tensors(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[list[CheckedTensor]]:
     """Yield for each program the tensors that it completes and that others read; outputs are checked separately."""
     lowered = stream.lowered
-    outside = {stream.homes[name].ring for name in lowered.graph.outputs}
+    outside = {stream.layouts[name].buffer for name in lowered.graph.outputs}
     last = [
         max((at for at, part in enumerate(parts) if number in part.layers), default=-1)
         for number in range(len(lowered.layers))
@@ -187,11 +187,11 @@ def _checked_tensors(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> I
             read[name] = max(read.get(name, -1), last[number])
     for at in range(len(parts)):
         yield [
-            CheckedTensor(layer.y, stream.homes[layer.y].ring.memory, _bytes_of(stream, layer))
+            CheckedTensor(layer.y, stream.layouts[layer.y].buffer.memory, _bytes_of(stream, layer))
             for number, layer in enumerate(lowered.layers)
             if last[number] == at < read.get(lowered.root(layer.y), -1)
-            and not stream.homes[layer.y].plane
-            and stream.homes[layer.y].ring not in outside
+            and not stream.layouts[layer.y].channel_block
+            and stream.layouts[layer.y].buffer not in outside
         ]
 
 
@@ -202,8 +202,8 @@ def _parameters(stream: CommandStream) -> Iterator[tuple[int, int]]:
         word, source = command.fields.get("word", 0), command.fields.get("dram")
         if command.unit != Unit.LOAD or not isinstance(word, int) or not isinstance(source, BufferRef):
             continue
-        if LOAD_WORD.unpack(word)["space"] == Space.PARAM and source.ring.data is not None:
-            rings[source.ring] = (stream.starts[source.ring], source.ring.total)
+        if LOAD_WORD.unpack(word)["space"] == Space.PARAM and source.buffer.data is not None:
+            rings[source.buffer] = (stream.starts[source.buffer], source.buffer.total)
     yield from rings.values()
 
 
@@ -214,11 +214,11 @@ def _reads(lowered: LoweredNetwork, layer: Layer) -> set[str]:
 
 def _bytes_of(stream: CommandStream, layer: Layer) -> NDArray[np.int64]:
     """Return the addresses of the bytes of a layer's result, relative to the scratchpad or the model's DRAM base."""
-    home = stream.homes[layer.y]
+    home = stream.layouts[layer.y]
     size = home.c * DTYPE_BYTES[layer.shapes[layer.y].dtype]
     rows, columns = np.arange(home.h) * home.row, np.arange(home.w) * home.pixel
     pixels = (rows[:, None] + columns).reshape(-1, 1) + np.arange(size)
-    return stream.starts[home.ring] + home.offset + pixels.reshape(-1)
+    return stream.starts[home.buffer] + home.offset + pixels.reshape(-1)
 
 
 def _snapshots(

@@ -13,7 +13,7 @@ from compiler.options import DramTiming
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.fusion.channel_streaming import (
-    PlanePair,
+    ChannelBlockPair,
     PooledPair,
     channel_block_tilings,
     movable_additions,
@@ -48,7 +48,7 @@ class SearchUnit:
     """
 
     spaces: tuple[LayerSpace, ...]
-    pair: PlanePair | PooledPair | None
+    pair: ChannelBlockPair | PooledPair | None
     best: Choice
     cycles: int
     candidates: Iterator[Choice] = field(init=False, repr=False)

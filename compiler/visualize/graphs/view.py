@@ -19,7 +19,7 @@ from compiler.commands.command_cycles import cycles
 from compiler.commands.commands import Command
 from compiler.cost.energy import PJ_PER_BYTE
 from compiler.cost.roofline import Floor
-from compiler.trace import Dram
+from compiler.options import DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 
@@ -135,7 +135,7 @@ def waits(stream: CommandStream) -> list[list[int]]:
     return out
 
 
-def timeline(config: MlaConfig, stream: CommandStream, dram: Dram) -> list[tuple[int, int]]:
+def timeline(config: MlaConfig, stream: CommandStream, dram: DramTiming) -> list[tuple[int, int]]:
     """Return the first cycle of each command and the cycle after its last, when dependent commands may start."""
     free: dict[Unit, int] = dict.fromkeys(Unit, 0)
     queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
@@ -156,7 +156,7 @@ def timeline(config: MlaConfig, stream: CommandStream, dram: Dram) -> list[tuple
     return out
 
 
-def _taken(config: MlaConfig, command: Command, dram: Dram) -> int:
+def _taken(config: MlaConfig, command: Command, dram: DramTiming) -> int:
     """Return the cycles during which a command occupies its unit."""
     taken = cycles(command, config.n)
     if command.unit not in (Unit.LOAD, Unit.STORE):
@@ -165,7 +165,7 @@ def _taken(config: MlaConfig, command: Command, dram: Dram) -> int:
     return taken + (_ANSWER if command.unit == Unit.STORE else 0)
 
 
-def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig, dram: Dram) -> View:
+def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig, dram: DramTiming) -> View:
     """Return a view with commands as nodes, with begin and end; accelerator stages run one after another."""
     view, at = start(name, "timeline", config, _NOTE), 0
     for stage, stream in enumerate(streams):

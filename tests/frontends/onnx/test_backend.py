@@ -97,7 +97,7 @@ def test_incompatible_models_and_inputs_are_rejected() -> None:
         onnx_backend.run_model(MODEL, [IMAGE, IMAGE])
     with pytest.raises(InputError, match=r"input 'image' must be int8\[1, 1, 8, 8\], not float32"):
         onnx_backend.run_model(MODEL, IMAGE.astype(np.float32))
-    with pytest.raises(InputError, match="is no ONNX file, or a damaged one"):
+    with pytest.raises(InputError, match="is not an ONNX file, or is damaged"):
         onnx_backend.prepare(b"no model at all")
     outside = onnx.load(MODEL)
     outside.graph.initializer[0].data_location = TensorProto.EXTERNAL

@@ -8,11 +8,11 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.passes import simplify
-from compiler.passes.unroll_control_flow import MOST_UNROLLED
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS
 from tests.support.control_models import BOOL, COUNTED, FLOAT, INTEGER, branch, integer, subgraph
 from tests.support.onnx_models import check, evaluated, model, node, reference
 
-LONG = MOST_UNROLLED + 8
+LONG = MAX_UNROLLED_ITERATIONS + 8
 TRUE, ZERO = np.array(True), np.array(0, np.float32)
 
 
@@ -94,10 +94,10 @@ def counted(trips: int, *, stacked: bool = True) -> tuple[onnx.ModelProto, dict[
     return made, x
 
 
-@pytest.mark.parametrize("trips", [1, 3, MOST_UNROLLED, MOST_UNROLLED + 1])
+@pytest.mark.parametrize("trips", [1, 3, MAX_UNROLLED_ITERATIONS, MAX_UNROLLED_ITERATIONS + 1])
 def test_loops_are_unrolled_up_to_a_limit(tmp_path: Path, trips: int) -> None:
     graph = same(tmp_path, *counted(trips))
-    unrolled = trips <= MOST_UNROLLED
+    unrolled = trips <= MAX_UNROLLED_ITERATIONS
     assert (count(graph, "loop"), count(graph, "add")) == (0 if unrolled else 1, trips if unrolled else 1)
 
 

@@ -107,8 +107,8 @@ def test_invalid_constants(tmp_path: Path, name: str, array: np.ndarray, message
 
 
 def test_not_onnx(tmp_path: Path) -> None:
-    assert rejection(tmp_path, b"") == "is no ONNX file: it has no graph with outputs"
-    assert rejection(tmp_path, b"TFL3 or so, no protocol buffer") == "is no ONNX file, or a damaged one"
+    assert rejection(tmp_path, b"") == "is not an ONNX file: it has no graph with outputs"
+    assert rejection(tmp_path, b"TFL3 or so, no protocol buffer") == "is not an ONNX file, or is damaged"
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_model(tmp_path / "absent.onnx")
 
@@ -124,7 +124,7 @@ def test_all_unknown_operators_are_named_in_one_message(tmp_path: Path) -> None:
     text = rejection(tmp_path, made)
     assert text == (
         "there is no conversion for node 'Warp:a' (Warp), 'Wonder:c' (my.own.Wonder), 'NonZero:d' (NonZero: "
-        "the shape of its output depends on its input's numbers, and must be known beforehand)"
+        "the shape of its output depends on the values of its inputs and must be known at compile time)"
     )
     with pytest.raises(UnsupportedNodesError) as caught:
         read_onnx(tmp_path / "model.onnx")
@@ -166,7 +166,7 @@ def test_unsupported_variants_run_on_the_host_with_a_reason(tmp_path: Path) -> N
         (small(node("Concat", "", "y", axis=0)), "node 'Concat:y': must have at least 1 input, not 0"),
         (small(node("Gemm", "x x x x", "y")), "node 'Gemm:y': must have 2 or 3 inputs, not 4"),
         (small(node("Clip", "x x x x", "y")), "node 'Clip:y': must have 1 to 3 inputs, not 4"),
-        (small(node("Gemm", "- x", "y")), "node 'Gemm:y': input 1 must not be left out"),
+        (small(node("Gemm", "- x", "y")), "node 'Gemm:y': input 1 must not be omitted"),
         (
             small(node("Flatten", "x", "y", axis=[1, 2])),
             "node 'Flatten:y': attribute axis must be an integer, not (1, 2)",

@@ -210,7 +210,7 @@ def test_steps_of_host_operators_are_limited(tmp_path: Path, monkeypatch: pytest
     made = small(node("LogSoftmax", "x", "y"), shape=(40, 30))
     path.write_bytes(to_bytes(compile(read_onnx(made), "n4")))
     assert read_package(path)
-    monkeypatch.setattr("compiler.reference.onnx_node_model.MOST_STEPS", 1000)
+    monkeypatch.setattr("compiler.reference.onnx_node_model.MAX_STEPS", 1000)
     with pytest.raises(
         InputError, match=r"\(LogSoftmax\): it takes the host 19,200 steps, more than 1,000; compile"
     ):

@@ -183,7 +183,7 @@ def test_four_bit_weights(tmp_path: Path) -> None:
     (last,) = (n for n in turned.graph.node if n.op_type == "QuantizeLinear")
     last.input[2] = "w_z"
     with pytest.raises(
-        InputError, match="quantized numbers must be int8, uint8, int16, not int8 made of fewer bits"
+        InputError, match="quantized values must be int8, uint8, int16, not int8 made of fewer bits"
     ):
         read(tmp_path, turned)
 

@@ -57,7 +57,7 @@ def test_rounding_of_biases(kind: str, dtype: str, rng: np.random.Generator, tmp
         )
         draft.tensors["b"] = sums.astype(np.int32)
         draft.meaning["w"] = (w_scale, zero)
-        draft.meaning["b"] = Quantization.of(float(np.float32(x_scale) * np.float32(w_scale)))
+        draft.meaning["b"] = Quantization.per_tensor(float(np.float32(x_scale) * np.float32(w_scale)))
         shape = (1, 1, 1, sums.size)
         operands = [draft.held(shape), "w", x, "b"] if kind == "TRANSPOSE_CONV" else [x, "w", "b"]
         draft.op(kind, operands, shape, KINDS[kind], scale=y_scale, zero=zero)

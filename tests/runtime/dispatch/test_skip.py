@@ -33,12 +33,16 @@ def gated(rng: np.random.Generator, channels: int = 8, dtype: str = "int8", zero
     default is the minimum of the type.
     """
     draft, low = Draft(rng), np.iinfo(dtype).min
-    x = draft.graph.add_input(Tensor("x", (1, 6, 5, 4), dtype, Quantization.of(0.05, low)))
-    meaning = Quantization.of(2.0, low if zero is None else zero)
+    x = draft.graph.add_input(Tensor("x", (1, 6, 5, 4), dtype, Quantization.per_tensor(0.05, low)))
+    meaning = Quantization.per_tensor(2.0, low if zero is None else zero)
     weights = np.asarray(rng.integers(1, 100, (channels, 3, 3, 4)), "int8")
-    w = draft.graph.add_tensor(Tensor("w", weights.shape, "int8", Quantization.of(0.01, 0), weights))
+    w = draft.graph.add_tensor(Tensor("w", weights.shape, "int8", Quantization.per_tensor(0.01, 0), weights))
     limits = Tensor(
-        "b", (channels,), "int32", Quantization.of(0.05 * 0.01, 0), np.full(channels, -20_000, "int32")
+        "b",
+        (channels,),
+        "int32",
+        Quantization.per_tensor(0.05 * 0.01, 0),
+        np.full(channels, -20_000, "int32"),
     )
     b = draft.graph.add_tensor(limits)
     y = draft.into(
@@ -145,7 +149,7 @@ def test_statistics_of_one_command_replace_the_check(rng: np.random.Generator) -
     """Statistics of one drain command replace the check; several commands, or a nonzero minimum, need a check."""
     draft = Draft(rng)
     x = draft.input((1, 12))
-    narrow = Tensor("narrow", (1, 4), "int8", Quantization.of(1.0, -128))
+    narrow = Tensor("narrow", (1, 4), "int8", Quantization.per_tensor(1.0, -128))
     y = draft.into("dense", [x, draft.constant((4, 12))], narrow)
     out = draft.node("dense", [y, draft.constant((9, 4))], (1, 9), scale=9.0)
     network = compile(draft.graph.finish([out.name]), "n4", skip="narrow")

@@ -15,7 +15,7 @@ def _weights(g: GraphBuilder, shape: Shape, channels: int | None) -> Tensor:
         limits = np.iinfo(dtype)
         data = g.rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
         middle = (limits.min + limits.max + 1) // 2
-        return g.held(data, Quantization.of(g.scale(), middle + g.choose((0, 3, -70))))
+        return g.held(data, Quantization.per_tensor(g.scale(), middle + g.choose((0, 3, -70))))
     scales = g.rng.uniform(0.001, 0.02, shape[channels])
     if g.chance():
         scales = 2.0 ** np.rint(np.log2(scales))

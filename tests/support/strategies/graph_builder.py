@@ -21,7 +21,7 @@ MOST = 6000
 #: Default share of the elements that may differ, for operators whose results may differ.
 SHARE = 0.02
 #: Quantization of softmax outputs in all frameworks.
-PROBABILITY = Quantization.of(1 / 256, -128)
+PROBABILITY = Quantization.per_tensor(1 / 256, -128)
 
 
 class GraphBuilder(Draft):
@@ -184,4 +184,4 @@ class GraphBuilder(Draft):
             step = max(step, small.tensors[inputs[0].name].quantization.scale[0] / 100)  # type: ignore[union-attr]
         limits = np.iinfo(dtype)
         zero = limits.min - low / step + self.rng.integers(-20, 21)
-        return Quantization.of(step, int(np.clip(round(zero), limits.min, limits.max)))
+        return Quantization.per_tensor(step, int(np.clip(round(zero), limits.min, limits.max)))

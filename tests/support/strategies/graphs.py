@@ -25,9 +25,9 @@ ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 TARGETS = ("n8", "n16", "n4")
 #: Reasons why a node may run on the host; any other reason is a failure.
 KNOWN = (
-    "images of a batch whose .* rows are no multiple of the stride",
-    "no multiplier rounds .* as LiteRT's sums of float32 products do",
-    "float32 rounds some of the sums as no multiplier does",  # docs/numerics.md, MEAN
+    "images of a batch whose .* rows are not a multiple of the stride",
+    "no multiplier reproduces LiteRT's float32 rounding of .*",
+    "no multiplier reproduces the float32 rounding of some sums",  # docs/numerics.md, MEAN
 )
 
 

@@ -35,7 +35,7 @@ def unary(g: GraphBuilder) -> Tensor:
     x, op = g.rows(), g.choose((*UNARY, "prelu"))
     if op == "prelu":
         slopes = g.rng.integers(-128, 128, g.choose((x.shape[-1], 1))).astype(np.int8)
-        return g.made(op, [x, g.held(slopes, Quantization.of(0.01))], x.shape, within=1, share=0.2)
+        return g.made(op, [x, g.held(slopes, Quantization.per_tensor(0.01))], x.shape, within=1, share=0.2)
     kept = op == "clip" and g.chance()
     return g.made(op, [x], x.shape, like=x if kept else None, **g.choose(UNARY[op]))
 

@@ -40,7 +40,7 @@ from compiler.frontends.onnx.values import (
 )
 from compiler.ir.control import truth, whole
 from compiler.ir.tensor import Tensor
-from compiler.passes.unroll_control_flow import MOST_UNROLLED
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS
 from hw.errors import InputError
 
 BOOL = Kind("bool")
@@ -163,8 +163,10 @@ def _converted(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
     try:
         return _as_node(emitter, loop)
     except UnsupportedNodeError as error:
-        trips = whole(loop.trips.data) if isinstance(loop.trips, ConstantValue) else MOST_UNROLLED + 1
-        if not isinstance(loop.condition, ConstantValue) or trips > MOST_UNROLLED:
+        trips = (
+            whole(loop.trips.data) if isinstance(loop.trips, ConstantValue) else MAX_UNROLLED_ITERATIONS + 1
+        )
+        if not isinstance(loop.condition, ConstantValue) or trips > MAX_UNROLLED_ITERATIONS:
             raise
         return unrolled(emitter, loop, trips, error)
 

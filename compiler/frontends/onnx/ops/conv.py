@@ -21,7 +21,7 @@ from compiler.frontends.onnx.values import (
     Value,
     channels_last,
 )
-from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
+from compiler.ir.tensor import MAX_ELEMENTS, Quantization, Tensor
 from hw.errors import InputError, shown
 
 #: Exclusive limit on kernel sizes, strides, dilations and pads; larger values indicate a damaged file.
@@ -37,11 +37,11 @@ class WindowSpec:
     kernel : tuple of int
         Elements of the window.
     strides : tuple of int
-        Distance between neighbouring windows, in elements.
+        Distance between adjacent windows, in elements.
     dilations : tuple of int
         Distance between elements of a window.
     before, after : tuple of int
-        Padding in front of and behind the input, in elements.
+        Padding before and after the input, in elements.
     outputs : tuple of int
         Number of windows.
     """
@@ -93,9 +93,9 @@ def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> W
             after[i] += stride - travel % stride
         outputs.append(steps + 1)
     padded = [low + size + high for low, size, high in zip(before, sizes, after, strict=True)]
-    if math.prod(padded) > MOST_ELEMENTS:
+    if math.prod(padded) > MAX_ELEMENTS:
         raise InputError(
-            f"with pads {list(pads)}, {list(sizes)} would be more than {MOST_ELEMENTS:,} elements"
+            f"with pads {list(pads)}, {list(sizes)} would be more than {MAX_ELEMENTS:,} elements"
         )
     return WindowSpec(kernel, strides, dilations, before, tuple(after), tuple(outputs))
 

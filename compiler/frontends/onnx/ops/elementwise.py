@@ -9,7 +9,7 @@ import numpy as np
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import function
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.ops.indexing import spread
+from compiler.frontends.onnx.ops.indexing import broadcast_to
 from compiler.frontends.onnx.ops.quantize import quantized
 from compiler.frontends.onnx.ops.shape import renamed, with_ones
 from compiler.frontends.onnx.registry import choice, converts, known
@@ -337,7 +337,7 @@ def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value
     for number, value in enumerate(inputs):
         ones = set(range(len(shape) - len(value.shape)))
         ranked = with_ones(emitter, value.name, _in_kind(emitter, value, kind), ones)
-        tensor = emitter.operand(spread(emitter, node, ranked, shape, f"operand{number}"), order, kind)
+        tensor = emitter.operand(broadcast_to(emitter, node, ranked, shape, f"operand{number}"), order, kind)
         rows.append(emitter.reshape(tensor, (1, *tensor.shape)))
     joined = emitter.emit(
         node, "concat", rows, (len(rows), *shape), (0, *(i + 1 for i in order)), kind, "both", axis=0

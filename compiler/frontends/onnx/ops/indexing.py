@@ -53,7 +53,7 @@ def picked(
     )
 
 
-def spread(
+def broadcast_to(
     emitter: OnnxGraphBuilder, node: FileNode, value: Value, shape: tuple[int, ...], part: str
 ) -> Value:
     """A value of the same rank as a shape, broadcast to it by repeating dimensions of size one."""
@@ -76,7 +76,7 @@ def _expand(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     shape = broadcast([x.shape, tuple(known(sizes, "a shape").integers())])
     check_size(shape)
     ranked = with_ones(emitter, node.outputs[0], x, set(range(len(shape) - len(x.shape))))
-    return [renamed(spread(emitter, node, ranked, shape, "spread"), node.outputs[0])]
+    return [renamed(broadcast_to(emitter, node, ranked, shape, "spread"), node.outputs[0])]
 
 
 @converts("Tile", inputs=(2, 2))
@@ -125,13 +125,15 @@ def _slice(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
     axes = plain(len(starts)) if axes is None else axes
     steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        raise InputError("starts, ends, axes and steps must be as many, no step 0")
+        raise InputError("starts, ends, axes and steps must have equal lengths, and steps must not be 0")
     begin, size, step = [0] * x.rank, list(x.shape), [1] * x.rank
     for start, end, axis, by in zip(starts, ends, axes, steps, strict=True):
         i = counted_from_front(axis, x.rank)
         span = range(x.shape[i])[start:end:by]
         if not span:
-            raise InputError(f"elements {start}..{end} of dimension {i} of shape {list(x.shape)} are none")
+            raise InputError(
+                f"elements {start}..{end} of dimension {i} of shape {list(x.shape)} do not exist"
+            )
         if by < 0:
             x, size[i] = picked(emitter, node, x, list(span), i), len(span)
         else:

@@ -87,7 +87,7 @@ def _linear(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
 
 def _product(emitter: OnnxGraphBuilder, node: FileNode, a: Value, b: Value, bias: Value | None) -> Value:
     if not a.shape or not b.shape:
-        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are none of matrices")
+        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are not those of matrices")
     left, right = len(a.shape) == 1, len(b.shape) == 1
     name = node.outputs[0]
     x = emitter.flow(with_ones(emitter, a.name, a, {0}) if left else a)
@@ -123,7 +123,7 @@ def _stacks(
 def _gemm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     a, b, c = inputs
     if len(a.shape) != 2 or len(b.shape) != 2:
-        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are none of matrices")
+        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are not those of matrices")
     alpha, beta = finite(node.float("alpha", 1.0)), finite(node.float("beta", 1.0))
     x = emitter.flow(a.transposed((1, 0), a.name) if node.int("transA", 0) else a)
     b = b.transposed((1, 0), b.name) if not node.int("transB", 0) else b
@@ -198,7 +198,7 @@ def _softmax(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
 def _layer_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, gamma, beta = inputs
     if gamma is None and beta is not None:
-        raise InputError("must have a scale where it has a bias")
+        raise InputError("has a bias but no scale")
     return [_normalized(emitter, node, "layer_norm", x, [gamma, beta])]
 
 
@@ -213,7 +213,7 @@ def _normalized(
     """Add a normalization over all dimensions from an axis on."""
     x, shape = emitter.movable(emitter.flow(x)), x.shape
     if not shape:
-        raise InputError("normalizes one number")
+        raise InputError("normalizes a single element")
     only = "only" in node.attributes
     axis = counted_from_front(node.int("only" if only else "axis", -1), x.rank)
     if only and axis != x.rank - 1 and any(value is not None for value in given):
@@ -279,7 +279,7 @@ def _grouped(
         raise InputError(f"shape {list(shape)} has no channels of more than one element")
     factor, shift = (known(v, "a scale or bias").real().reshape(-1) for v in given)
     if factor.size != shape[1] or shift.size != shape[1]:
-        raise InputError(f"its scale and bias must be {shape[1]} numbers each")
+        raise InputError(f"its scale and bias must have {shape[1]} elements each")
     rows = reshaped(emitter, f"{name}:rows", x, (shape[0], groups, math.prod(shape[1:]) // groups))
     epsilon = {"epsilon": node.float("epsilon", 1e-5)}
     inner = replace(

@@ -100,7 +100,7 @@ def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quanti
     """
     present = IDENTITY if x.real or x.tensor.dtype == "float32" else x.tensor.quantization
     if present is None:
-        raise UnsupportedNodeError(f"integers {x.name!r} have no one scale")
+        raise UnsupportedNodeError(f"integers {x.name!r} do not have a single scale")
     if not (present.whole and q.whole):
         raise UnsupportedNodeError(f"integers of {x.name!r} with different scales along an axis")
     factor = q.scale[0] / present.scale[0]

@@ -51,7 +51,7 @@ def _without_operands(graph: Graph, node: Node) -> Node:
     """Move constant operands into the subgraphs and remove operands that no subgraph reads."""
     inner = 1 if node.op == "if" else 2
     first = inner if node.op == "if" else inner + node.attributes["states"] + len(node.attributes["scanned"])
-    offset = inner - (0 if node.op == "if" else 1)  # operand number less the number of the subgraph's input
+    offset = inner - (0 if node.op == "if" else 1)  # operand number minus the number of the subgraph's input
     dropped = {
         number
         for number in range(first, len(node.inputs))
@@ -71,7 +71,7 @@ def _read(body: Graph, name: str) -> bool:
 
 
 def _with_constants(body: Graph, constants: dict[int, Tensor]) -> Graph:
-    """A subgraph with some inputs, by number, replaced by constants."""
+    """Return a subgraph with some inputs, by number, replaced by constants."""
     changed = {
         body.inputs[number]: replace(body.tensors[body.inputs[number]], data=tensor.data)
         for number, tensor in constants.items()
@@ -82,18 +82,18 @@ def _with_constants(body: Graph, constants: dict[int, Tensor]) -> Graph:
 
 #: Maximum number of iterations of an unrolled loop. Each iteration has separate layers and programs, which is faster
 #: only while all of them fit the instruction store; otherwise they are reloaded for every sample.
-MOST_UNROLLED = 32
-#: Maximum number of nodes that all unrolled loops of a graph may become.
-MOST_NODES = 1024
+MAX_UNROLLED_ITERATIONS = 32
+#: Maximum number of nodes from all unrolled loops of a graph.
+MAX_UNROLLED_NODES = 1024
 
 #: Maximum number of nodes that nested loops may execute per sample, which calibration has to execute as well.
-MOST_WORK = 1 << 18
+MAX_NESTED_NODES = 1 << 18
 
 Known = NDArray | None
 
 
-def known_trips(node: Node, operands: Sequence[Known], room: int = MOST_NODES) -> int | None:
-    """Number of iterations of a loop that is to be unrolled; None if it stays one.
+def known_trips(node: Node, operands: Sequence[Known], room: int = MAX_UNROLLED_NODES) -> int | None:
+    """Return the number of iterations of a loop that is to be unrolled; None if it remains a loop.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def known_trips(node: Node, operands: Sequence[Known], room: int = MOST_NODES) -
     if given.condition is None or given.trips is None:
         return None
     (body,) = node.bodies
-    limit = min(MOST_UNROLLED, room // max(_size(body, _known_inputs(node, operands)), 1))
+    limit = min(MAX_UNROLLED_ITERATIONS, room // max(_size(body, _known_inputs(node, operands)), 1))
     condition, states, trips = truth(given.condition), given.states, whole(given.trips)
     slices: list[Known] = [None] * len(given.scanned)
     count = 0
@@ -125,26 +125,28 @@ def known_trips(node: Node, operands: Sequence[Known], room: int = MOST_NODES) -
 
 
 def unrolled_nodes(node: Node, operands: Sequence[Known], trips: int) -> int:
-    """Maximum number of nodes that the given number of iterations of a loop become."""
+    """Return the maximum number of nodes that result from unrolling the given number of iterations of a loop."""
     (body,) = node.bodies
     return trips * _size(body, _known_inputs(node, operands))
 
 
 def _known_inputs(node: Node, operands: Sequence[Known]) -> list[Known]:
-    """Contents of the inputs of a loop's subgraph that are constant over all iterations; None for the others."""
+    """Return the contents of a loop subgraph's inputs that are constant over all iterations; None for the others."""
     given = loop_operands(node.attributes, operands)
     return [*[None] * (1 + len(given.states) + len(given.scanned)), *given.rest]
 
 
 def _size(graph: Graph, inputs: Sequence[Known]) -> int:
-    """Maximum number of nodes of a graph after unrolling the loops in it."""
+    """Return the maximum number of nodes of a graph after unrolling the loops in it."""
     values, size = _values(graph, inputs), 0
     for node in graph:
         size += 1
         operands = [values[name] for name in node.inputs]
         if node.op == "loop":
             trips = loop_operands(node.attributes, operands).trips
-            size += unrolled_nodes(node, operands, MOST_UNROLLED if trips is None else _clamped_trips(trips))
+            size += unrolled_nodes(
+                node, operands, MAX_UNROLLED_ITERATIONS if trips is None else _clamped_trips(trips)
+            )
         else:
             size += sum(_size(body, operands[1:]) for body in node.bodies)
     return size
@@ -162,15 +164,15 @@ def check_work(graph: Graph) -> None:
     for node in graph:
         if node.op == "loop" and any(inner.op == "loop" for _, inner in node.bodies[0].walk()):
             work = _work(node, [values[name] for name in node.inputs])
-            if work > MOST_WORK:
+            if work > MAX_NESTED_NODES:
                 raise InputError(
                     f"loop {shown(node.name)} and its inner loops execute {work:,} nodes per sample; "
-                    f"the limit is {MOST_WORK:,}"
+                    f"the limit is {MAX_NESTED_NODES:,}"
                 )
 
 
 def _work(node: Node, operands: Sequence[Known]) -> int:
-    """Minimum number of nodes that a loop executes; a loop whose end depends on the data counts as one iteration."""
+    """Return the minimum number of nodes that a loop executes; a data-dependent end counts as one iteration."""
     (body,), trips = node.bodies, loop_operands(node.attributes, operands).trips
     values, work = _values(body, _known_inputs(node, operands)), 0
     for inner in body:
@@ -182,18 +184,18 @@ def _work(node: Node, operands: Sequence[Known]) -> int:
 
 
 def _clamped_trips(trips: NDArray) -> int:
-    """Iterations counted for a loop that may be unrolled: at least 1, because it may also remain a loop."""
-    return max(1, min(whole(trips), MOST_UNROLLED))
+    """Return the iterations counted for a loop that may be unrolled: at least 1, because it may remain a loop."""
+    return max(1, min(whole(trips), MAX_UNROLLED_ITERATIONS))
 
 
 def _known_outputs(graph: Graph, inputs: Sequence[Known]) -> list[Known]:
-    """Outputs of a graph that follow from the known inputs; None for the others."""
+    """Return the outputs of a graph that follow from the known inputs; None for the others."""
     values = _values(graph, inputs)
     return [values[name] for name in graph.outputs]
 
 
 def _values(graph: Graph, inputs: Sequence[Known]) -> dict[str, Known]:
-    """Contents of all tensors of a graph that follow from the known inputs; None for the others."""
+    """Return the contents of all tensors of a graph that follow from the known inputs; None for the others."""
     values: dict[str, Known] = {name: tensor.data for name, tensor in graph.tensors.items()}
     values |= zip(graph.inputs, inputs, strict=True)
     for node in graph:
@@ -207,7 +209,7 @@ def _values(graph: Graph, inputs: Sequence[Known]) -> dict[str, Known]:
 Names = dict[str, str]
 
 
-def resolve_control(graph: Graph) -> Graph:
+def unroll_control_flow(graph: Graph) -> Graph:
     """Resolve control flow with constant conditions and unroll loops with constant trip counts."""
     if not any(node.bodies for node in graph):
         return graph
@@ -222,7 +224,7 @@ class _Resolver:
         self.old, self.new = graph, Graph(graph.name)
         self.tensors, self.nodes = set(graph.tensors), set(graph.nodes)  # names in use
         self.constants: dict[int, str] = {}  # by identity
-        self.nodes_left = MOST_NODES  # limit on nodes from loops that are unrolled from now on
+        self.nodes_left = MAX_UNROLLED_NODES  # limit on nodes from loops that are unrolled from now on
         self.unrolling = False
         self.renamed: Names = {}  # names of outputs of the graph by the names of their tensors
 
@@ -258,14 +260,14 @@ class _Resolver:
     def _resolved(
         self, node: Node, source: Graph, inputs: list[str], values: list[NDArray | None], prefix: str
     ) -> list[str] | None:
-        """Output names of a control-flow node after inlining or unrolling it; None if that is not possible."""
+        """Inline or unroll a control-flow node and return its output names; None if that is not possible."""
         here = f"{prefix}{node.name}/"
         if node.op == "if":
             if values[0] is None:
                 return None
             return self._inline(node.bodies[0 if truth(values[0]) else 1], inputs[1:], here)
         # Loops inside of an unrolled loop were counted with it.
-        trips = known_trips(node, values, MOST_NODES if self.unrolling else self.nodes_left)
+        trips = known_trips(node, values, MAX_UNROLLED_NODES if self.unrolling else self.nodes_left)
         stacks = [source.tensors[name] for name in node.outputs[node.attributes["states"] :]]
         scanned = [self.new.tensors[name] for name in loop_operands(node.attributes, inputs).scanned]
         if trips is None or any(stack.shape[0] != trips for stack in stacks):
@@ -310,7 +312,7 @@ class _Resolver:
         return [self._name(name, body, names, prefix) for name in body.outputs]
 
     def _slice(self, name: str, index: int, prefix: str) -> str:
-        """Slice `index` of a tensor that a loop scans."""
+        """Return the name of slice `index` of a tensor that a loop scans."""
         x = self.new.tensors[name]
         if x.data is not None:
             return self._add(replace(x, name=f"{name}:{index}", shape=x.shape[1:], data=x.data[index]), None)
@@ -320,7 +322,7 @@ class _Resolver:
         return self._shaped(cut, x.shape[1:])
 
     def _stack(self, tensor: Tensor, parts: list[str], prefix: str) -> str:
-        """Slices stacked along a new first dimension."""
+        """Stack slices along a new first dimension and return the name of the result."""
         rows = [self._shaped(name, (1, *tensor.shape[1:])) for name in parts]
         return self._emit("concat", rows, tensor, prefix, axis=0)
 
@@ -343,7 +345,7 @@ class _Resolver:
         self.new.add_node(node if own else replace(node, name=_unused(node.name, self.nodes)))
 
     def _name(self, name: str, source: Graph, names: Names, prefix: str) -> str:
-        """Name of a tensor in the new graph; a constant is copied when it is first used, once for all iterations."""
+        """Return the name of a tensor in the new graph; a constant is copied once, when it is first used."""
         if name not in names:
             tensor = source.tensors[name]
             if id(tensor) not in self.constants:
@@ -357,7 +359,7 @@ class _Resolver:
         return self.new.add_tensor(replace(tensor, name=name)).name
 
     def _output(self, name: str, names: Names) -> str:
-        """The tensor of an output: a constant or copy of the output's name, or a tensor to be renamed later."""
+        """Return the tensor of an output: a constant or copy with its name, or a tensor to be renamed later."""
         current = self._name(name, self.old, names, "")
         if current == name:
             return name
@@ -372,7 +374,7 @@ class _Resolver:
         return name
 
     def _renamed(self) -> Graph:
-        """The new graph with the tensors of outputs renamed to the outputs' names."""
+        """Return the new graph with the tensors of outputs renamed to the outputs' names."""
         if not self.renamed:
             return self.new
         new_names = {name: self.renamed.get(name, name) for name in self.new.tensors}
