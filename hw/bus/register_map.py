@@ -7,7 +7,7 @@ ID = 0x4D4C4131
 
 @dataclass(frozen=True)
 class Register:
-    """One 32-bit register.
+    """A 32-bit register of the AXI4-Lite slave.
 
     Parameters
     ----------
@@ -86,8 +86,16 @@ REGISTERS: tuple[Register, ...] = (
             ("RING_LOG2", "rw", "log2 of the number of slots, 0..16"),
             ("RING_HEAD", "rw", "doorbell: number of macro-instructions enqueued since reset, modulo 2**32"),
             ("RING_TAIL", "ro", "number of macro-instructions completed since reset, modulo 2**32"),
-            ("STEP_LIMIT", "rw", "maximum number of micro-instructions of one macro-instruction; 0: no limit"),
-            ("WATCHDOG", "rw", "number of cycles without a completion after which work in flight is stopped; 0: off"),
+            (
+                "STEP_LIMIT",
+                "rw",
+                "maximum number of micro-instructions of one macro-instruction; 0: no limit",
+            ),
+            (
+                "WATCHDOG",
+                "rw",
+                "number of cycles without a completion after which work in flight is stopped; 0: off",
+            ),
             ("CYCLE_LO", "ro", "cycle counter; reading latches CYCLE_HI"),
             ("CYCLE_HI", "ro", "high half of the cycle counter"),
         ),
@@ -133,8 +141,7 @@ REGISTERS: tuple[Register, ...] = (
             (
                 "LOADER_ERROR",
                 "ro",
-                "last error: 0 none, 1 in use, 2 bad range, 3 not open, 4 CRC mismatch, 5 bus error, 6 overlap with a
-                segment",
+                "last error: 0 none, 1 in use, 2 bad range, 3 not open, 4 CRC mismatch, 5 bus error, 6 overlap",
             ),
         ),
     ),

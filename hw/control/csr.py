@@ -418,7 +418,7 @@ class SerialCsr(Csr):
     host, and the limits of the DRAM windows one at a time.
 
     Latency: that of `Csr`, but 3 cycles for reads. Throughput: that of `Csr`.
-    Parameters, members: as `Csr`.
+    Parameters and members are those of `Csr`.
     """
 
     def _window_registers(self, index: int) -> dict[str, Value]:
@@ -443,7 +443,7 @@ class PipelinedCsr(SerialCsr):
     """`SerialCsr` that decodes the address of a write in a separate cycle.
 
     Latency: that of `SerialCsr`, but 2 cycles for plain writes. Throughput: that of `Csr`.
-    Parameters, members: as `Csr`.
+    Parameters and members are those of `Csr`.
     """
 
     def _delay_writes(self, m: Module) -> None:

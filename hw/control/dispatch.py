@@ -292,7 +292,7 @@ class PipelinedDispatch(Dispatch):
 
     Latency: that of `Dispatch`, with three cycles more from the choice to `start`, and one more for a guard.
     Throughput: that of `Dispatch`.
-    Parameters, members: as `Dispatch`.
+    Parameters and members are those of `Dispatch`.
     """
 
     _CLAIM_STATES = ("HOLD", "STAND", "LOOK")
