@@ -22,7 +22,9 @@ class Alu(wiring.Component):
         Operands of the instruction.
     product : In
         Low half of a * (b + imm), used by MUL.
-    second : Out Second operand, b + imm, 32 bits. result : Out
+    second : Out
+        Second operand, b + imm, 32 bits.
+    result : Out
         Value for the destination register.
     sum : Out
         Sum a + b + imm, the value that SET and TAG write.

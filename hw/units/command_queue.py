@@ -45,7 +45,9 @@ class WordQueue(wiring.Component):
     take : In
         The unit starts the command in `body`; only while `loaded`.
     flush : In
-        Discard all queued commands. body : Out Fields and derived increments of the oldest command.
+        Discard all queued commands.
+    body : Out
+        Fields and derived increments of the oldest command.
     loaded : Out
         `body` holds a complete command.
     """

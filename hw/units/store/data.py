@@ -51,7 +51,9 @@ class StoreData(wiring.Component):
     blank : In
         Stop reading; send the remaining beats of accepted requests with their strobes off.
     clear : In
-        Drop all commands in progress. tag : In Current tag; beats of commands with another tag wait (unless `blank`).
+        Drop all commands in progress.
+    tag : In
+        Current tag; beats of commands with another tag wait (unless `blank`).
     next_valid, next_tag : Out
         Flag that a beat is available, and its tag.
     kept : Out
