@@ -1,1 +1,1 @@
-"""Co-simulation: one device interface over the RTL and the golden model, and the driver that uses either."""
+"""Co-simulation: a common device interface of the RTL and the golden model, and the driver that uses it."""

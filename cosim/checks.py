@@ -1,6 +1,6 @@
 """Argument checks of devices: each returns the converted value, or raises InputError.
 
-Both devices are called through these checks, so they refuse the same arguments with the same messages.
+Both devices use these checks, so they reject the same arguments with the same messages.
 """
 
 import math
@@ -11,15 +11,15 @@ import numpy as np
 
 from hw.errors import InputError, shown
 
-#: Longest wait in cycles: far beyond any run, and small enough to be added to a 64-bit counter.
+#: Maximum wait in cycles: far beyond any run, and small enough to be added to a 64-bit counter.
 MAX_CYCLES = 1 << 62
-#: Last register that the bus can address.
+#: Highest register address on the bus.
 LAST_ADDRESS = 0xFFFC
 MAX_LATENCY = MAX_RATE = 1_000_000
 
 
 def integer(value: object, what: str) -> int:
-    """Check an integer; bool is refused."""
+    """Check an integer; a bool is rejected."""
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
         raise InputError(f"{what} must be an integer, not {shown(value)}")
     return int(value)
@@ -44,7 +44,7 @@ def cycles(value: object, what: str = "cycles") -> int:
 
 
 def register_address(value: object) -> int:
-    """Check the byte address of a register; no register needs to exist there."""
+    """Check the byte address of a register; a register with this address need not exist."""
     address = integer(value, "a register's address")
     if not 0 <= address <= LAST_ADDRESS or address % 4:
         rule = f"a multiple of 4 in 0..{LAST_ADDRESS:#x}"
@@ -53,7 +53,7 @@ def register_address(value: object) -> int:
 
 
 def word(value: object, what: str) -> int:
-    """Convert a signed or unsigned 32-bit number to an unsigned word."""
+    """Convert a signed or unsigned 32-bit integer to an unsigned word."""
     number = integer(value, what)
     if not -(1 << 31) <= number < 1 << 32:
         raise InputError(f"{what} must fit 32 bits, not {_hexadecimal(number)}")
@@ -61,7 +61,7 @@ def word(value: object, what: str) -> int:
 
 
 def span(what: str, first: object, count: object, size: int) -> tuple[int, int]:
-    """Check that elements first..first + count - 1 exist among `size` elements; returns (first, count)."""
+    """Check that the elements first..first + count - 1 are within `size` elements; returns (first, count)."""
     start, number = integer(first, f"the first of the {what}"), integer(count, f"the number of {what}")
     if not (start >= 0 and number >= 0 and start + number <= size):
         raise InputError(f"{what} must lie in 0..{size}, not {shown(start)}..{shown(start + number)}")
@@ -83,7 +83,7 @@ def accumulator_rows(data: object, n: int) -> np.ndarray:
 
 
 def latency(value: object) -> int:
-    """Check the DRAM latency: cycles to the first beat of a read."""
+    """Check the DRAM latency, the number of cycles to the first beat of a read."""
     number = integer(value, "latency")
     if not 1 <= number <= MAX_LATENCY:
         raise InputError(f"latency must be 1..{MAX_LATENCY} cycles, not {shown(value)}")

@@ -1,4 +1,4 @@
-"""Device interface, common to simulated RTL and golden model, and its errors."""
+"""Device interface, common to the simulated RTL and the golden model, and its errors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from hw.config import MlaConfig
 from hw.errors import InputError, WorkError, shown
 from hw.isa.counters import index_of
 
-#: Register accesses that complete only when the counters are clear: they read the cycle counter of tag 0.
+#: Register accesses that complete only after the counters have been cleared: they read the cycle counter of tag 0.
 SETTLED: list[tuple[int, int | None]] = [
     (ADDRESS["COUNTER_SELECT"], index_of("cycles")),
     (ADDRESS["COUNTER_LO"], None),
@@ -22,7 +22,7 @@ SETTLED: list[tuple[int, int | None]] = [
 
 
 class SimulatorDiedError(WorkError):
-    """The simulator process ended while it was needed."""
+    """The simulator process ended unexpectedly."""
 
 
 class DeviceTimeoutError(WorkError):
@@ -40,10 +40,10 @@ class BusProtocolError(WorkError):
 class Device(ABC):
     """A running machine with its DRAM. Use it as a context manager, or call `close`.
 
-    Simulated time advances only inside calls that say so, and never between calls.
+    Simulated time advances only in methods documented to advance it, never between calls.
 
     Public methods check their arguments and raise InputError before they have any effect. Subclasses implement the
-    methods with an underscore, which receive checked arguments.
+    methods whose names begin with an underscore; these receive checked arguments.
 
     Attributes
     ----------
@@ -59,14 +59,14 @@ class Device(ABC):
     @property
     @abstractmethod
     def cycle(self) -> int:
-        """Clock cycles since reset on the RTL; a count of actions on a model without a clock."""
+        """Clock cycles since reset on the RTL; number of actions on a model without a clock."""
 
     @abstractmethod
     def reset(self) -> None:
         """Reset registers and internal state of the chip; DRAM keeps its contents."""
 
     def restart(self) -> None:
-        """Reset the chip and wait until it has cleared its counters."""
+        """Reset the chip and wait until it has cleared its counters. Advances time."""
         self.reset()
         self._access_regs(SETTLED)
 
@@ -98,7 +98,7 @@ class Device(ABC):
         Parameters
         ----------
         writes : Iterable of (int, int)
-            Byte address and value of each write; values are signed or unsigned 32-bit numbers.
+            Byte address and value of each write; values are signed or unsigned 32-bit integers.
         delay_cycles : int
             Cycles to wait before the first write.
 
@@ -153,17 +153,17 @@ class Device(ABC):
         return self._wait_irq(checks.cycles(timeout_cycles, "timeout_cycles"))
 
     def read_sp(self, address: int, length: int) -> np.ndarray:
-        """Copy of `length` scratchpad bytes from byte `address`, uint8. Does not advance time."""
+        """Return a copy of `length` scratchpad bytes from byte `address` on, as uint8. Does not advance time."""
         return self._read_sp(*checks.span("scratchpad bytes", address, length, self.config.sp_bytes))
 
     def write_sp(self, address: int, data: np.ndarray) -> None:
-        """Write the bytes of an array of any type to the scratchpad from byte `address`. Does not advance time."""
+        """Write the bytes of an array of any type to the scratchpad from byte `address` on. Does not advance time."""
         new = checks.raw_bytes(data)
         first, _ = checks.span("scratchpad bytes", address, new.size, self.config.sp_bytes)
         self._write_sp(first, new)
 
     def read_acc(self, row: int, rows: int) -> np.ndarray:
-        """Copy of accumulator rows, int32 of shape (rows, n). Does not advance time."""
+        """Return a copy of accumulator rows, int32 of shape (rows, n). Does not advance time."""
         return self._read_acc(*checks.span("accumulator rows", row, rows, self.config.acc_rows))
 
     def write_acc(self, row: int, data: np.ndarray) -> None:
@@ -173,7 +173,7 @@ class Device(ABC):
         self._write_acc(first, new)
 
     def set_dram_timing(self, latency: int, bytes_per_cycle: float | None = None) -> None:
-        """Set the timing of the DRAM model, also while a program runs; no effect on a device without a clock.
+        """Set the timing of the DRAM model, possibly while a program runs; has no effect on a device without a clock.
 
         Parameters
         ----------

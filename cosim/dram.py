@@ -26,7 +26,7 @@ class DramFault:
     response : str
         AXI response, SLVERR or DECERR.
     on_read, on_write : bool
-        Accesses that get the response.
+        Kinds of accesses that get the response.
     """
 
     start: int
@@ -48,7 +48,7 @@ class DramFault:
 
 
 def check_dram_bytes(dram_bytes: object) -> int:
-    """Check the size of a DRAM: the bus must be able to address it, and this computer to hold it.
+    """Check the size of a DRAM: it must fit the address range of the bus and the memory of this computer.
 
     Raises
     ------

@@ -7,11 +7,11 @@ from hw.isa.enums import Unit
 
 
 class ProbedChip(Chip):
-    """The chip, and in it an instance of `mla_probe`, a module that the simulator brings.
+    """The chip with an instance of `mla_probe`, a module that the simulator provides.
 
-    Its inputs: `started`, `retired` (a bit for each unit: a command starts, retires), `tags` (6 bits for each unit: of
-    the command at the head of its queue), `entered`, `entered_tag`, `halted` (a program starts, with its tag; halts),
-    `read`, `written` (a beat crosses the bus).
+    Inputs of the probe: `started` and `retired` (one bit for each unit: a command starts, retires), `tags` (6 bits
+    for each unit: tag of the command at the head of its queue), `entered`, `entered_tag` and `halted` (a program
+    starts, its tag, a program halts), `read` and `written` (a beat crosses the bus).
     """
 
     def elaborate(self, platform: object) -> Elaboratable:

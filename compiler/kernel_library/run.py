@@ -133,7 +133,7 @@ class Operators(ProgramLibrary):
     ) -> np.ndarray:
         """Run one operation; `operands` is called with the address of a result of this shape."""
         mark = self.driver.memory.mark()
-        y = self.driver.memory.take(int(np.prod(shape)) * np.dtype(dtype).itemsize, 64, "result")
+        y = self.driver.memory.alloc(int(np.prod(shape)) * np.dtype(dtype).itemsize, 64, "result")
         self.enqueue(operation, operands(y))
         self.driver.run()
         result = self.driver.fetch(y, shape, dtype)

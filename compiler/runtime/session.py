@@ -308,12 +308,12 @@ class Session:
 
     def _place_stage(self, stage: Stage, code: StageExecutable, samples: int) -> PlacedStage:
         memory = self.driver.memory
-        placed = PlacedStage(stage, code, memory.take(max(code.memory, 1), _ALIGN, "the model's memory"))
+        placed = PlacedStage(stage, code, memory.alloc(max(code.memory, 1), _ALIGN, "the model's memory"))
         self.driver.put(code.image, placed.base)
         for _ in range(samples):
             placed.samples.append(
                 {
-                    tensor.name: memory.take(tensor.bytes, _ALIGN, tensor.name)
+                    tensor.name: memory.alloc(tensor.bytes, _ALIGN, tensor.name)
                     for tensor in (*stage.inputs, *stage.outputs)
                 }
             )

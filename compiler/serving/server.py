@@ -118,7 +118,7 @@ class Server:
         self.max_in_flight = 1 if decided else max_in_flight
         memory = self.driver.memory
         room = device.dram.size - memory.used - 8 * network.config.wis_words - PAGE
-        arena = FirstFitAllocator(memory.take(room, name="versions and requests"), room)
+        arena = FirstFitAllocator(memory.alloc(room, name="versions and requests"), room)
         buffers = Buffers(arena, network, self.max_in_flight)
         self._stage_io = StageIO(self.driver, self.queue, buffers)
         self.versions = Versions(self.driver, arena, buffers, proofs)

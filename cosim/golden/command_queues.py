@@ -9,7 +9,7 @@ from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 class CommandQueues:
     """Queues of commands that have not started, and all semaphores.
 
-    Commands start, execute and retire in one action, so there are no reserved signals as in the RTL.
+    Commands start, execute and retire in a single action, so signals need no reservations as in the RTL.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class CommandQueues:
         """Remove all commands and set all semaphores to 0."""
         for queue in self.commands:
             queue.clear()
-        # First index: consumer; second: producer and number, as in a wait mask.
+        # The first index is the consumer, the second producer and number, as in a wait mask.
         self.counts = [[0] * (SEMAPHORES_PER_PAIR * len(Unit)) for _ in range(SEQUENCER + 1)]
 
     def full(self, unit: int) -> bool:
@@ -34,7 +34,7 @@ class CommandQueues:
         return len(self.commands[unit]) >= self.depth
 
     def startable(self, unit: int) -> bool:
-        """Return whether the unit's oldest command can start: its tokens are there, its signals have room."""
+        """Return whether the unit's oldest command can start: its tokens are available and its signals have room."""
         if not self.commands[unit]:
             return False
         head = self.commands[unit][0]

@@ -1,4 +1,4 @@
-"""Performance counters by tag."""
+"""Performance counters of each tag."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ _INDEX = {counter.name: index for index, counter in enumerate(COUNTERS)}
 
 
 class TaggedCounters:
-    """64-bit counters, one set per tag. Only the architectural ones ever change.
+    """64-bit counters, one set per tag. Only the architectural counters ever change.
 
     Parameters
     ----------
@@ -28,5 +28,5 @@ class TaggedCounters:
             row[_INDEX[name]] += np.uint64(amount)
 
     def read(self, tag: int, index: int) -> int:
-        """One counter; 0 where there is none."""
+        """Return the value of a counter; 0 if the counter does not exist."""
         return int(self.values[tag % len(self.values), index]) if index < len(COUNTERS) else 0

@@ -18,7 +18,7 @@ _ADDRESSES = frozenset(ADDRESS.values())
 class GoldenDevice(Device):
     """Device that executes the golden model.
 
-    Its clock counts actions: a micro-instruction, a dispatch or a whole unit command each.
+    The clock counts actions, each of which is a micro-instruction, a dispatch or a complete unit command.
 
     Parameters
     ----------
@@ -74,14 +74,14 @@ class GoldenDevice(Device):
                 raise _refused("write", address)
 
     def _run_cycles(self, cycles: int) -> None:
-        """Execute `cycles` actions; the clock also counts those for which there is nothing to do."""
+        """Execute `cycles` actions; the clock also counts actions for which there is no work."""
         for left in range(cycles, 0, -1):
             if not self.machine.step():
                 self.machine.cycle += left - 1
                 return
 
     def _wait_irq(self, timeout_cycles: int) -> bool:
-        """Run until the interrupt pin is high, the time is over, or nothing is left to do; return its level."""
+        """Run until the interrupt pin is high, the time is over, or no work is left; return the level of the pin."""
         for _ in range(timeout_cycles):
             if self._host.pin or not self.machine.step():
                 break
@@ -112,5 +112,5 @@ class GoldenDevice(Device):
 
 
 def _refused(kind: str, address: int) -> RegisterError:
-    """Error of a refused register access, worded as on the RTL."""
+    """Return the error of a refused register access, with the message of the RTL."""
     return RegisterError(f"the {kind} of register 0x{address:04x} answered SLVERR")

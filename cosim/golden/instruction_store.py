@@ -13,14 +13,14 @@ IN_USE, BAD_RANGE, NOT_OPEN, BAD_CRC, BUS, OVERLAP = 1, 2, 3, 4, 5, 6
 
 
 class RefusedError(Exception):
-    """The store refuses a command of the host.
+    """Refusal of a host's command by the instruction store.
 
     Parameters
     ----------
     error : int
-        Value of LOADER_ERROR.
+        Value of register LOADER_ERROR.
     trap : tuple of (int, int) or None
-        Segment and word address if the reason is that a program uses the segment.
+        Segment and word address, if the command is refused because a program uses the segment.
     """
 
     def __init__(self, error: int, trap: tuple[int, int] | None = None):
@@ -40,7 +40,7 @@ class StoredSegment:
     base, length : int
         First word and number of words in the store.
     pinned : bool
-        Set for a segment that all programs may call and nobody can change.
+        Set for a segment that all programs may call and that cannot be changed.
     """
 
     state: SegmentState = SegmentState.FREE
@@ -132,11 +132,11 @@ class InstructionStore:
         raise RefusedError(NOT_OPEN)
 
     def image(self, segment: StoredSegment) -> bytes:
-        """Bytes of the segment's words, little endian."""
+        """Return the bytes of the segment's words, little endian."""
         return np.array(self.words[segment.base : segment.base + segment.length], "<u8").tobytes()
 
     def status(self, index: int) -> int:
-        """Value of register SEG_STATUS for a segment; 0 if no such segment exists."""
+        """Return the value of register SEG_STATUS for a segment; 0 if no such segment exists."""
         if index >= len(self.segments):
             return 0
         segment = self.segments[index]

@@ -25,11 +25,11 @@ class SequencerContext(Protocol):
     config: MlaConfig
 
     def fetch(self, segment: int, pc: int) -> int | None:
-        """Word of a segment; None beyond its length."""
+        """Return a word of a segment; None beyond its length."""
         ...
 
     def statistic(self, which: Statistic) -> int:
-        """Value of a statistic that does not depend on the program."""
+        """Return the value of a statistic that does not depend on the program."""
         ...
 
     def segment_ready(self, segment: int) -> bool | None:
@@ -53,7 +53,7 @@ class SequencerContext(Protocol):
         ...
 
     def drained(self, mask: int) -> bool:
-        """Return whether the masked units have no command left."""
+        """Return whether the masked units have no commands left."""
         ...
 
 

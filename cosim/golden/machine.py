@@ -29,7 +29,7 @@ IRQ_COMPLETION, IRQ_TRAP, IRQ_CHECK, IRQ_LOADER = 1, 2, 4, 8
 
 
 class Machine:
-    """All state that a program or the host can observe.
+    """State machine with all state that a program or the host can observe.
 
     Parameters
     ----------
@@ -63,15 +63,15 @@ class Machine:
         self.cycle = self.progress = self.current_tag = 0
         self._order = None if order_seed is None else random.Random(order_seed)
 
-    # Interface of the interpreter
+    # Methods of SequencerContext
 
     def fetch(self, segment: int, pc: int) -> int | None:
-        """Word of a segment, or None beyond its length."""
+        """Return a word of a segment, or None beyond its length."""
         entry = self.store.segments[segment]
         return self.store.words[entry.base + pc] if pc < entry.length else None
 
     def statistic(self, which: Statistic) -> int:
-        """Current value of a statistic that does not depend on the program."""
+        """Return the current value of a statistic that does not depend on the program."""
         return self.cycle if which == Statistic.CYCLE else self.units.statistics[which]
 
     def segment_ready(self, segment: int) -> bool | None:
@@ -100,7 +100,7 @@ class Machine:
         return self.queues.try_take(semaphore)
 
     def drained(self, mask: int) -> bool:
-        """Return whether the masked units have no command left."""
+        """Return whether the masked units have no commands left."""
         return not any(self.queues.commands[unit] for unit in Unit if mask >> unit & 1)
 
     # Actions
@@ -111,7 +111,9 @@ class Machine:
         return self.ring.empty and not self.flight
 
     def step(self) -> bool:
-        """Execute one action of the sequencer or a unit; return False if nothing can happen before the host acts."""
+        """Execute one action of the sequencer or a unit; return False if no action is possible before the host
+        acts.
+        """
         self.cycle += 1
         if self.trapped:
             return False
@@ -218,7 +220,7 @@ class Machine:
         count = self.trap.count
         while any(self._step_unit(unit) for unit in Unit):
             pass
-        if self.trap.count == count:  # else a bus error meanwhile has replaced this trap
+        if self.trap.count == count:  # otherwise a bus error has replaced this trap meanwhile
             self._clear(cause, pc, segment, tag, macro, address)
 
     def _stop_imprecisely(self, cause: Trap, address: int) -> None:

@@ -1,4 +1,4 @@
-"""State of a macro-instruction in flight and of its program."""
+"""State of a macro-instruction in flight, and of its program."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from hw.isa.micro_instruction import REGISTERS
 
 @dataclass
 class InFlightMacro:
-    """A macro-instruction in flight.
+    """State of a macro-instruction in flight.
 
     Parameters
     ----------
@@ -26,11 +26,11 @@ class InFlightMacro:
     program, candidate : int
         Segment of its program, and number of the candidate that was chosen.
     outstanding : int
-        Commands issued and not yet retired.
+        Number of commands issued and not yet retired.
     halted : bool
         Set once its program has executed HALT.
     micros : int
-        Micro-instructions executed so far.
+        Number of micro-instructions executed so far.
     """
 
     number: int
@@ -59,7 +59,7 @@ class OpenLoop:
     start, end : int
         First instruction of the body, and the instruction after it.
     remaining : int
-        Iterations left, the current one included.
+        Number of iterations left, including the current one.
     """
 
     start: int
@@ -97,7 +97,7 @@ class ProgramState:
     segment, pc : int
         Segment and program counter of the next instruction.
     tag : int
-        Tag in effect.
+        Tag that is currently in effect.
     registers : list of int
         General registers, 32-bit words.
     fields : list of list of int
@@ -125,7 +125,7 @@ class ProgramState:
 
     @property
     def segments(self) -> set[int]:
-        """Segments of the program and its callers."""
+        """Return the segments of the program and its callers."""
         return {self.segment, *(frame.segment for frame in self.frames)}
 
     def fall_through(self, pc: int) -> None:

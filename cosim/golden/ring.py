@@ -8,7 +8,7 @@ from hw.isa.macro_instruction import RECORD, RECORD_WORD, RECORD_WORDS, SLOT_BYT
 
 
 class CommandRing:
-    """Slots between the host's head and the machine's tail.
+    """Ring of slots between the host's head and the machine's tail.
 
     Parameters
     ----------

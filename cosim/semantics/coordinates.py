@@ -10,7 +10,7 @@ COORDINATE_LIMITS = (-65536, 65535)
 
 
 def coordinate_ranges(unit: Unit, c: CommandFields) -> tuple[CoordinateRange, CoordinateRange]:
-    """Ranges of u and v of a MATRIX or FUSE command, padding included."""
+    """Return the ranges of u and v of a MATRIX or FUSE command, padding included."""
     if unit == Unit.FUSE:
         u_steps = ((c.y_count, c.u_y), (c.wy_count, c.u_wy))
         v_steps = ((c.x_count, c.v_x), (c.wx_count, c.v_wx))
@@ -30,7 +30,7 @@ def _range(start: int, steps: tuple[tuple[int, int], ...]) -> CoordinateRange:
 
 
 def unpadded_range(span: CoordinateRange, limit: int) -> CoordinateRange | None:
-    """Coordinates of a range that lie inside the image; None if all of them are padding.
+    """Return the coordinates of a range that are inside the image; None if all of them are padding.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ class PointBlock:
     u, v : numpy.ndarray
         Image coordinates of every point.
     lanes : numpy.ndarray
-        Number of active lanes of every point.
+        Number of active lanes of each point.
     width : int
         Maximum number of active lanes of any point.
     """
@@ -37,7 +37,7 @@ class PointBlock:
     width: int
 
     def address(self, c: CommandFields, stream: str) -> np.ndarray:
-        """Address of every point in stream `b`, `r` or `d`."""
+        """Return the address of every point in stream `b`, `r` or `d`."""
         base = np.full(self.valid.shape, getattr(c, f"{stream}_base"), np.int64)
         for dim in AXES:
             stride = getattr(c, f"{stream}_{dim}")
@@ -47,19 +47,19 @@ class PointBlock:
 
     @property
     def active(self) -> np.ndarray:
-        """Mask of active lanes, bool of shape (point, width)."""
+        """Return the mask of active lanes, bool of shape (point, width)."""
         return np.arange(self.width) < self.lanes[:, None]
 
 
 def points(c: CommandFields, n: int, first: int, last: int) -> PointBlock:
-    """Points of the windows first..last-1; a window is one iteration of loops n, y and x.
+    """Return the points of the windows first..last-1; a window is one iteration of loops n, y and x.
 
     Parameters
     ----------
     c : CommandFields
         Fields of the FUSE command.
     n : int
-        Lanes of the machine.
+        Number of lanes of the machine.
     first, last : int
         First window, and the window after the last one.
     """

@@ -14,9 +14,9 @@ class Board:
     Parameters
     ----------
     name, part : str
-        Names of the board and the device, for messages.
+        Names of the board and of its FPGA, for messages.
     device : FpgaDevice
-        The FPGA and its tools.
+        Device of the FPGA, which provides the calls of its tools.
     input_mhz : int
         Frequency at pin `clk_in`, in MHz.
     pins : dict
@@ -34,16 +34,16 @@ class Board:
 
     @property
     def clock_mhz(self) -> float:
-        """Frequency of the chip, which every placement must reach, in MHz."""
+        """Clock frequency of the chip in MHz, which every placement must reach."""
         return self.device.clock_mhz(self.input_mhz)
 
     @property
     def bitstream(self) -> str:
-        """File name of the bitstream."""
+        """File name of the bitstream, without a folder."""
         return self.name + self.device.bitstream_suffix
 
     def constraints(self) -> str:
-        """Return pins and input clock in the syntax of the device's tools."""
+        """Return the constraints of pins and input clock in the syntax of the device's tools."""
         return self.device.constraints(self.pins, self.input_mhz)
 
 

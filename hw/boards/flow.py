@@ -19,7 +19,7 @@ from hw.verilog.writer import convert
 def build(
     board: Board, config: MlaConfig, *, seeds: int, folder: Path, progress: Progress = silent
 ) -> BoardReport:
-    """Build the chip for a board; see `build_component`."""
+    """Build the chip for a board; the parameters are those of `build_component`."""
     from hw.chip import Chip
 
     return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder, progress=progress)
@@ -33,26 +33,27 @@ def build_component(
     folder: Path,
     progress: Progress = silent,
 ) -> BoardReport:
-    """Build any component for a board, its ports on a scan chain.
+    """Build any component for a board, with the component's ports on a scan chain.
 
     Parameters
     ----------
     board : Board
         Board to build for.
     make : callable
-        Returns the component to build, in the sync domain; called after the folder was checked.
+        Returns the component to build, in the sync domain; called after the folder has been checked.
     seeds : int
-        Placements; the slowest is reported, the fastest becomes the bitstream.
+        Number of placements; the slowest one is reported, the fastest becomes the bitstream.
     folder : Path
-        Takes Verilog, logs, `report.json`, `report.txt` and the bitstream, all when the build is done; only files of
-        an earlier build are replaced. A build that fails leaves its logs, an interrupted one nothing.
+        Output folder for Verilog, logs, `report.json`, `report.txt` and the bitstream, which are written when the
+        build is complete. Only files of an earlier build are replaced. A build that fails leaves its logs; an
+        interrupted one leaves nothing.
     progress : callable
         Called with lines of text that report progress.
 
     Raises
     ------
     InputError
-        The folder cannot be used, or holds a file of one of these names that no build made.
+        The folder cannot be used, or it contains a file of one of these names that no build wrote.
     WorkError
         A tool failed.
     """
@@ -69,7 +70,7 @@ def build_component(
         run_all([_place(device, work, seed) for seed in numbers], workers=workers, progress=progress)
         run_all([_route(device, work, seed) for seed in numbers], workers=workers, progress=progress)
         for seed in numbers:
-            (work / _placed(seed)).unlink()  # over a hundred megabytes each
+            (work / _placed(seed)).unlink()  # each has more than a hundred megabytes
         results = tuple(
             parse_seed((work / f"seed{n}.json").read_text(), n, device.resources) for n in numbers
         )
@@ -86,7 +87,7 @@ def build_component(
 
 
 def _files(board: Board, seeds: range) -> list[str]:
-    """Everything that a build writes."""
+    """Return the names of all files that a build writes."""
     of_seeds = [f"seed{seed}.{kind}" for seed in seeds for kind in ("log", "config", "json")]
     placings = [name for seed in seeds for name in (f"place{seed}.log", _placed(seed))]
     return [
@@ -108,7 +109,7 @@ def _placed(seed: int) -> str:
 
 
 def _place(device: FpgaDevice, folder: Path, seed: int) -> Job:
-    """Place with one seed, for the board's clock."""
+    """Return the job that places the design with one seed for the board's clock."""
     return Job(
         tool=device.nextpnr,
         arguments=device.place_arguments(seed, _placed(seed)),
@@ -119,11 +120,12 @@ def _place(device: FpgaDevice, folder: Path, seed: int) -> Job:
 
 
 def _route(device: FpgaDevice, folder: Path, seed: int) -> Job:
-    """Route with one seed; the report states if the clock is missed.
+    """Return the job that routes the design with one seed; the report states whether the clock is missed.
 
-    A separate call without a clock constraint: with one, the router gives short wires to late nets, and conflicts about
-    them never end on a full device (the chip, seed 2: 5,062 conflicts after 45 minutes and rising; without the
-    constraint none after 18 minutes, and 65.5 MHz).
+    The router runs as a separate call without a clock constraint. With a constraint it assigns short wires to
+    critical nets, and on a full device the conflicts about these wires are never resolved: for the chip with seed 2
+    there were 5,062 conflicts after 45 minutes, and their number was rising. Without the constraint all were resolved
+    after 18 minutes, at 65.5 MHz.
     """
     return Job(
         tool=device.nextpnr,
@@ -135,7 +137,7 @@ def _route(device: FpgaDevice, folder: Path, seed: int) -> Job:
 
 
 def _pack(board: Board, folder: Path, seed: int) -> Job:
-    """Turn the configuration of one seed into the bitstream."""
+    """Return the job that turns the configuration of one seed into the bitstream."""
     device = board.device
     return Job(
         tool=device.packer,

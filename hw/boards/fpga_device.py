@@ -10,16 +10,17 @@ from hw.boards.toolchain import Tool
 
 
 class FpgaDevice(ABC):
-    """An FPGA for which Yosys synthesizes and nextpnr places and routes.
+    """An FPGA that is supported by Yosys for synthesis and by nextpnr for place and route.
 
-    A vendor is one subclass; a board holds an instance of it. All file names are relative to the folder of the build.
+    Each device family is a subclass; a board has an instance of it. All file names are relative to the folder of the
+    build.
     """
 
     #: Name in the report -> nextpnr's name of the cell: lut, ff, lut_ram, dsp, bram.
     resources: ClassVar[dict[str, str]]
-    #: Placer and router.
+    #: Tool that places and routes.
     nextpnr: ClassVar[Tool]
-    #: Makes the bitstream from the router's result.
+    #: Tool that makes the bitstream from the router's result.
     packer: ClassVar[Tool]
     #: Suffix of the bitstream's file name, with its dot.
     bitstream_suffix: ClassVar[str]
@@ -50,19 +51,19 @@ class FpgaDevice(ABC):
         Parameters
         ----------
         m : Module
-            Module that has the domain and takes the primitives.
+            Module that has the clock domain and to which the primitives are added.
         clk_in, rst_in : Value
-            Oscillator and button (high: reset).
+            Signals of the oscillator and of the button (high: reset).
         """
 
     @abstractmethod
     def constraints(self, pins: dict[str, str], input_mhz: float) -> str:
-        """Return pins and input clock in the vendor's syntax.
+        """Return the constraints of pins and input clock in the vendor's syntax.
 
         Parameters
         ----------
         pins : dict
-            Port -> site.
+            Name of the FPGA's site of each port.
         input_mhz : float
             Frequency at port `clk_in`, in MHz.
         """
@@ -74,7 +75,7 @@ class FpgaDevice(ABC):
         Parameters
         ----------
         netlist : Path
-            JSON that Yosys wrote, rewritten.
+            JSON file that Yosys wrote; it is rewritten.
         """
 
     @abstractmethod

@@ -19,9 +19,9 @@ class CriticalPath:
     start, end : str
         Cell and port of the first and the last register.
     logic_ns, routing_ns : float
-        Its delay, split into cells (setup and clock-to-output included) and wires.
+        Delay of the path in cells (setup and clock-to-output included) and in wires.
     hops : tuple of str
-        Each wire on it but carries: its name, its delay, and the delay of the cell it leads to.
+        Each wire of the path except carries: its name, its delay, and the delay of the cell that it leads to.
     """
 
     start: str
@@ -33,7 +33,7 @@ class CriticalPath:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedResult:
-    """One placement.
+    """Result of one placement.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class SeedResult:
     fmax_mhz : float
         Highest frequency of the chip's clock.
     resources : dict
-        Name of the resource -> {"used", "available"}.
+        Numbers "used" and "available" of each resource, by its name.
     critical_path : CriticalPath
         Path that limits the clock frequency.
     """
@@ -55,18 +55,18 @@ class SeedResult:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardReport:
-    """A build for a board.
+    """Results of a build for a board.
 
     Parameters
     ----------
     board, part : str
         Name of the board, and its FPGA.
     clock_mhz : float
-        Frequency every placement must reach.
+        Frequency that every placement must reach.
     seeds : tuple of SeedResult
         Result of each placement seed.
     bitstream : str
-        File made from the fastest of them.
+        File name of the bitstream, made from the fastest placement.
     """
 
     board: str
@@ -77,12 +77,12 @@ class BoardReport:
 
     @property
     def worst(self) -> SeedResult:
-        """The slowest placement, which is the one that counts."""
+        """Return the slowest placement, which determines whether the build meets the clock."""
         return min(self.seeds, key=lambda result: result.fmax_mhz)
 
     @property
     def best(self) -> SeedResult:
-        """The fastest placement, which becomes the bitstream."""
+        """Return the fastest placement, which becomes the bitstream."""
         return max(self.seeds, key=lambda result: result.fmax_mhz)
 
     @property
@@ -91,7 +91,7 @@ class BoardReport:
         return self.worst.fmax_mhz >= self.clock_mhz
 
     def to_document(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """Return the report as plain data for JSON."""
         return {
             "board": self.board,
             "part": self.part,
@@ -129,12 +129,12 @@ def parse_seed(text: str, seed: int, resources: Mapping[str, str]) -> SeedResult
     seed : int
         Seed of the placer.
     resources : mapping
-        Name in the result -> nextpnr's name of the cell.
+        nextpnr's name of the cell of each resource.
 
     Raises
     ------
     WorkError
-        The text is not such a report, or it has no clocked path.
+        The text is not a report of nextpnr, or it has no clocked path.
     """
     try:
         document = json.loads(text)
@@ -151,11 +151,11 @@ def parse_seed(text: str, seed: int, resources: Mapping[str, str]) -> SeedResult
             critical_path=parse_critical_path(path),
         )
     except (ValueError, KeyError, IndexError, StopIteration) as error:
-        raise WorkError(f"the placer's report of seed {seed} cannot be understood: {error!r}") from error
+        raise WorkError(f"the placer's report of seed {seed} cannot be parsed: {error!r}") from error
 
 
 def format_report(report: BoardReport) -> str:
-    """Text of the report."""
+    """Return the report as text."""
     worst = report.worst
     path = worst.critical_path
     seeds = "  ".join(f"{result.seed}: {result.fmax_mhz:.1f}" for result in report.seeds)

@@ -1,4 +1,4 @@
-"""The top of a bitstream: clock, reset and pins around the scan harness."""
+"""Top level of a bitstream: clock, reset and pins around the scan harness."""
 
 from typing import Any
 
@@ -11,21 +11,21 @@ from hw.boards.harness import ScanHarness
 
 
 class BoardTop(wiring.Component):
-    """Runs a component at the frequency that a board's FPGA makes, with its ports on a scan chain.
+    """Runs a component at the clock frequency that the board's FPGA generates, with its ports on a scan chain.
 
     Parameters
     ----------
     inner : wiring.Component
-        Component under the harness, see `ScanHarness`.
+        Component inside the harness, see `ScanHarness`.
     device : FpgaDevice
-        Makes clock and reset.
+        Device of the board, which generates clock and reset.
 
     Members
     -------
     clk_in, rst_in : In
-        Oscillator and button (high: reset).
+        Pins of the oscillator and of the button (high: reset).
     scan_in, shift : In, scan_out : Out
-        The scan chain, through a register at each pin.
+        Pins of the scan chain, with a register at each.
     """
 
     clk_in: In(1)
@@ -40,7 +40,7 @@ class BoardTop(wiring.Component):
         super().__init__()
 
     def elaborate(self, platform: Any) -> Elaboratable:
-        """Clock and reset, then the harness."""
+        """Add clock and reset, then the harness."""
         m = Module()
         m.domains.sync = ClockDomain(reset_less=True)
         self.device.clock_and_reset(m, self.clk_in, self.rst_in)

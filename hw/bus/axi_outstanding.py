@@ -1,4 +1,4 @@
-"""Bookkeeping of the bursts that a master has in flight: their number, age and addresses."""
+"""Tracking of the bursts that a master has in flight: their number, age and addresses."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.lib.ram import Ram
 
-#: Bursts that may be in flight: enough for a latency of 400 cycles with bursts of one beat.
+#: Maximum number of bursts in flight: enough for a latency of 400 cycles with bursts of one beat.
 BURSTS = 512
 
 
@@ -15,7 +15,7 @@ class OutstandingBursts(wiring.Component):
     """Tracks address and time of each burst until its response; responses arrive in the order of the
     requests.
 
-    Latency: `error` comes two cycles after `beat_error`; the maxima grow three cycles after `answered`.
+    Latency: `error` is set two cycles after `beat_error`; the maxima are updated three cycles after `answered`.
     Throughput: one request and one answer per cycle.
 
     Parameters
@@ -26,21 +26,21 @@ class OutstandingBursts(wiring.Component):
     Members
     -------
     issued, issued_addr : In
-        A request was accepted by the bus, and its byte address.
+        Flag that the bus has accepted a request, and the request's byte address.
     beat : In
-        A beat of the oldest burst came.
+        A beat of the oldest burst has been transferred.
     answered : In
-        The oldest burst came to its end.
+        The oldest burst has been completed.
     beat_error : In
-        That beat or answer carries an error.
+        The beat or response of this cycle carries an error.
     allow : Out
-        There is room for another burst.
+        High if another burst may be requested.
     in_flight : Out
         Bursts accepted and not yet answered.
     error, error_addr : Out
-        Pulse, and the byte address of the beat (or of the burst, when `beat` is not used).
+        One-cycle pulse for an error, and the byte address of its beat (of its burst if `beat` is not used).
     in_flight_max, latency_max : Out
-        Most bursts in flight at once; most cycles from a request to its end.
+        Maximum number of bursts in flight at once; maximum number of cycles from a request to its completion.
     """
 
     issued: In(1)
@@ -69,7 +69,7 @@ class OutstandingBursts(wiring.Component):
         latency, latency_valid = Signal(16), Signal()
         started, first_beat = Signal(16), Signal(32 - self._lane_bits)
         m.d.comb += [
-            # Two below the limit, because a request may be offered while the count is read.
+            # The threshold is two below the limit, because a request may be offered while the count is read.
             self.allow.eq(self.in_flight < BURSTS - 2),
             ram.w_addr.eq(tail),
             ram.w_en.eq(self.issued),

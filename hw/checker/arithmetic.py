@@ -4,21 +4,21 @@ from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-#: Multiplications that start in the same cycle.
+#: Number of multiplications that start in the same cycle.
 LANES = 4
 X_BITS = 17
 Y_BITS = 21
 
 
 class Multipliers(wiring.Component):
-    """Registered operands, registered products.
+    """Multipliers with registered operands and registered products.
 
     Latency: 2 cycles from operand to product. Throughput: four products a cycle.
 
     Members
     -------
     en : In
-        Sample new operands; otherwise the products of the previous ones stay valid.
+        Sample new operands; while low, the products of the previous operands stay valid.
     x{i}, y{i} : In
         Operands of lane i, signed.
     p{i} : Out
@@ -56,7 +56,7 @@ _PER_CYCLE = 2
 
 
 class Divider(wiring.Component):
-    """Unsigned quotient, two bits a cycle.
+    """Unsigned divider that finds two bits of the quotient in each cycle.
 
     Latency: `done` is set 11 cycles after `start`. Throughput: one division at a time. A division by zero
     ends with an undefined quotient.
@@ -64,11 +64,11 @@ class Divider(wiring.Component):
     Members
     -------
     start : In
-        Sample the operands.
+        Start a division and sample the operands.
     dividend, divisor : In
-        20 and 16 bits.
+        Operands of the division, 20 and 16 bits wide.
     done : Out
-        The quotient is there; stays until the next start.
+        The quotient is valid; stays high until the next `start`.
     quotient : Out
         Result of the division.
     """

@@ -15,20 +15,20 @@ _INDEX_BITS = (IN_FLIGHT - 1).bit_length()
 
 _RECORD_BYTES = 4 * RECORD_WORDS
 
-#: A record and the address of its slot.
+#: A completion record, and the address of the slot that it is written to.
 WRITE_LAYOUT = data.StructLayout({"slot": 32, "record": RECORD_LAYOUT, "begin": 32, "end": 32, "steps": 32})
 
 
 class RecordWriter(wiring.Component):
-    """One AXI burst for each completion record.
+    """Writes each completion record with one AXI burst.
 
-    Latency: `aw` and the first beat 1 cycle after `record`. Throughput: a record every 16 / n + 1 cycles,
-    every 2 when it fits a beat.
+    Latency: `aw` and the first beat are valid 1 cycle after `record`. Throughput: one record every 16 / n + 1 cycles,
+    or every 2 cycles if a record fits one beat.
 
     Parameters
     ----------
     config : MlaConfig
-        `n` is the width of the bus in bytes.
+        Machine configuration; uses `n`, the width of the bus in bytes.
 
     Members
     -------
@@ -52,7 +52,7 @@ class RecordWriter(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         record = self.record.p
-        first_byte = RECORD_WORD * 4 // self.n * self.n  # a burst starts with a whole beat
+        first_byte = RECORD_WORD * 4 // self.n * self.n  # a burst starts at a whole beat
         skip = RECORD_WORD * 4 - first_byte
         width = 8 * self.n * self.beats
         words, left, address = Signal(width), Signal(range(self.beats + 1)), Signal(32)
@@ -85,32 +85,34 @@ class RecordWriter(wiring.Component):
         return m
 
 
-#: A unit has far fewer than half of 2**_COUNT_BITS commands issued and not retired.
+#: Width of a count of commands. The commands of a unit that are issued and not retired are far fewer than half of
+#: 2**_COUNT_BITS.
 _COUNT_BITS = 8
 
 
 class RetireTracker(wiring.Component):
-    """Counts one unit's commands and follows its retirements through the macro-instructions in flight.
+    """Counts the commands of one unit to detect when it has retired all commands of each macro-instruction in flight.
 
-    At a program's halt the number of commands issued so far is noted; when that many have retired, the unit
-    has passed the macro-instruction. Commands of one unit retire in order, so it passes them in order.
+    When a program halts, the number of commands issued so far is recorded. Once the same number has retired, the unit
+    has *passed* the macro-instruction. Commands of one unit retire in order, so a unit passes macro-instructions in
+    order.
 
-    Latency: `passed` comes 1 cycle after the last retirement, at the earliest 1 cycle after the halt.
+    Latency: `passed` is set 1 cycle after the last retirement, but no earlier than 1 cycle after the halt.
     Throughput: one event of each type per cycle, one macro-instruction passed per cycle.
 
     Members
     -------
     issued, retired : In
-        A command was issued; one was retired.
+        A command was issued; a command was retired.
     halt : In
-        The oldest macro-instruction without a noted end has issued its last command (at the latest in this
-        cycle).
+        The program of the oldest macro-instruction that has not halted has issued its last command, in this cycle at
+        the latest.
     flush : In
-        Commands issued and not retired are gone.
+        Discard all commands that are issued and not retired.
     spared : Out
-        With `halt`: the macro-instruction has no commands of this unit.
+        Valid with `halt`: the macro-instruction has no commands of this unit.
     passed, index : Out
-        All commands of the macro-instruction `index`, which has some, have retired. One cycle.
+        One-cycle pulse: all commands of macro-instruction `index`, which has at least one, have retired.
     """
 
     issued: In(1)
@@ -134,7 +136,7 @@ class RetireTracker(wiring.Component):
             ends.w_en.eq(self.halt),
             ends.w_data[:_COUNT_BITS].eq(issues_next),
             ends.w_data[_COUNT_BITS].eq(~self.spared),
-            # The counts alone do not suffice, because they wrap around to the same values.
+            # The counts alone do not suffice, because they wrap around.
             self.spared.eq(~(some | self.issued)),
             ends.r0_addr.eq(passes),
             ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
@@ -155,53 +157,53 @@ class RetireTracker(wiring.Component):
         return m
 
 
-#: State of a macro-instruction from its start on.
+#: State of a macro-instruction from its start to its completion record.
 _ENTRY_LAYOUT = data.StructLayout({"program": 8, "candidate": 4, "tag": 6, "begin": 32})
 
 
 class Completion(wiring.Component):
-    """Macro-instructions in flight, from dispatch until the bus has answered their completion records.
+    """Tracks macro-instructions in flight, from dispatch until the bus has answered their completion records.
 
     A macro-instruction is complete when its program has halted and every command that it issued has retired.
     Records are written in order without waiting for the answers of earlier ones.
 
-    Latency: `aw` comes 4 cycles after the last retirement of the oldest macro-instruction, 3 after the halt
-    if all retired before. Throughput: a record every 2 cycles (n >= 16).
+    Latency: `aw` is valid 4 cycles after the last retirement of the oldest macro-instruction, or 3 cycles after its
+    halt if all commands have retired before. Throughput: a record every 2 cycles (n >= 16).
 
     Parameters
     ----------
     config : MlaConfig
-        `n` is the width of the bus in bytes.
+        Machine configuration; uses `n`, the width of the bus in bytes.
 
     Members
     -------
     push : In
-        A macro-instruction starts. Not while `full`.
+        A macro-instruction starts; not allowed while `full`.
     halt, steps : In
-        The macro-instruction pushed last ends, after this number of micro-instructions.
+        The program of the macro-instruction pushed last ends, after `steps` micro-instructions.
     issued, retired : In
-        Commands, a bit for each unit.
+        A command was issued, was retired; one bit for each unit.
     flush, cause : In
-        `flush` ends the running macro-instruction; macro-instructions that are not complete take `cause` into their
-        records.
+        `flush` ends the running macro-instruction; `cause` is written to the records of macro-instructions that are
+        not complete.
     cycle : In
-        Low half of the cycle counter.
+        Low 32 bits of the cycle counter.
     base, mask : In
         Address of the command ring, and mask of its slot numbers.
     aw, w, b : Out, Out, In
         Write master of the bus: addresses, data, responses.
     full, empty : Out
-        No room for a further macro-instruction; none in flight.
+        No further macro-instruction may be pushed; no macro-instruction is in flight.
     waiting : Out
         The oldest macro-instruction is not complete, and the records of those before it have been answered.
     oldest : Out
         The oldest macro-instruction whose record has not been sent.
     tail : Out
-        Macro-instructions whose records have been answered, since reset.
+        Number of macro-instructions since reset whose records have been answered.
     progress, irq : Out
-        One was answered; one with its irq flag set.
+        One-cycle pulses: a record was answered; a record of a macro-instruction with its irq flag set was answered.
     error : Out
-        The bus refused a record.
+        The bus answered a record with an error.
     """
 
     def __init__(self, config: MlaConfig):
@@ -238,7 +240,7 @@ class Completion(wiring.Component):
         flying = Signal(range(IN_FLIGHT + 1))
         finish, sent, answered = Signal(), Signal(), Signal()
         complete, trapped = Signal(IN_FLIGHT), Signal(IN_FLIGHT)
-        # A flush ends the program that was running, too.
+        # A flush also ends the running program.
         m.d.comb += [
             finish.eq(self.halt | self.flush & (pushes != halts)),
             answered.eq(self.b.valid),
@@ -271,7 +273,7 @@ class Completion(wiring.Component):
     def _track(
         self, m: Module, pushes: Signal, halts: Signal, finish: Signal, complete: Signal
     ) -> list[Signal]:
-        """Sets `complete`; returns the cycles in which the macro-instructions became complete."""
+        """Drive `complete`; returns the cycles in which the macro-instructions became complete."""
         ends = [Signal(32, name=f"end{i}") for i in range(IN_FLIGHT)]
         passed = [Signal(IN_FLIGHT, name=f"passed_{unit.name.lower()}") for unit in Unit]
         stamps = [Signal(IN_FLIGHT, name=f"stamps_{unit.name.lower()}") for unit in Unit]

@@ -23,24 +23,24 @@ class LoaderStatus(wiring.Component):
     Members
     -------
     start, segment : In
-        The loader begins an operation on a segment.
+        Flag that the loader begins an operation, and number of the operation's segment.
     cancel : In
-        The check ends without a result: a word was written into the segment.
+        The check ends without a result, because a word was written to the segment.
     checking, result : In
-        From the loader.
+        Progress and result of the operation, from ports of `Loader` with the same names.
     decided, code, writing : In
-        An operation of the host was decided; why it was refused; it is the write of a word, which leaves
-        `error` alone unless it is refused.
+        Flag that an operation of the host has been decided; reason for its refusal or NONE; flag that it is the write
+        of a word, which changes `error` only if it is refused.
     busy, busy_segment : Out
-        The loader is busy, and its segment.
+        Flag that the loader is busy, and number of its segment.
     set, state : Out
         Loader port of the segment table, for `busy_segment`.
     loaded : Out
-        A segment has passed its check; one cycle.
+        One-cycle pulse: a segment has passed its check.
     error : Out
         Value of register LOADER_ERROR.
     irq_check, irq_error : Out
-        A load or check has ended; `error` was set to other than 0. One cycle.
+        One-cycle pulses: a load or check has ended; `error` has been set to a value other than 0.
     """
 
     def __init__(self, config: MlaConfig):

@@ -7,17 +7,17 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Unit
 
-#: Inputs of the classification, all of them levels of the current cycle.
+#: Inputs of the classification, all of which are levels in the current cycle.
 STATE_LAYOUT = data.StructLayout(
     {
         "row_entering": 1,  # a row enters the array
-        "wait_weights": 1,  # a tile cannot start: weight reads were refused
-        "weight_shift": 1,  # a tile cannot start: its weights have not arrived
+        "wait_weights": 1,  # a tile cannot start, because weight reads were refused
+        "weight_shift": 1,  # a tile cannot start, because its weights have not arrived
         "in_flight": 1,  # rows are in the array or between it and the accumulator
         "head_queued": 1,  # a MATRIX command waits in the queue
-        "head_waits": 4,  # producers whose semaphores it lacks
+        "head_waits": 4,  # producers whose semaphores the head lacks
         "program_runs": 1,  # the sequencer executes instructions
-        "program_blocked": 1,  # of a running program: it waits for a semaphore, a fence or a full queue
+        "program_blocked": 1,  # the running program waits for a semaphore, a fence or a full queue
         "fuse_busy": 1,
         "dma_busy": 1,  # LOAD or STORE has work
         "macro_in_flight": 1,  # a macro-instruction is fetched, running or not completed
@@ -26,11 +26,11 @@ STATE_LAYOUT = data.StructLayout(
 
 
 class StallCause(wiring.Component):
-    """Combinational choice of the first cause that applies.
+    """Selects the first cause that applies, combinationally.
 
-    The state of the array comes first, then the semaphores that the head of its queue waits for, then, without a
-    command, the unit that the machine waits for. wait_activations and wait_accumulator never occur: the scratchpad
-    always grants MATRIX its activations, and the accumulator forwards.
+    The order is: the state of the array; the semaphores that the head of its queue waits for; without a command, the
+    unit that the machine waits for. Causes wait_activations and wait_accumulator never occur: the scratchpad always
+    grants MATRIX its activations, and the accumulator forwards updates.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""Address generator of FUSE: the five loops of a command, and the affine addresses that follow them by additions."""
+"""Address generator of FUSE: the five loops of a command, and affine addresses that are updated by additions."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import stream, wiring
@@ -14,12 +14,12 @@ from hw.lib.skid_buffer import SkidBuffer
 
 
 class AddressWalk(wiring.Component):
-    """base + the sum of index * stride over some loop dimensions, updated incrementally.
+    """Address base + sum of index * stride over some loop dimensions, updated incrementally.
 
     A step that advances dimension L adds L's stride to the value at the start of that dimension's current
     step and restarts the dimensions inside L from there.
 
-    Latency: `value` follows `load` and `step` by one cycle. Throughput: one step in each cycle.
+    Latency: `value` is updated one cycle after `load` or `step`. Throughput: one step in each cycle.
 
     Parameters
     ----------
@@ -31,11 +31,12 @@ class AddressWalk(wiring.Component):
     Members
     -------
     load : In(1), base : In
-        Start value; from `load` on the strides of the new command stay valid until the next load.
+        Load the start value `base`; from `load` on, the strides of the new command must be valid until the next
+        `load`.
     step : In(1), level : In(3)
         Advance dimension number `level` of FUSE_DIMS.
     stride_{dim} : In
-        Stride of each dimension.
+        Stride of each dimension in `dims`.
     value : Out
         Current value of the address.
     """
@@ -78,29 +79,29 @@ class AddressWalk(wiring.Component):
         return m
 
     def _register_summands(self, m: Module, origin: Signal, stride: Signal) -> tuple[Signal, Signal]:
-        """Summands of a step as the adder uses them."""
+        """Return the summands of a step as the adder uses them."""
         return origin, stride
 
 
 class PipelinedAddressWalk(AddressWalk):
     """`AddressWalk` with registers before its adder.
 
-    Latency, throughput, parameters: as `AddressWalk`.
-    Members: as `AddressWalk`; `level` is valid a cycle before the step.
+    Latency, throughput and parameters are those of `AddressWalk`.
+    Members are those of `AddressWalk`; `level` is valid a cycle before the step.
     """
 
     def _register_summands(self, m: Module, origin: Signal, stride: Signal) -> tuple[Signal, Signal]:
         return pipeline_register(m, "origin_held", origin), pipeline_register(m, "stride_held", stride)
 
 
-#: u and v of a legal command lie in -65536..65535.
+#: Width of u and v in bits; for a legal command they are in -65536..65535.
 _COORDINATE_BITS = 18
 _ALL = FUSE_DIMS
 
 
 class PointWalker(wiring.Component):
-    """Walks commands and makes one point of each step; the next command's first point follows the last
-    one's at once.
+    """Iterates over the loops of commands and emits one point for each step; the first point of the next command
+    follows without a gap.
 
     Latency: two cycles from a command to its first point. Throughput: one point in each cycle.
 
@@ -112,13 +113,13 @@ class PointWalker(wiring.Component):
     Members
     -------
     cmd : In(stream)
-        Commands to walk through.
+        Commands whose points are emitted.
     read : In(READ_CONTROL)
         The decoder's read controls of the command at the stream's head.
     room : In(1)
-        Another command may enter the pipeline.
+        High if another command may enter the pipeline.
     load : Out(1), index : Out(2)
-        A command enters and has that index.
+        Flag that a command enters, and its index.
     points : Out(stream of POINT)
         Points of the commands, in loop order.
     """
@@ -165,11 +166,11 @@ class PointWalker(wiring.Component):
         return m
 
     def _ready(self, m: Module, active: Signal, step: Signal) -> Value:
-        """Condition that a point is ready."""
+        """Return the condition that a point is ready."""
         return active
 
     def _compare_ends(self, m: Module, left: dict[str, Signal], at_end: Signal) -> None:
-        """Drive the dimensions that are at their last step from the steps left."""
+        """Drive `at_end` (dimensions that are at their last step) from the steps left."""
         m.d.comb += at_end.eq(Cat(left[dim] == 0 for dim in _ALL))
 
     def _register_end(
@@ -183,7 +184,7 @@ class PointWalker(wiring.Component):
         step: Value,
         level: Value,
     ) -> None:
-        """Update `at_end` of one dimension, if it is a register.
+        """Update the bit of `at_end` of one dimension, if it is a register.
 
         Parameters
         ----------
@@ -192,17 +193,17 @@ class PointWalker(wiring.Component):
         number : int
             Number of the dimension.
         at_end : Signal
-            Dimensions that are at their last step.
+            Mask of the dimensions that are at their last step.
         left : Signal
-            Steps left of the dimension.
+            Number of steps left in the dimension.
         command : Signal
-            Command that is being walked.
+            Command whose points are being emitted.
         step, level : Value
-            A dimension advances, and its number.
+            Flag that a dimension advances, and the number of this dimension.
         """
 
     def _loops(self, m: Module, step: Value, command: Signal) -> tuple[Signal, Signal]:
-        """Loop counters; returns the dimension that advances next and which dimensions are at their last
+        """Add the loop counters; returns the dimension that advances next and the mask of dimensions at their last
         step.
         """
         level, at_end = Signal(3), Signal(len(_ALL))
@@ -294,12 +295,13 @@ class PointWalker(wiring.Component):
 class PipelinedPointWalker(PointWalker):
     """`PointWalker` whose loop ends are registers, set a cycle before they are used.
 
-    Latency: as `PointWalker`, one cycle more. Throughput: one point in two cycles; a cycle passes between commands.
-    Parameters, members: as `PointWalker`.
+    Latency: that of `PointWalker`, plus one cycle. Throughput: one point in two cycles; there is one cycle between
+    commands.
+    Parameters and members are those of `PointWalker`.
     """
 
     def _ready(self, m: Module, active: Signal, step: Signal) -> Value:
-        """Condition that a point is ready: from the second cycle in which it is valid."""
+        """Return the condition that a point is ready, which holds from the second cycle in which it is valid."""
         stood = Signal()
         m.d.sync += stood.eq(active & ~step)
         return active & stood

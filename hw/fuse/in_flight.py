@@ -1,4 +1,4 @@
-"""Commands in the FUSE pipeline: their number, and the one to finish next."""
+"""Tracking of the commands in the FUSE pipeline."""
 
 from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import wiring
@@ -15,13 +15,13 @@ class InFlightCommands(wiring.Component):
     Members
     -------
     load : In(1), index : In, tag : In(6)
-        A command enters.
+        A command enters the pipeline, with the next free `index` and its tag.
     done : In(1)
-        The oldest one has finished.
+        The oldest command has finished.
     room : Out(1)
-        Another command may enter.
+        Another command may enter the pipeline.
     active : Out(1), active_tag : Out(6)
-        There is one inside; tag of the oldest.
+        At least one command is in the pipeline; tag of the oldest one.
     """
 
     load: In(1)

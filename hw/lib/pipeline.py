@@ -1,4 +1,4 @@
-"""Pipeline registers: helpers that add named registers of a data path to a module."""
+"""Helpers that add named pipeline registers to a module."""
 
 from typing import Any
 
@@ -7,18 +7,18 @@ from amaranth.lib import data
 
 
 def pipeline_struct(m: Module, name: str, beat: data.View, cycles: int) -> list[data.View]:
-    """Delay line of a struct, with all its taps.
+    """Add a delay line for a struct, and return all its taps.
 
     Parameters
     ----------
     m : Module
-        Module that takes the registers.
+        Module that the registers are added to.
     name : str
         Prefix of the registers' names.
     beat : View
         Struct at the input of the line.
     cycles : int
-        Number of registers.
+        Number of registers in the line.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def pipeline_struct(m: Module, name: str, beat: data.View, cycles: int) -> list[
 
 
 def pipeline_domain(m: Module, late: int) -> Any:
-    """Domain of assignments that are registered in the pipelined variant and combinational in the other.
+    """Return the domain of assignments that are registered in the pipelined variant and combinational in the other.
 
     Parameters
     ----------
@@ -47,21 +47,22 @@ def pipeline_domain(m: Module, late: int) -> Any:
 
 
 def optional_register(m: Module, name: str, value: Value, late: int) -> Value:
-    """`pipeline_register` of `value` in the pipelined variant (`late` = 1), `value` itself in the other."""
+    """Return a `pipeline_register` of `value` in the pipelined variant (`late` = 1), `value` itself in the other."""
     return pipeline_register(m, name, value) if late else value
 
 
 def vacancy(valid: Value, leaves: Value, late: int) -> Value:
-    """Condition that a register for one item can take the next one.
+    """Return the condition that a register for one item can accept the next one.
 
     Parameters
     ----------
     valid : Value
         The register holds an item.
     leaves : Value
-        The item is taken in this cycle; only while `valid`.
+        The item is removed in this cycle; only while `valid`.
     late : int
-        1: only an empty register takes an item, a path that begins at a register; 0: so does one whose item leaves.
+        1: only an empty register accepts an item, so that the path begins at a register; 0: a register whose item
+        leaves does so too.
     """
     return ~valid if late else ~valid | leaves
 
@@ -76,34 +77,34 @@ def vacate(m: Module, valid: Signal, stays: Value, late: int) -> None:
     valid : Signal
         The register holds an item.
     stays : Value
-        The item does not leave.
+        The item does not leave in this cycle.
     late : int
-        As in `vacancy`; without it the next item, or its absence, replaces the one that leaves.
+        As for `vacancy`; if 0, the next item, or its absence, replaces the item that leaves.
     """
     if late:
         m.d.sync += valid.eq(stays)
 
 
 def pipeline_delay(m: Module, name: str, value: Value, cycles: int) -> Value:
-    """`value` delayed by `cycles` registers named `name`_1, `name`_2, ...; `value` itself for 0."""
+    """Return `value` delayed by `cycles` registers named `name`_1, `name`_2, ...; `value` itself for 0."""
     for i in range(cycles):
         value = pipeline_register(m, f"{name}_{i + 1}", value)
     return value
 
 
 def pipeline_register(m: Module, name: str, value: Value, shape: Shape | None = None) -> Signal:
-    """Register that follows `value` one cycle later.
+    """Return a register that follows `value` one cycle later.
 
-    It has no reset: data that no valid bit announces needs none, and a reset costs routing.
+    The register has no reset: data that are used only with a valid bit need none, and a reset costs routing.
 
     Parameters
     ----------
     m : Module
-        Module that takes the register.
+        Module that the register is added to.
     name : str
         Name of the register.
     value : Value
-        Value to register.
+        Value that the register samples.
     shape : Shape or None
         Shape of the register; that of `value` by default.
     """
@@ -113,7 +114,7 @@ def pipeline_register(m: Module, name: str, value: Value, shape: Shape | None = 
 
 
 def enable_register(m: Module, name: str, value: Value, take: Value) -> Signal:
-    """Register without reset that loads `value` in cycles with `take` and holds it otherwise."""
+    """Return a register without reset that loads `value` in cycles with `take` and holds it otherwise."""
     register = Signal(len(value), name=name, reset_less=True)
     with m.If(take):
         m.d.sync += register.eq(value)

@@ -50,7 +50,7 @@ def run(
     names = {np.dtype(t).name: name for name, t in NUMPY.items()} | {"float32": "i32"}
     a, d = names[values.dtype.name], names[np.dtype(result).name]
     driver = machine.driver
-    x, y = driver.memory.take(values.nbytes, 64, "x"), driver.memory.take(4 * COUNT, 64, "y")
+    x, y = driver.memory.alloc(values.nbytes, 64, "x"), driver.memory.alloc(4 * COUNT, 64, "y")
     driver.put(values, x)
     text = PROGRAM.format(
         size=values.nbytes,

@@ -216,14 +216,14 @@ def test_ring_address():
     program = assemble(COPY.format(wait=", wait(load:0)"), "copy")
     with GoldenDevice(config, 1 << 16) as device:
         driver = Driver(device, 1, 0xF000)
-        assert driver.memory.take(16) == 0
+        assert driver.memory.alloc(16) == 0
         device.dram[:16] = range(16)
         driver.load(program, opcode=0)
         driver.enqueue(0, [0, 0xEFF0])
         driver.run()
         assert device.dram[0xEFF0:0xF000].tolist() == list(range(16))
         with pytest.raises(InputError, match=r"DRAM of 61440 bytes is too small"):
-            driver.memory.take(0xF000)
+            driver.memory.alloc(0xF000)
         for ring in (1, -256, 0x10000):
             with pytest.raises(InputError, match=r"ring must be a multiple of 256 in 0\.\.0xff00"):
                 Driver(device, 1, ring)

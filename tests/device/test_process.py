@@ -52,7 +52,7 @@ def test_killed_while_idle():
     device = open_sim()
     os.kill(device.pid, signal.SIGKILL)
     with pytest.raises(
-        SimulatorDiedError, match="the simulator process ended, killed by SIGKILL without a word"
+        SimulatorDiedError, match="the simulator process ended, killed by SIGKILL without a message"
     ):
         device.read_reg(Reg.IDENTITY)
     with pytest.raises(SimulatorDiedError, match="has been closed"):

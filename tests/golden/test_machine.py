@@ -49,7 +49,7 @@ def trap_of(driver: Driver, text: str) -> tuple[Trap, int, int]:
 
 def test_copy_and_records(driver: Driver) -> None:
     data = np.arange(100, dtype=np.uint8)
-    source, target = driver.put(data), driver.memory.take(100)
+    source, target = driver.put(data), driver.memory.alloc(100)
     segment = driver.load(assemble(COPY), opcode=2)
     number = driver.enqueue(2, [source, 32, 100, target], tag=3)
     driver.run()
@@ -119,7 +119,7 @@ def test_step_limit_watchdog_and_timeout(driver: Driver) -> None:
 
 
 def test_bus_errors_trap(driver: Driver) -> None:
-    source, target = driver.put(np.zeros(64, np.uint8)), driver.memory.take(64)
+    source, target = driver.put(np.zeros(64, np.uint8)), driver.memory.alloc(64)
     driver.load(assemble(COPY), opcode=2)
     for start_, cause in ((source, Trap.BUS_READ), (target, Trap.BUS_WRITE)):
         driver.device.set_dram_faults([DramFault(start_, start_ + 1)])

@@ -9,7 +9,7 @@ namespace mla {
 namespace {
 constexpr uint64_t WRITE_ANSWER_CYCLES = 10;
 constexpr uint64_t PAGE = 4096;            // no AXI burst may cross a multiple of this
-constexpr size_t EARLY_BEATS = 64;         // write data taken before its address
+constexpr size_t EARLY_BEATS = 64;         // maximum number of write beats accepted before their address
 }  // namespace
 
 void Dram::set_timing(uint32_t latency, uint64_t num, uint64_t den) {
@@ -79,7 +79,7 @@ void Dram::serve(uint64_t now, const DramPins& pins) {
     } else if (wants && pins.w_fire) {
         read_turn_ = true;
     }
-    // Bandwidth that nobody wanted is gone; a fraction left over from a beat just served is not.
+    // Unused bandwidth is lost, except for the fraction that remains after a beat that has just been served.
     if (read || pins.w_fire) {
         tokens_ = std::min(tokens_, cost_ - 1);
     } else if (!wants && !(pins.w_valid && !pins.w_fire)) {

@@ -5,13 +5,13 @@
 
 namespace mla {
 
-// One access. The caller fills the first three; `data` receives what a read returned.
+// A register access. The caller sets the first three members; a read stores its result in `data`.
 struct HostOp {
     uint32_t write, addr, data;
     uint32_t response;  // AXI response, or NO_ANSWER
 };
 
-// What the chip drives on one clock edge.
+// Outputs of the chip at one clock edge.
 struct HostPins {
     bool aw_ready, w_ready, b_valid, ar_ready, r_valid;
     uint8_t b_response, r_response;
@@ -22,7 +22,7 @@ class Host {
 public:
     static constexpr uint32_t NO_ANSWER = 4;
 
-    // Starts at clock edge `start`; `ops` must stay alive until done().
+    // Starts the accesses at clock edge `start`; `ops` must stay alive until done().
     void begin(HostOp* ops, uint32_t count, uint64_t start);
     bool done() const { return next_ == count_; }
     bool due(uint64_t now) const { return !done() && now >= start_; }

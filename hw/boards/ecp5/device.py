@@ -21,8 +21,8 @@ class Pll:
     Parameters
     ----------
     reference, feedback, output : int
-        CLKI_DIV, CLKFB_DIV and CLKOP_DIV; the oscillator, output frequency
-        times `output`, must be in 400..800 MHz.
+        Dividers CLKI_DIV, CLKFB_DIV and CLKOP_DIV; the frequency of the oscillator, output frequency times `output`,
+        must be in 400..800 MHz.
     """
 
     reference: int
@@ -32,18 +32,18 @@ class Pll:
 
 @dataclass(frozen=True, kw_only=True)
 class Ecp5(FpgaDevice):
-    """One size of the ECP5 in one package.
+    """An ECP5 of one size in one package.
 
     Parameters
     ----------
     size : str
-        nextpnr's name of the device's size.
+        Size of the device, as nextpnr names it.
     package, speed : str
         Device package and speed grade.
     pll : Pll
-        From the board's oscillator to the chip's clock.
+        Dividers of the PLL that makes the chip's clock from the board's oscillator.
     dsp_columns, dsp_rows : tuple of int
-        Positions of the device's blocks of four multipliers.
+        Columns and rows of tiles that hold the device's blocks of four multipliers.
     """
 
     size: str
@@ -74,15 +74,15 @@ class Ecp5(FpgaDevice):
         return clock
 
     def clock_and_reset(self, m: Module, clk_in: Value, rst_in: Value) -> None:
-        """Make the clock with the PLL; reset follows the button and the PLL's lock two cycles later.
+        """Generate the clock with the PLL; reset follows the button and the PLL's lock after two cycles.
 
-        Reset travels on the FPGA's own network for it (GSR), which takes every register to its initial value: by wires
-        it would have to reach 17,000 registers of the chip.
+        Reset uses the FPGA's global reset network (GSR), which sets every register to its initial value. General
+        routing would have to reach 17,000 registers of the chip.
         """
         locked = Signal()
         m.submodules.pll = self._pll(clk_in, locked)
         run: Value = locked & ~rst_in
-        # The registers that make the global reset are not subject to it.
+        # The registers that generate the global reset are not subject to it.
         for stage in range(2):
             released = Signal(name=f"released_{stage}")
             m.submodules[f"reset_{stage}"] = Instance(
@@ -92,7 +92,7 @@ class Ecp5(FpgaDevice):
         m.submodules.reset = Instance("SGSR", i_CLK=ClockSignal(), i_GSR=run)
 
     def _pll(self, clk_in: Value, locked: Signal) -> Instance:
-        # As Lattice's own tools set them for clocks of this order.
+        # The values that Lattice's own tools set for clocks of this frequency range.
         analog = {
             "ICP_CURRENT": "12",
             "LPF_RESISTOR": "8",
@@ -125,7 +125,7 @@ class Ecp5(FpgaDevice):
         )
 
     def constraints(self, pins: dict[str, str], input_mhz: float) -> str:
-        """Return pins and input clock in Lattice's LPF syntax."""
+        """Return the constraints of pins and input clock in Lattice's LPF syntax."""
         lines = []
         for port, site in pins.items():
             lines += [f'LOCATE COMP "{port}" SITE "{site}";', f'IOBUF PORT "{port}" IO_TYPE=LVCMOS33;']
@@ -139,14 +139,14 @@ class Ecp5(FpgaDevice):
         set_options(netlist, ROUTING)
 
     def multiplier_site(self, block: int, row: int, number: int) -> str | None:
-        """Return the placer's name of a multiplier, or None if the device has none there.
+        """Return the placer's name of a multiplier, or None if the device has none at this position.
 
         Parameters
         ----------
         block, row : int
-            Block of four multipliers in a row, counted from the left, and the row.
+            Position of the block of four multipliers in its row, counted from the left, and the number of the row.
         number : int
-            Multiplier in the block, 0..3.
+            Number of the multiplier in the block, 0..3.
         """
         if block >= len(self.dsp_columns) or row >= len(self.dsp_rows):
             return None
@@ -163,7 +163,7 @@ class Ecp5(FpgaDevice):
             "--no-route",
             "--placer-heap-beta",
             "0.75",  # less dense than the default: dense regions run out of wires
-            # Late paths weigh more than by default: the chip, seed 2, reaches 78.7 MHz instead of 62.7.
+            # Critical paths get more weight than by default: the chip with seed 2 reaches 78.7 MHz instead of 62.7.
             "--placer-heap-critexp",
             "4",
             "--placer-heap-timingweight",
@@ -178,7 +178,7 @@ class Ecp5(FpgaDevice):
             "--no-pack",
             "--no-place",
             "--router",
-            "router2",  # the default one is many times slower on a full device
+            "router2",  # the default router is many times slower on a full device
             "--textcfg",
             routed,
             "--report",

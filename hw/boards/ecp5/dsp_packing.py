@@ -1,7 +1,7 @@
-"""Registers of products, moved from the fabric into the multipliers.
+"""Moves product registers from the fabric into the multipliers.
 
-Synthesis leaves them outside, so that the path of every product bit is the delay of the multiplier plus that of a wire
-to the register.
+Synthesis leaves them in the fabric, so the path of every product bit includes the multiplier's delay and that of the
+wire to the register.
 """
 
 import json
@@ -13,10 +13,10 @@ _OUTPUTS = tuple(f"P{i}" for i in range(36))
 
 
 def register_products(netlist: Path) -> int:
-    """Use the output registers of multipliers in a netlist of Yosys; returns their number.
+    """Enable the output registers of multipliers in a netlist of Yosys; returns the number of multipliers changed.
 
-    A multiplier qualifies if each bit of its product drives one register and nothing else, and these registers have
-    the same clock, no enable, and 0 as their initial value.
+    A multiplier is changed if each bit of its product drives exactly one register and nothing else, and all these
+    registers have the same clock, no enable, and the initial value 0.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def register_products(netlist: Path) -> int:
 
 
 def _users(cells: dict) -> dict[int, list[tuple[str, str]]]:
-    """Cells and ports that each bit drives."""
+    """Return the cells and ports that each bit drives."""
     users = defaultdict(list)
     for name, cell in cells.items():
         for port, bits in cell["connections"].items():
@@ -45,7 +45,7 @@ def _users(cells: dict) -> dict[int, list[tuple[str, str]]]:
 
 
 def _move(cells: dict, multiplier: dict, users: dict[int, list[tuple[str, str]]]) -> bool:
-    """Move the registers of one multiplier, if they allow it."""
+    """Move the product registers of one multiplier, if all of them qualify."""
     if multiplier["parameters"].get("REG_OUTPUT_CLK", "NONE") != "NONE":
         return False
     registers = {}
@@ -70,7 +70,7 @@ def _move(cells: dict, multiplier: dict, users: dict[int, list[tuple[str, str]]]
 
 
 def _plain(cell: dict) -> bool:
-    """Return whether a cell is a register without enable and reset whose initial value is 0."""
+    """Return whether a cell is a register that has no enable and no reset, and the initial value 0."""
     settings = cell["parameters"]
     return (
         cell["type"] == _REGISTER

@@ -1,8 +1,8 @@
 """Sites for the multipliers of the chip, chosen before placement.
 
-The placer's analytic step pulls the whole array to one spot to shorten its wires; the multipliers lie in three rows
-across the whole device and end up to 80 tiles away from their registers. With fixed multipliers the other cells follow
-them, which shortens the total wire length by a third.
+The placer's analytic step contracts the whole array to one spot to shorten its wires. The multiplier sites, however,
+lie in three rows across the device, so multipliers end up as far as 80 tiles from their registers. If the multipliers
+are fixed, the other cells are placed near them, which shortens the total wire length by a third.
 """
 
 import json
@@ -13,8 +13,8 @@ from pathlib import Path
 
 SiteOf = Callable[[int, int, int], str | None]
 _CELL = "MULT18X18D"
-#: The chip's multipliers outside the array: for each group its first block (counted from the left) and row. FUSE is in
-#: the order of its steps, the sequencer on the other side of the device.
+#: Multipliers of the chip outside the array: the first block (counted from the left) and the row of each group. FUSE
+#: is in the order of its steps; the sequencer is on the other side of the device.
 _OTHERS = (
     ("fuse.pipeline.op", 1, 2),
     ("fuse.pipeline.requant", 2, 2),
@@ -28,10 +28,10 @@ _OPERAND = re.compile(r"matrix\.array\.(?:operand|weight)_(\d+)_(\d+)$")
 
 
 def fix_multipliers(netlist: Path, site_of: SiteOf) -> int:
-    """Give the chip's multipliers sites in a netlist of Yosys; returns how many have one.
+    """Assign sites to the chip's multipliers in a netlist of Yosys; returns the number of multipliers that got one.
 
-    Column c of the array takes block c of two rows of multipliers: partial sums move within a block, activations
-    from block to block. Multipliers of unknown purpose, or without a site left for them, stay free.
+    Column c of the array uses block c of two rows of multipliers: partial sums move within a block, activations from
+    block to block. Multipliers of unknown purpose, and those for which no site is left, are not fixed.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def fix_multipliers(netlist: Path, site_of: SiteOf) -> int:
         JSON of the synthesized design, rewritten if any multiplier is fixed.
     site_of : callable
         Returns the placer's name of a multiplier from its block, row and number in the block; None if the device has
-        none there.
+        no multiplier at this position.
     """
     design = json.loads(netlist.read_text())
     module = next(m for m in design["modules"].values() if int(m["attributes"].get("top", "0"), 2))
@@ -53,7 +53,7 @@ def fix_multipliers(netlist: Path, site_of: SiteOf) -> int:
 
 
 def _elements(module: dict) -> dict[int, tuple[int, int]]:
-    """Row and column of the element of the array that a bit is an operand of."""
+    """Return, for each operand bit of the array, the row and column of its element."""
     found = {}
     for name, net in module["netnames"].items():
         if match := _OPERAND.search(name):
@@ -80,7 +80,7 @@ def _sites(cells: dict, elements: dict[int, tuple[int, int]], site_of: SiteOf) -
 
 
 def _in_array(cell: dict, elements: dict[int, tuple[int, int]]) -> tuple[int, int, int] | None:
-    """Block, row and number in the block of an element."""
+    """Return block, row and number in the block of the multiplier of an element."""
     bits = [bit for bits in cell["connections"].values() for bit in bits]
     votes = Counter(elements[bit] for bit in bits if bit in elements)
     if not votes:

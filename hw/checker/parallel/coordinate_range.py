@@ -11,7 +11,7 @@ _SUM = _PRODUCT + 2
 
 
 class CoordinateRange(wiring.Component):
-    """Minimum and maximum of origin plus two dimensions, clipped to the coordinates that are not padding.
+    """Minimum and maximum of a coordinate over two loop dimensions, clipped to the coordinates that are not padding.
 
     Latency: 1 cycle. Throughput: one range a cycle.
 
@@ -22,15 +22,16 @@ class CoordinateRange(wiring.Component):
     origin : In
         Coordinate of the first step.
     limit : In
-        Coordinates 0 to limit - 1 are inside the image, all others padding; 0 for an image without padding.
+        Size of the image: coordinates 0 to limit - 1 are inside, all others are padding; 0 for an image without
+        padding.
     p0, p1 : In
-        Extent of each dimension.
+        Extent of the coordinate over each dimension: (count - 1) * step.
     low, high : Out
         Minimum and maximum coordinate.
     empty : Out
         All coordinates are padding.
     wide : Out
-        The range before the cut does not fit 17 bits.
+        The range before clipping does not fit 17 bits.
     """
 
     capture: In(1)
@@ -65,7 +66,7 @@ class CoordinateRange(wiring.Component):
 
 
 def _outside(value: Signal) -> Signal:
-    """Condition that a value does not fit X_BITS signed bits."""
+    """Return the condition that a value does not fit X_BITS signed bits."""
     top = value[X_BITS - 1 :]
     return top.any() & ~top.all()
 
@@ -78,13 +79,13 @@ class DepthwiseRows(wiring.Component):
     Members
     -------
     start : In
-        Start a computation; the operands stay unchanged until `done`.
+        Start a computation; the operands must be held until `done`.
     length, lead, width, stride : In
         The command's dw_len, dw_lead, x_count and dw_sy.
     done : Out
-        Pulse: the results are valid.
+        One-cycle pulse: the results are valid.
     rows, out_rows : Out
-        Results, valid from `done` to the next start.
+        Last image row and last output row, valid from `done` to the next `start`.
     clear : In
         Abandon the computation in progress.
     """

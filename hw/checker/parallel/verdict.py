@@ -9,19 +9,19 @@ from hw.layouts import windows_layout
 
 
 class ParallelVerdict(BoxVerdict):
-    """Comparators for both limits of every window.
+    """`BoxVerdict` with comparators for both limits of every window.
 
     Latency: 1 cycle. Throughput: one box a cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes of the memories, number of windows.
+        Machine configuration; uses the sizes of the memories and the number of windows.
 
     Members
     -------
     windows : In
-        Configuration of the DRAM windows.
+        Limits and permissions of the DRAM windows.
     """
 
     def __init__(self, config: MlaConfig):

@@ -1,1 +1,1 @@
-"""Checker for small FPGAs: one field a cycle, driven by microcode."""
+"""Serial checker for small FPGAs: reads one field a cycle, driven by microcode."""

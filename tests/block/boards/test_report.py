@@ -68,12 +68,12 @@ def test_incomplete_report_is_rejected(key):
     document[key] = {} if key != "critical_paths" else []
     if key == "utilization":
         del document[key]
-    with pytest.raises(WorkError, match="report of seed 3 cannot be understood"):
+    with pytest.raises(WorkError, match="report of seed 3 cannot be parsed"):
         parse_seed(json.dumps(document), 3, Ecp5.resources)
 
 
 def test_damaged_report_is_rejected():
-    with pytest.raises(WorkError, match="report of seed 1 cannot be understood"):
+    with pytest.raises(WorkError, match="report of seed 1 cannot be parsed"):
         parse_seed("{", 1, Ecp5.resources)
 
 

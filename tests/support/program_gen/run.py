@@ -54,7 +54,7 @@ def execute(device: Device, case: Case) -> Outcome:
     driver = Driver(device, RING_SLOTS)
     driver.set_window(0, DATA, IMAGES - DATA)
     driver.set("STEP_LIMIT", STEP_LIMIT)
-    driver.memory.take(IMAGES - DATA, 64, "data of the case")
+    driver.memory.alloc(IMAGES - DATA, 64, "data of the case")
     library, programs = case.render()
     driver.programs.load(library, pin=True)
     segments = [driver.programs.load(program, dma=case.dma) for program in programs]

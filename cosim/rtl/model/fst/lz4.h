@@ -11,7 +11,7 @@ inline int LZ4_compressBound(int size) { return size + size / 255 + 16; }
 namespace lz4_detail {
 
 constexpr int MIN_MATCH = 4;
-constexpr int END_LITERALS = 5;    // the format ends in at least so many literals
+constexpr int END_LITERALS = 5;    // the format ends in at least this number of literals
 constexpr int LAST_MATCH_START = 12;  // and no match starts closer to the end than this
 constexpr int MAX_DISTANCE = 65535;
 constexpr int HASH_BITS = 14;
