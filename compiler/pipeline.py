@@ -6,7 +6,13 @@ from typing import Any, cast
 
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
-from compiler.cost.roofline import Crossing, body_floor, crossing, layer_floors, network_floor
+from compiler.cost.roofline import (
+    CompulsoryTraffic,
+    body_floor,
+    compulsory_traffic,
+    layer_floors,
+    network_floor,
+)
 from compiler.initial_schedule.fit_memory import fit
 from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph
@@ -189,7 +195,9 @@ class _Compilation:
         self.lowered = {id(part): lowered for part, lowered in each}
         self.schedules: dict[str, LayerSchedule] = {}
         self.before = 0  # layers that have their code already
-        self.crossed: list[tuple[LoweredNetwork, Crossing]] = []  # of the stages that are in no subgraph
+        self.traffic: list[
+            tuple[LoweredNetwork, CompulsoryTraffic]
+        ] = []  # of the stages that are in no subgraph
 
     def network(self) -> CompiledNetwork:
         """Compile all stages."""
@@ -205,7 +213,7 @@ class _Compilation:
             schedule=self.given or Schedule(self.fusions, self.schedules),
             host=prepared.host,
             rounding=self.options.rounding,
-            floor=network_floor(self.crossed),
+            floor=network_floor(self.traffic),
             graph=graph,
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers),
             quantization=prepared.report,
@@ -229,18 +237,18 @@ class _Compilation:
             schedule, code = self._code(its, (self.before, count))
             self.schedules |= schedule.layers
             self.before += len(its.layers)
-            crossed = crossing(self.seen[-1])
+            traffic = compulsory_traffic(self.seen[-1])
             if not inside:
-                self.crossed.append((its, crossed))
+                self.traffic.append((its, traffic))
             code = replace(code, config=self.prepared.machine)
-            alone = body_floor(its, crossed)
+            alone = body_floor(its, traffic)
             spared = alone if [each.name for each in inputs] == [self.prepared.skip] else None
             stages.append(
                 Stage(
                     inputs,
                     outputs,
                     code=code,
-                    infos=_infos(its, code, crossed),
+                    infos=_infos(its, code, traffic),
                     floor=alone if inside else None,
                     spared=spared,
                 )
@@ -261,8 +269,10 @@ class _Compilation:
         return schedule, code
 
 
-def _infos(lowered: LoweredNetwork, code: StageExecutable, crossed: Crossing) -> tuple[LayerInfo, ...]:
-    each = zip(lowered.layers, layer_floors(lowered, crossed), code.tags, code.program_names, strict=True)
+def _infos(
+    lowered: LoweredNetwork, code: StageExecutable, traffic: CompulsoryTraffic
+) -> tuple[LayerInfo, ...]:
+    each = zip(lowered.layers, layer_floors(lowered, traffic), code.tags, code.program_names, strict=True)
     return tuple(
         LayerInfo(layer.nodes, layer.ops, floor, tag, program) for layer, floor, tag, program in each
     )

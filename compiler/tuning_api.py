@@ -11,9 +11,9 @@ from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.constraints import Constraints, Objective
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.registry import GENERATORS_METHOD, LLM
 from compiler.tuning.search.tuner import TuningResult, check_generators

@@ -54,7 +54,7 @@ def _constants(graph: Graph, layers: Iterable[Layer]) -> int:
 
 
 @dataclass(frozen=True)
-class Crossing:
+class CompulsoryTraffic:
     """Bytes that must cross the bus.
 
     Parameters
@@ -69,49 +69,49 @@ class Crossing:
     constants: dict[int, int]
 
 
-def _weights(graph: Graph, layers: Sequence[Layer], crossed: Crossing) -> int:
+def _weights(graph: Graph, layers: Sequence[Layer], traffic: CompulsoryTraffic) -> int:
     """Bytes of the constants that cross the bus: many go into commands, or into other constants, and never do."""
     each = (
-        min(_constants(graph, [layer]), crossed.constants.get(number, 0))
+        min(_constants(graph, [layer]), traffic.constants.get(number, 0))
         for number, layer in enumerate(layers)
     )
     return min(_constants(graph, layers), sum(each))
 
 
-def layer_floors(lowered: LoweredNetwork, crossed: Crossing) -> list[Floor]:
+def layer_floors(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> list[Floor]:
     """Minimum work of each layer of a stage, with its tensors in DRAM."""
     graph = lowered.graph
-    ends = {lowered.root(name): size for name, size in crossed.ends.items()}
+    ends = {lowered.root(name): size for name, size in traffic.ends.items()}
     floors = []
     for number, layer in enumerate(lowered.layers):
         names = {name for name in (*layer.inputs, layer.y) if not graph.tensors[name].constant}
         sizes = ((graph.tensors[name].bytes, ends.get(lowered.root(name))) for name in names)
-        size = sum(own if crosses is None else min(own, crosses) for own, crosses in sizes)
-        weights = min(_constants(graph, [layer]), crossed.constants.get(number, 0))
+        size = sum(own if moved is None else min(own, moved) for own, moved in sizes)
+        weights = min(_constants(graph, [layer]), traffic.constants.get(number, 0))
         floors.append(Floor(layer.macs, size + weights))
     return floors
 
 
-def network_floor(stages: Sequence[tuple[LoweredNetwork, Crossing]]) -> Floor:
+def network_floor(stages: Sequence[tuple[LoweredNetwork, CompulsoryTraffic]]) -> Floor:
     """Minimum work of a network: only its inputs, outputs and weights cross the bus.
 
     Parameters
     ----------
-    stages : sequence of (LoweredNetwork, Crossing)
+    stages : sequence of (LoweredNetwork, CompulsoryTraffic)
         Stages on the accelerator. Tensors passed from one to another count once.
     """
     ends: dict[str, int] = {}
-    for _, crossed in stages:
-        ends |= {name: max(size, ends.get(name, 0)) for name, size in crossed.ends.items()}
+    for _, traffic in stages:
+        ends |= {name: max(size, ends.get(name, 0)) for name, size in traffic.ends.items()}
     macs = sum(layer.macs for lowered, _ in stages for layer in lowered.layers)
-    weights = sum(_weights(lowered.graph, lowered.layers, crossed) for lowered, crossed in stages)
+    weights = sum(_weights(lowered.graph, lowered.layers, traffic) for lowered, traffic in stages)
     return Floor(macs, sum(ends.values()) + weights)
 
 
-def body_floor(lowered: LoweredNetwork, crossed: Crossing) -> Floor:
+def body_floor(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> Floor:
     """Minimum work of a stage in a subgraph of control flow: its inputs and outputs may stay on chip."""
     return Floor(
-        sum(layer.macs for layer in lowered.layers), _weights(lowered.graph, lowered.layers, crossed)
+        sum(layer.macs for layer in lowered.layers), _weights(lowered.graph, lowered.layers, traffic)
     )
 
 
@@ -136,7 +136,7 @@ def _fills(word: int) -> bool:
     return bool(LOAD_WORD.unpack(word)["fill"])
 
 
-def crossing(stream: CommandStream) -> Crossing:
+def compulsory_traffic(stream: CommandStream) -> CompulsoryTraffic:
     """The bytes that the commands of a stage move, with none counted twice."""
     touched, layers = _touched(stream)
     graph = stream.lowered.graph
@@ -146,7 +146,7 @@ def crossing(stream: CommandStream) -> Crossing:
     for ring, size in touched.items():
         if ring.data is not None:
             constants[layers[ring]] += size
-    return Crossing(ends, dict(constants))
+    return CompulsoryTraffic(ends, dict(constants))
 
 
 def _touched(stream: CommandStream) -> tuple[dict[CircularBuffer, int], dict[CircularBuffer, int]]:

@@ -86,7 +86,7 @@ class LayerKind:
     tilings : callable
         Yields the tilings of a layer that fit, each as (estimated cycles, schedule).
     tile_model : callable
-        Tile pipeline of a layer under a schedule, for the performance model.
+        Tile pipeline of a layer under a schedule, for the cost model.
     steps : callable
         Generates the code of a layer: one step of commands for each tile.
     rank_by_tile_model : bool

@@ -21,7 +21,7 @@ from compiler.layers.base import Layer
 from compiler.layers.conv import kind as conv
 from compiler.layers.layer_kind import LayerKind, Lowering
 
-#: All layer kinds. A kind's index here is its number in the features of the performance model, and the language model's
+#: All layer kinds. A kind's index here is its number in the features of the cost model, and the language model's
 #: vocabulary has their words in this order: `hpm/n16.hpm` and `llm/model.safetensors` depend on both. Append new kinds.
 LAYER_KINDS: tuple[LayerKind, ...] = (
     conv.KIND,
@@ -56,5 +56,5 @@ def kind_of(layer: Layer) -> LayerKind:
 
 
 def kind_number(layer: Layer) -> int:
-    """Index of a layer's kind in `LAYER_KINDS`, its number in the features of the performance model."""
+    """Index of a layer's kind in `LAYER_KINDS`, its number in the features of the cost model."""
     return _NUMBERS[type(layer)]

@@ -9,8 +9,7 @@ import numpy as np
 from compiler.cost.roofline import bus_rate
 from compiler.online_tuning.change_detection import ChangeDetector
 from compiler.options import DramTiming
-from compiler.profile.measurement import Rejected
-from compiler.profile.measurement import Result as Found
+from compiler.profile.measurement import Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.serving.request import RequestResult
@@ -72,13 +71,13 @@ class CanaryRequest:
         self.measured, self.drift = None, ChangeDetector()
 
 
-def reject_reason(found: Found) -> str | None:
+def reject_reason(found: Result) -> str | None:
     """Reason why the result of a trial must not be deployed; None if it may be."""
     if isinstance(found, Rejected):
         return f"{found.stage}: {found.reason}"
     if not found.exact:
         return "its outputs are wrong"
-    if not found.believable:
+    if found.cycles < found.floor:
         return f"{found.cycles} cycles is below the lower bound of {found.floor} cycles"
     return None
 

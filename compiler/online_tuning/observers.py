@@ -23,7 +23,7 @@ from compiler.serving.versions import Version
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Execution
 from compiler.tuning_db.session import key_of
-from compiler.util.progress import ProgressTask, say
+from compiler.util.progress import ProgressTask, log
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES
 
@@ -52,8 +52,8 @@ class ServingEvents:
         self.seen.append({"event": event, **fields})
         self.sink(self.seen[-1])
 
-    def of(self, event: str) -> list[Document]:
-        """All decisions with this event name."""
+    def events_named(self, event: str) -> list[Document]:
+        """Return all decisions with an event name, in order."""
         return [each for each in self.seen if each["event"] == event]
 
 
@@ -330,7 +330,7 @@ class ServingProgress(ServingObserver):
         if kind in ("reload", "rejected"):
             self._candidate = in_words(document)
         if kind in _LOGGED:
-            say(in_words(document))
+            log(in_words(document))
 
 
 class VersionStats:
@@ -390,7 +390,7 @@ class ExecutionLog:
     ----------
     url : str or Path
         Location of the tuning database.
-    agent : SamplingProfiler
+    profiler : SamplingProfiler
         Samples the counters of the layers.
     events : ServingEvents
         Receives an event if the database fails; serving continues.
@@ -401,9 +401,9 @@ class ExecutionLog:
         The database cannot be opened.
     """
 
-    def __init__(self, url: str | Path, agent: SamplingProfiler, events: ServingEvents):
+    def __init__(self, url: str | Path, profiler: SamplingProfiler, events: ServingEvents):
         self.database: TuningDatabase | None = TuningDatabase(url)
-        self.agent, self.events = agent, events
+        self.profiler, self.events = profiler, events
         self._last = 0
 
     def record(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
@@ -412,7 +412,7 @@ class ExecutionLog:
             return
         samples = [
             each[-1]
-            for each in self.agent.layers.values()
+            for each in self.profiler.layers.values()
             if each[-1].version == version and each[-1].request - each[-1].requests >= self._last
         ]
         if len(samples) < len({info.tag for info in network.infos}):

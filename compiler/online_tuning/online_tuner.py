@@ -6,7 +6,7 @@ from dataclasses import replace
 from compiler.online_tuning.canary import CANARY_REQUESTS, CanaryRequest, canary_failure, reject_reason
 from compiler.online_tuning.dram_identification import read_loads
 from compiler.online_tuning.observers import LlmUsage, ServingEvents
-from compiler.online_tuning.search_process import LostError, Proposer
+from compiler.online_tuning.search_process import LostError, SearchClient
 from compiler.online_tuning.search_worker import Begin, Changed, SearchFinding
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
@@ -38,13 +38,13 @@ class OnlineTuner:
         Returns the model's compiler for a DRAM timing.
     reference : CompiledNetwork
         Network whose outputs on the golden model are expected.
-    proposer : Proposer
+    search : SearchClient
         Search that supplies candidates.
     events : ServingEvents
         Records the tuner's decisions.
     dram : DramTiming
         Assumed timing of the DRAM.
-    pace : int or None
+    trials_per_request : int or None
         Trials per request, completed before the next request so that runs are reproducible; None: asynchronous search.
 
     Attributes
@@ -58,13 +58,14 @@ class OnlineTuner:
         server: Server,
         prepared: Callable[[DramTiming], ModelCompiler],
         reference: CompiledNetwork,
-        proposer: Proposer,
+        search: SearchClient,
         events: ServingEvents,
         dram: DramTiming,
-        pace: int | None = None,
+        trials_per_request: int | None = None,
     ):
         self.server, self.prepared, self.reference = server, prepared, reference
-        self.proposer, self.events, self.dram, self.pace = proposer, events, dram, pace
+        self.search, self.events, self.dram = search, events, dram
+        self.trials_per_request = trials_per_request
         self.served = CanaryRequest(server.current, server.current.network.schedule, None)
         self._before: CanaryRequest | None = None  # the version that the canary replaced
         self._best: SearchFinding | None = None
@@ -76,13 +77,13 @@ class OnlineTuner:
         self._lost, self.llm_usage = False, LlmUsage(events)
         self._changes = 0  # changes of DRAM timing that are being identified
         server.refuses, server.trapped = self._refuses, self._trapped
-        self.proposer.order(Begin(dram, self.served.schedule))
+        self.search.submit(Begin(dram, self.served.schedule))
 
     def tick(self) -> None:
         """Process findings, deploy the best candidate and order more trials; called between requests."""
         if not self._lost:
             try:
-                for finding in self.proposer.findings(wait=self.pace is not None):
+                for finding in self.search.findings(wait=self.trials_per_request is not None):
                     self._on_finding(finding)
                 self._ask()
             except LostError as error:
@@ -94,10 +95,12 @@ class OnlineTuner:
         self._drop_unused()
 
     def _ask(self) -> None:
-        """Order trials: up to the pending limit, or `pace` of them for the next request."""
-        count = _MAX_PENDING_ORDERS - self.proposer.waiting if self.pace is None else self.pace
+        """Order trials: up to the pending limit, or `trials_per_request` of them for the next request."""
+        count = self.trials_per_request
+        if count is None:
+            count = _MAX_PENDING_ORDERS - self.search.waiting
         for _ in range(0 if self._changes else count):
-            self.proposer.order(None)
+            self.search.submit(None)
 
     def _on_finding(self, finding: SearchFinding) -> None:
         """Process a finding; remember the best candidate that beats the served version."""
@@ -145,8 +148,8 @@ class OnlineTuner:
     def _swap_in(self, finding: SearchFinding) -> None:
         """Deploy a candidate as the canary version for new requests."""
         assert isinstance(finding.result, Measurement)
-        server, residency = self.server, self.server.queue.residency
-        loads, cycles = residency.loads, residency.load_cycles
+        server, resident_programs = self.server, self.server.queue.resident_programs
+        loads, cycles = resident_programs.loads, resident_programs.load_cycles
         try:
             network = self.prepared(self.dram).network(finding.schedule)
             version = server.versions.add(network, server.current)
@@ -165,8 +168,8 @@ class OnlineTuner:
             why=finding.kind,
             trial=finding.number,
             measured_cycles=finding.result.cycles,
-            programs_loaded=residency.loads - loads,
-            load_cycles=residency.load_cycles - cycles,
+            programs_loaded=resident_programs.loads - loads,
+            load_cycles=resident_programs.load_cycles - cycles,
             resident=resident,
         )
 
@@ -188,12 +191,12 @@ class OnlineTuner:
                 self._roll_back(fault, result.index)
                 return wrong
             if served.count >= CANARY_REQUESTS:
-                self._keep(result.index)
+                self._accept(result.index)
         elif self.server.clocked:
             self._watch(result)
         return False
 
-    def _keep(self, request: int) -> None:
+    def _accept(self, request: int) -> None:
         assert self._before is not None and self._candidate is not None
         self.events.note(
             "kept", request=request, version=self.served.version.number, cycles=self.served.typical
@@ -252,7 +255,7 @@ class OnlineTuner:
         self._sampling = None
         self.served.reset()
         try:
-            self.proposer.order(Changed(self.served.schedule, loads, self.dram))
+            self.search.submit(Changed(self.served.schedule, loads, self.dram))
         except LostError as error:
             self._lose(error)
 

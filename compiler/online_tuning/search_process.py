@@ -24,7 +24,7 @@ class LostError(MlaError):
     """The search process was killed or has failed."""
 
 
-class Proposer(ABC):
+class SearchClient(ABC):
     """Interface of a search that answers orders asynchronously, first in, first out.
 
     Attributes
@@ -36,7 +36,7 @@ class Proposer(ABC):
     waiting: int = 0
 
     @abstractmethod
-    def order(self, what: Order) -> None:
+    def submit(self, what: Order) -> None:
         """Submit an order; raises LostError if the search has ended."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Proposer(ABC):
         self.close()
 
 
-class SearchProcess(Proposer):
+class SearchProcess(SearchClient):
     """Search in a separate process, which may be killed at any time."""
 
     def __init__(self, job: SearchJob):
@@ -65,7 +65,7 @@ class SearchProcess(Proposer):
         theirs.close()
         self._why: str | None = None
 
-    def order(self, what: Order) -> None:
+    def submit(self, what: Order) -> None:
         """Send an order to the process."""
         self._talk(lambda: self._connection.send(what))
         self.waiting += 1

@@ -14,8 +14,8 @@ from compiler.profile.counters import ByTag
 from compiler.profile.measurement import HardwareProfile, Result
 from compiler.quantize.ranges import random_samples
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.method import SearchMethod
 from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import initial_schedules, make_method, store_best

@@ -52,7 +52,7 @@ class IssueQueue:
     """
 
     def __init__(self, driver: Driver):
-        self.driver, self.residency = driver, ResidentPrograms(driver)
+        self.driver, self.resident_programs = driver, ResidentPrograms(driver)
         self.timeout_cycles = _TIMEOUT_CYCLES
         self._clock = Clock()
         self._pending: deque[QueuedMacro] = deque()
@@ -83,24 +83,24 @@ class IssueQueue:
         sent = False
         while self._pending and len(self._ring) < self.driver.ring_slots:
             part = self._pending[0].part
-            if part not in self.residency:
+            if part not in self.resident_programs:
                 if sent:  # the machine has work while the next program is loaded
                     self.driver.doorbell()
                     sent = False
                 soon = self.needed[:_LOOKAHEAD]
-                if not self.residency.load(part, soon=soon):
+                if not self.resident_programs.load(part, soon=soon):
                     if not self._ring:
                         words = sum(len(program.words) for program in part.programs)
                         raise WorkError(f"program {part.program.name!r} of {words} words: no room for it")
                     break
             macro = self._pending.popleft()
             number = self.driver.enqueue(
-                self.residency.opcode(part),
+                self.resident_programs.opcode(part),
                 macro.operands,
                 tag=part.tag,
                 irq=macro.last or bool(self._ring),
             )
-            self.residency.expect(part)
+            self.resident_programs.expect(part)
             self._ring.append((number, macro))
             sent = True
         if sent:
@@ -117,7 +117,7 @@ class IssueQueue:
             if record.trap:
                 return done, True
             self._ring.popleft()
-            self.residency.complete(macro.part)
+            self.resident_programs.complete(macro.part)
             name = macro.part.programs[record.candidate].name
             self._clock.time(macro.flight, name, record.started, record.retired)
             done.append(macro)
@@ -153,7 +153,7 @@ class IssueQueue:
         self.driver.run(resume=True)
         self._ring.clear()
         self._pending.clear()
-        self.residency.forget_expected()
+        self.resident_programs.forget_expected()
 
 
 class StageIO:

@@ -195,7 +195,7 @@ class Server:
     def prefetch(self, version: Version) -> bool:
         """Load programs of a version without evicting any in use; True if all are resident."""
         keep = [*self.current.parts, *version.parts, *self.queue.needed]
-        resident = [self.queue.residency.load(part, keep) for part in version.parts]
+        resident = [self.queue.resident_programs.load(part, keep) for part in version.parts]
         return all(resident)
 
     def uses(self, version: Version) -> bool:
@@ -205,12 +205,12 @@ class Server:
     def drop(self, version: Version) -> None:
         """Free the memory of an unused version and unload its programs."""
         self.versions.drop(version)
-        self.queue.residency.unload(version.parts, self.current.parts)
+        self.queue.resident_programs.unload(version.parts, self.current.parts)
 
     def _begin(self, flight: InFlightRequest) -> None:
         flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
         flight.values, flight.inside = dict(flight.inputs), 0
-        flight.begun, flight.loads = flight.begun + 1, self.queue.residency.loads
+        flight.begun, flight.loads = flight.begun + 1, self.queue.resident_programs.loads
         flight.steps = self._steps(flight, flight.version.network.stages, flight.values)
         self._advance(flight, None)
 
@@ -272,7 +272,7 @@ class Server:
     def _deliver(self) -> None:
         while self._in_flight and self._in_flight[0].steps is None and not self._in_flight[0].inside:
             flight = self._in_flight[0]
-            same = flight.version is self._last and flight.loads == self.queue.residency.loads
+            same = flight.version is self._last and flight.loads == self.queue.resident_programs.loads
             result = flight.result(disturbed=not same, behind=len(self._in_flight) - 1)
             if self.refuses(result):
                 self._rerun()

@@ -34,8 +34,8 @@ class Placement:
     windows: tuple[tuple[DramWindow, ...], ...]
 
     @staticmethod
-    def of(session: Session) -> "Placement":
-        """Placement of a session's network for its first sample."""
+    def of_session(session: Session) -> "Placement":
+        """Return the placement of a session's network for its first sample."""
         most = session.network.config.windows
         return Placement(
             tuple(tuple(each.operands(0)) for each in session.loaded),

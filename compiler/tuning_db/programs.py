@@ -30,7 +30,7 @@ def to_bytes(entry: Entry) -> bytes:
     InputError
         The measurement is implausible, or a value cannot be stored.
     """
-    if not entry.result.believable:
+    if not entry.result.valid:
         raise InputError(
             "a program is stored only if its outputs were correct and its cycles not below the lower bound"
         )
@@ -52,7 +52,7 @@ def read(data: bytes) -> Entry:
     """An entry from its data."""
     fields, made = program_codec.from_bytes(data)
     result = json_codec.read_result(fields.get("result"))
-    if not isinstance(result, Measurement) or not result.believable or not made:
+    if not isinstance(result, Measurement) or not result.valid or not made:
         raise ValueError("a program's outputs must be correct and its cycles not below the lower bound")
     return Entry(
         key=json_codec.read_key(fields),

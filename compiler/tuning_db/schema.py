@@ -36,7 +36,7 @@ def _key() -> list[sa.Column]:
 PROFILES = _entries(
     "profiles", sa.Column("profile", sa.String(_DIGEST), nullable=False), found_by=("profile",)
 )
-#: `cycles` is NULL for trials without a believable measurement.
+#: `cycles` is NULL for trials without a valid measurement.
 TRIALS = _entries(
     "trials",
     *_key(),

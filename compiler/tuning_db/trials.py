@@ -19,13 +19,13 @@ from compiler.util.checks import parsed
 def columns(trial: TrialEntry) -> dict[str, Any]:
     """Return the index columns of a trial."""
     result = trial.result
-    cycles = result.cycles if isinstance(result, Measurement) and result.believable else None
+    cycles = result.cycles if isinstance(result, Measurement) and result.valid else None
     return json_codec.key_values(trial.key) | {"schedule": name(trial.schedule), "cycles": cycles}
 
 
 def is_good(trial: TrialEntry) -> bool:
     """Return True if a trial was measured with correct outputs and plausible cycles."""
-    return isinstance(trial.result, Measurement) and trial.result.believable
+    return isinstance(trial.result, Measurement) and trial.result.valid
 
 
 def read(data: bytes) -> TrialEntry:

@@ -85,7 +85,7 @@ class Fields:
         """Return a field that is a text."""
         value = self.get(name)
         if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
-            raise ValueError(f"{name} must be a text of at most {MAX_CHARACTERS} characters")
+            raise ValueError(f"{name} must be a string of at most {MAX_CHARACTERS} characters")
         return value
 
     def flag(self, name: str) -> bool:
@@ -106,7 +106,7 @@ class Fields:
         """Return a field that is a list of texts, as a tuple."""
         value = self.sequence(name)
         if not all(isinstance(each, str) and len(each) <= MAX_CHARACTERS for each in value):
-            raise ValueError(f"{name} must be texts of at most {MAX_CHARACTERS} characters")
+            raise ValueError(f"{name} must be strings of at most {MAX_CHARACTERS} characters")
         return tuple(value)
 
     def counts(self, name: str) -> dict[str, int]:

@@ -126,3 +126,12 @@ def write_report(document: Mapping[str, Any], destination: str) -> None:
         print(encoded)
     else:
         write_output(Path(destination), f"{encoded}\n".encode())
+
+
+def parsed_line(line: str) -> dict[str, Any]:
+    """Parse a line as a JSON object; return an empty one if it is invalid."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -87,10 +87,20 @@ class Registry(Mapping[str, type[T]]):
         failures are InputErrors that begin with the title.
     classes : dict of str to str
         `module:Class` of each built-in class by name.
+    aliases : dict of str to str
+        Former names of built-in classes, which are accepted but not listed.
     """
 
-    def __init__(self, what: str, group: str, base: str, guard: str, classes: Mapping[str, str]):
-        self.what, self.group = what, group
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        base: str,
+        guard: str,
+        classes: Mapping[str, str],
+        aliases: Mapping[str, str] | None = None,
+    ):
+        self.what, self.group, self._aliases = what, group, dict(aliases or {})
         self._base, self._guard, self._classes = base, guard, dict(classes)
 
     def __iter__(self) -> Iterator[str]:
@@ -101,9 +111,10 @@ class Registry(Mapping[str, type[T]]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in tuple(self)
+        return name in tuple(self) or name in self._aliases
 
     def __getitem__(self, name: str) -> type[T]:
+        name = self._aliases.get(name, name)
         if name in self._classes:
             return _object(self._classes[name])
         found = [each for each in self._entry_points() if each.name == name]

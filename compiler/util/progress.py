@@ -130,7 +130,7 @@ class _Display:
                 self._live.update(_line(task, now - task.start, self._live.console), refresh=True)
         elif now - task.last >= INTERVAL_SECONDS:
             task.last = now
-            say(task.describe(now - task.start))
+            log(task.describe(now - task.start))
 
     def _stop(self) -> None:
         if self._live is not None:
@@ -157,13 +157,13 @@ def progress(
 @contextmanager
 def building(build: Build) -> Iterator[ProgressTask]:
     """Build monitor for `cosim.rtl`: announce a one-time build and its duration, and show progress."""
-    say(f"building {build.what}: once, then it is cached; about {clock(build.seconds)} on two idle cores")
+    log(f"building {build.what}: once, then it is cached; about {clock(build.seconds)} on two idle cores")
     with progress(f"building {build.what}", seconds=build.seconds) as task:
         yield task
-    say(f"built {build.what} in {clock(time.monotonic() - task.start)}")
+    log(f"built {build.what} in {clock(time.monotonic() - task.start)}")
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Write a status line to standard error."""
     print(f"mla: {text}", file=sys.stderr, flush=True)
 

@@ -117,11 +117,11 @@ def test_a_method_keeps_to_what_is_forbidden(mla, module):
 def test_bad_options(complains, module):
     tune = (*TUNE, "--trials", "1")
     complains(2, "invalid choice: 'evolutoin' (did you mean evolution?)", *tune, "--method", "evolutoin")
-    complains(2, "choose from fusion, tiling, polish, module:Class)", *tune, "--generator", "x")
-    complains(2, "such as generators, not random", *tune, "--method", "random", "--generator", "polish")
-    complains(2, "such as generators, not llm", *tune, "--method", "llm", "--generator", "polish")
+    complains(2, "choose from fusion, tiling, peephole, module:Class)", *tune, "--generator", "x")
+    complains(2, "such as generators, not random", *tune, "--method", "random", "--generator", "peephole")
+    complains(2, "such as generators, not llm", *tune, "--method", "llm", "--generator", "peephole")
     complains(2, "absent:X: absent cannot be imported: ModuleNotFoundError", *tune, "--method", "absent:X")
-    complains(2, "--generator requires --adapt", "serve", MODEL, "--generator", "polish")
+    complains(2, "--generator requires --adapt", "serve", MODEL, "--generator", "peephole")
 
 
 def test_bad_plug_ins_of_serve_are_refused_at_once(mla, module):

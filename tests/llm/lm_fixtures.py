@@ -36,7 +36,7 @@ def workshop(name: str, target: str = "n4") -> EditablePrograms:
 def pieces() -> list[tuple[EditablePrograms, EditableProgram]]:
     """Programs of all of them."""
     made = [workshop(name) for name in POINTS]
-    return [(each, piece) for each in made for piece in each.pieces]
+    return [(each, piece) for each in made for piece in each.programs]
 
 
 def ignorant(seed: int = 0, context: int = 512) -> Gpt:

@@ -12,7 +12,7 @@ from compiler.ir.graph import Graph
 from compiler.online_tuning.canary import CANARY_REQUESTS
 from compiler.online_tuning.observers import ServingEvents
 from compiler.online_tuning.online_tuner import OnlineTuner
-from compiler.online_tuning.search_process import Proposer, SearchProcess
+from compiler.online_tuning.search_process import SearchClient, SearchProcess
 from compiler.online_tuning.search_worker import Changed, SearchJob
 from compiler.options import DramTiming
 from compiler.profile.measurement import Rejected
@@ -50,14 +50,14 @@ class Loop:
         self,
         server: Server,
         model: Model,
-        proposer: Proposer,
+        search: SearchClient,
         change: Callable[[CompiledNetwork], CompiledNetwork] = lambda network: network,
-        pace: int | None = None,
+        trials_per_request: int | None = None,
     ):
         self.server, self.model, self.events = server, model, ServingEvents()
         prepared = replaced(model.prepared, change)
         self.adapter = OnlineTuner(
-            server, lambda _dram: prepared, model.first, proposer, self.events, DramTiming(), pace
+            server, lambda _dram: prepared, model.first, search, self.events, DramTiming(), trials_per_request
         )
         self.results: list[RequestResult] = []
 
@@ -76,7 +76,7 @@ class Loop:
 
     def reasons(self, event: str) -> list[str]:
         """Why there were such decisions."""
-        return [each["reason"] for each in self.events.of(event)]
+        return [each["reason"] for each in self.events.events_named(event)]
 
 
 def test_what_is_better_is_kept(server: Server, model: Model) -> None:
@@ -90,7 +90,7 @@ def test_what_is_better_is_kept(server: Server, model: Model) -> None:
     told.ready.append(told.finding(model.first.schedule, CYCLES))
     after = loop.serve(CANARY_REQUESTS + 4)[-1].cycles
     assert after < before
-    (reload,), (kept,) = loop.events.of("reload"), loop.events.of("kept")
+    (reload,), (kept,) = loop.events.events_named("reload"), loop.events.events_named("kept")
     assert reload["version"] == kept["version"] == loop.results[-1].version.number
     assert reload["load_cycles"] >= 0 and reload["measured_cycles"] == CYCLES
     assert version not in [each.version for each in loop.results[-1:]]
@@ -102,7 +102,7 @@ def test_what_is_served_is_known_before_it_is_replaced(server: Server, model: Mo
     loop = Loop(server, model, told)
     told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
     loop.serve(CANARY_REQUESTS + 6)
-    assert loop.events.of("reload")[0]["request"] > CANARY_REQUESTS
+    assert loop.events.events_named("reload")[0]["request"] > CANARY_REQUESTS
     assert [result.version.number for result in loop.results[:CANARY_REQUESTS]] == [0] * CANARY_REQUESTS
 
 
@@ -210,7 +210,7 @@ def test_reasons_of_rejection(server: Server, model: Model) -> None:
         "trap: it fell over",
     ]
     assert "there is no such node" in reasons[4] and len(reasons) == 5
-    assert not loop.events.of("reload")
+    assert not loop.events.events_named("reload")
 
 
 def test_whoever_searches_may_end_at_any_moment(server: Server, model: Model) -> None:
@@ -227,34 +227,37 @@ def test_whoever_searches_may_end_at_any_moment(server: Server, model: Model) ->
 
 @pytest.mark.parametrize("when", ["at once", "later"])
 def test_a_killed_search(server: Server, model: Model, graph: Graph, when: str) -> None:
-    with SearchProcess(SearchJob(graph, model.first.config, OPTIONS, "random", seed=3)) as proposer:
-        loop = Loop(server, model, proposer)
+    with SearchProcess(SearchJob(graph, model.first.config, OPTIONS, "random", seed=3)) as search:
+        loop = Loop(server, model, search)
         if when == "later":
             for _ in itertools.takewhile(lambda _: not loop.events.seen, itertools.count()):
                 loop.serve(1)
-        assert proposer.process.pid is not None
-        os.kill(proposer.process.pid, signal.SIGKILL)
-        proposer.process.join()
+        assert search.process.pid is not None
+        os.kill(search.process.pid, signal.SIGKILL)
+        search.process.join()
         loop.serve(5)
     assert loop.reasons("search lost") == ["the search process has ended unexpectedly"]
 
 
 def test_drift_is_noticed_looked_into_and_over(server: Server, model: Model, graph: Graph) -> None:
     config = model.first.config
-    with SearchProcess(SearchJob(graph, config, OPTIONS, "random")) as proposer:
-        loop = Loop(server, model, proposer, pace=0)  # no trials: what is served stays
+    with SearchProcess(SearchJob(graph, config, OPTIONS, "random")) as search:
+        loop = Loop(server, model, search, trials_per_request=0)  # no trials: what is served stays
         loop.serve(15, rest=False)
-        assert not loop.events.of("drift")
+        assert not loop.events.events_named("drift")
         for latency, rate in ((100, 1.0), (100, 4.0)):
             changed = server.completed
             server.device.set_dram_timing(latency, rate)
             loop.serve(30, rest=False)
-            drift, conditions = loop.events.of("drift")[-1], loop.events.of("conditions")[-1]
+            drift, conditions = (
+                loop.events.events_named("drift")[-1],
+                loop.events.events_named("conditions")[-1],
+            )
             assert changed <= drift["request"] < changed + 20
             assert conditions["latency"] == pytest.approx(latency, rel=0.15)
             assert conditions["bytes_per_cycle"] == pytest.approx(rate, rel=0.05)
         loop.serve(0)
-    assert len(loop.events.of("drift")) == 2
+    assert len(loop.events.events_named("drift")) == 2
 
 
 def test_a_change_while_candidates_are_on_probation_is_noticed(server: Server, model: Model) -> None:
@@ -267,7 +270,7 @@ def test_a_change_while_candidates_are_on_probation_is_noticed(server: Server, m
         told.ready.append(told.finding(network.schedule, CYCLES // 2))
         loop.serve(6, rest=False)
     loop.serve(0)
-    (drift,) = loop.events.of("drift")
+    (drift,) = loop.events.events_named("drift")
     assert changed <= drift["request"] < changed + 20
 
 
@@ -287,7 +290,7 @@ def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> N
         told.finding(separate, usual - 300, slow),
     ]
     loop.serve(20)
-    assert [each["why"] for each in loop.events.of("reload")] == ["trial"]
+    assert [each["why"] for each in loop.events.events_named("reload")] == ["trial"]
 
 
 def test_a_change_is_noticed_though_candidates_come_all_the_time(server: Server, model: Model) -> None:
@@ -303,4 +306,4 @@ def test_a_change_is_noticed_though_candidates_come_all_the_time(server: Server,
             server.device.set_dram_timing(100, 1.0)
         loop.serve(4, rest=False)
     loop.serve(0)
-    assert loop.events.of("rollback") and len(loop.events.of("drift")) == 1
+    assert loop.events.events_named("rollback") and len(loop.events.events_named("drift")) == 1

@@ -47,7 +47,7 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
         ) as measurer:
             for one in (row["schedules"], found):
                 (result,) = measurer.measure([Schedule.of(one["schedule"])])
-                assert isinstance(result, Measurement) and result.believable
+                assert isinstance(result, Measurement) and result.valid
                 assert result.cycles == one["cycles"] == sum(one["where"].values())
     text = (tmp_path / "layers.jsonl").read_text("utf-8")
     (tmp_path / "layers.jsonl").write_text(text[:-100], "utf-8")  # killed while it wrote the second

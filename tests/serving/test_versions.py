@@ -78,7 +78,7 @@ def check(results: list[RequestResult], model: Model, requests: int, reloads: in
 
 def fill(server: Server, left: int) -> None:
     """Leave no more than so many words of the instruction store to the server."""
-    server.queue.residency.unload(server.current.parts, [])
+    server.queue.resident_programs.unload(server.current.parts, [])
     words = server.driver.config.wis_words - left
     server.driver.programs.load(assemble("add r1, r1, 1\n" * (words - 1) + "halt", "filler"))
 
@@ -98,7 +98,7 @@ def test_programs_come_in_one_after_the_other_where_both_versions_do_not_fit(
     fill(server, max(len(program.words) for each in model.versions() for program in each.codes[0].programs))
     results = stream(server, model, 60, 12, random.Random(SEED))
     check(results, model, 60, 12)
-    assert server.queue.residency.evictions > 0
+    assert server.queue.resident_programs.evictions > 0
 
 
 def test_a_program_for_which_there_is_no_room(server: Server, model: Model) -> None:
@@ -112,13 +112,13 @@ def test_old_versions_leave_memory_and_store(server: Server, model: Model) -> No
     list(server.serve(model.inputs(number) for number in range(3)))
     first = server.current
     version = server.versions.add(model.plain, first)
-    assert server.prefetch(version) and all(part in server.queue.residency for part in version.parts)
+    assert server.prefetch(version) and all(part in server.queue.resident_programs for part in version.parts)
     server.switch(version)
     server.submit(model.inputs(0))
     assert not server.uses(first) and server.uses(version)
     server.results(wait=True)
     server.drop(first)
-    assert not any(part in server.queue.residency for part in first.parts)
+    assert not any(part in server.queue.resident_programs for part in first.parts)
     back = server.versions.add(model.first, version)
     server.switch(back)
     (result,) = server.serve([model.inputs(1)])

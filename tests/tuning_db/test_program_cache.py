@@ -54,7 +54,7 @@ def proved(monkeypatch) -> list:
 def placement() -> Placement:
     network = random_entries.network()
     with GoldenDevice(network.config, dram_bytes(network)) as device:
-        return Placement.of(Session(device, network))
+        return Placement.of_session(Session(device, network))
 
 
 def test_the_database_is_asked_once(counted):

@@ -94,7 +94,7 @@ NAMES = (
     "log_latency",
     "n",
 )
-_MOST = 64
+_MAX_FEATURE_SIZE = 64
 
 
 class FeatureRow(NamedTuple):
@@ -160,48 +160,50 @@ class LayerFeatures:
         ]
 
 
-def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, place: LayerContext) -> FeatureRow:
+def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context: LayerContext) -> FeatureRow:
     """Features of one layer."""
     found = simulate_pipeline(
-        pipeline := kind_of(layer).tile_model(layer, schedule, place),
-        place.beat,
-        place.dram.latency,
-        (place.lead if schedule.prefetch else 0.0) if place.before else None,
-        last=not place.after,
+        pipeline := kind_of(layer).tile_model(layer, schedule, context),
+        context.beat,
+        context.dram.latency,
+        (context.lead if schedule.prefetch else 0.0) if context.before else None,
+        last=not context.after,
     )
-    n = place.config.n
-    size = fixed.weights + sum(each for name, each in fixed.tensors if not place.on_chip(name))
-    floor = max(fixed.useful, size / n * place.beat, 1.0)
+    n = context.config.n
+    size = fixed.weights + sum(each for name, each in fixed.tensors if not context.on_chip(name))
+    floor = max(fixed.useful, size / n * context.beat, 1.0)
     base = float(max(found.total, floor))
     numbers = [
         fixed.kind,
-        *_cycles(found, base, floor, pipeline.count, place),
+        *_cycles(found, base, floor, pipeline.count, context),
         *_tiles(fixed, schedule, n),
         log((1 + fixed.macs) / (1 + size)),
         *fixed.windows,
         *_chosen(schedule),
-        float(place.x_on_chip),
-        float(place.y_on_chip),
+        float(context.x_on_chip),
+        float(context.y_on_chip),
         *fixed.about,
-        float(not place.before),
-        float(not place.after),
-        place.before / base,
-        place.after / base,
-        float(place.kind_before),
-        float(place.kind_after),
-        float(place.turns_before),
-        float(place.turns_after),
-        float(place.joined_after),
-        place.lead / base,
+        float(not context.before),
+        float(not context.after),
+        context.before / base,
+        context.after / base,
+        float(context.kind_before),
+        float(context.kind_after),
+        float(context.turns_before),
+        float(context.turns_after),
+        float(context.joined_after),
+        context.lead / base,
         found.lead / base,
-        place.beat,
-        log(1 + place.dram.latency),
+        context.beat,
+        log(1 + context.dram.latency),
         float(n),
     ]
     return FeatureRow(numbers, base)
 
 
-def _cycles(found: PipelineTiming, base: float, floor: float, tiles: int, place: LayerContext) -> list[float]:
+def _cycles(
+    found: PipelineTiming, base: float, floor: float, tiles: int, context: LayerContext
+) -> list[float]:
     array, fuse, load, store = found.array, found.fuse, found.load, found.store
     return [
         log(base),
@@ -214,7 +216,7 @@ def _cycles(found: PipelineTiming, base: float, floor: float, tiles: int, place:
         (load + store) / base,
         found.start / base,
         found.tail / base,
-        place.dram.latency / base,
+        context.dram.latency / base,
         log(tiles),
         log(base / tiles),
         found.commands / tiles,
@@ -245,7 +247,7 @@ def _tiles(fixed: LayerFeatures, s: LayerSchedule, n: int) -> list[float]:
 def _chosen(s: LayerSchedule) -> list[float]:
     buffers = (s.x_buffers, s.w_buffers, s.y_buffers, s.acc_buffers, s.param_blocks, s.param_buffers)
     return [
-        *(float(min(each, _MOST)) for each in buffers),
+        *(float(min(each, _MAX_FEATURE_SIZE)) for each in buffers),
         float(s.order == "rows"),
         float(s.fold_kernel_width),
         float(s.im2col),
@@ -288,7 +290,7 @@ class RowMaker:
         self._numbers = {layer.name: number for number, layer in enumerate(stage.layers)}
         self._fixed = [LayerFeatures(layer, conditions.config.n) for layer in stage.layers]
         self._states: dict[tuple, int] = {}
-        self._paces: dict[tuple, PipelineTiming] = {}
+        self._timings: dict[tuple, PipelineTiming] = {}
         self._rows: dict[tuple, FeatureRow] = {}
 
     def rows(
@@ -301,10 +303,14 @@ class RowMaker:
 
     def lead(self, number: int, schedules: Mapping[str, LayerSchedule]) -> float:
         """Cycles before the end of the previous layer from which on LOAD is idle; 0 if there is no previous layer."""
-        return self.pace(number - 1, _PRECEDING_LAYERS, _Contexts(self, schedules)).lead if number else 0.0
+        return (
+            self.timing_after(number - 1, _PRECEDING_LAYERS, _Contexts(self, schedules)).lead
+            if number
+            else 0.0
+        )
 
-    def place(self, number: int, inside: frozenset[str], **beside: Any) -> LayerContext:
-        """Context of a layer if the tensors `inside` stay on chip; `beside` describes its neighbours."""
+    def context(self, number: int, inside: frozenset[str], **neighbours: Any) -> LayerContext:
+        """Context of a layer if the tensors `inside` stay on chip; `neighbours` describes its neighbours."""
         layer, root, conditions = self.layers[number], self._root, self.conditions
         return LayerContext(
             conditions.config,
@@ -312,7 +318,7 @@ class RowMaker:
             root[layer.x] in inside,
             root[layer.y] in inside,
             lambda name: root[name] in inside,
-            **beside,
+            **neighbours,
         )
 
     def inside(self, schedules: Mapping[str, LayerSchedule]) -> frozenset[str]:
@@ -327,44 +333,50 @@ class RowMaker:
         here = tuple(root[name] in inside for name in self._tensors[number])
         return self._states.setdefault((schedules[self.layers[number].name], here), len(self._states))
 
-    def pace(self, number: int, back: int, contexts: "_Contexts") -> PipelineTiming:
-        """Timing of a layer after `back` simulated predecessors."""
-        first = max(number - back, 0)
-        key = (number, back, *(contexts.state(each) for each in range(first, number + 1)))
-        if key not in self._paces:
-            place = self.place(number, contexts.inside)
-            before = self.pace(number - 1, back - 1, contexts).lead if back and number else None
+    def timing_after(self, number: int, predecessors: int, contexts: "_Contexts") -> PipelineTiming:
+        """Timing of a layer after `predecessors` simulated predecessors."""
+        first = max(number - predecessors, 0)
+        key = (number, predecessors, *(contexts.state(each) for each in range(first, number + 1)))
+        if key not in self._timings:
+            context = self.context(number, contexts.inside)
+            before = (
+                self.timing_after(number - 1, predecessors - 1, contexts).lead
+                if predecessors and number
+                else None
+            )
             layer = self.layers[number]
-            pipeline = kind_of(layer).tile_model(layer, contexts.schedules[layer.name], place)
-            self._paces[key] = simulate_pipeline(pipeline, place.beat, place.dram.latency, before, last=False)
-        return self._paces[key]
+            pipeline = kind_of(layer).tile_model(layer, contexts.schedules[layer.name], context)
+            self._timings[key] = simulate_pipeline(
+                pipeline, context.beat, context.dram.latency, before, last=False
+            )
+        return self._timings[key]
 
     def _row(self, number: int, contexts: "_Contexts") -> FeatureRow:
         layers = self.layers
         first, last = max(number - 1 - _PRECEDING_LAYERS, 0), min(number + 1, len(layers) - 1)
         key = (number, *(contexts.state(each) for each in range(first, last + 1)))
         if key not in self._rows:
-            beside: dict[str, Any] = {}
+            neighbours: dict[str, Any] = {}
             if number:
-                beside |= {
-                    "before": self.pace(number - 1, 0, contexts).total,
-                    "lead": self.pace(number - 1, _PRECEDING_LAYERS, contexts).lead,
+                neighbours |= {
+                    "before": self.timing_after(number - 1, 0, contexts).total,
+                    "lead": self.timing_after(number - 1, _PRECEDING_LAYERS, contexts).lead,
                     "kind_before": kind_number(layers[number - 1]),
                     "turns_before": contexts.schedules[layers[number - 1].name].interleave,
                 }
             if number < last:
                 behind = contexts.schedules[layers[last].name]
-                beside |= {
-                    "after": self.pace(last, 0, contexts).total,
+                neighbours |= {
+                    "after": self.timing_after(last, 0, contexts).total,
                     "kind_after": kind_number(layers[last]),
                     "turns_after": behind.interleave,
                     "joined_after": behind.same_program_as_previous,
                 }
-            place, schedule = (
-                self.place(number, contexts.inside, **beside),
+            context, schedule = (
+                self.context(number, contexts.inside, **neighbours),
                 contexts.schedules[layers[number].name],
             )
-            self._rows[key] = row_of(layers[number], self._fixed[number], schedule, place)
+            self._rows[key] = row_of(layers[number], self._fixed[number], schedule, context)
         return self._rows[key]
 
 

@@ -198,7 +198,7 @@ class PredictionErrors:
     spearman: float
 
     @classmethod
-    def of(cls, predicted: ArrayLike, measured: ArrayLike) -> "PredictionErrors":
+    def from_pairs(cls, predicted: ArrayLike, measured: ArrayLike) -> "PredictionErrors":
         """Errors of pairs of predicted and measured values."""
         a, b = np.asarray(predicted, float), np.asarray(measured, float)
         mape = 100 * float(np.mean(np.abs(a / b - 1))) if len(a) else 0.0
@@ -316,33 +316,33 @@ class CycleModel:
         InputError
             The file is not a model, or has another version; the message says what to do.
         """
-        remedy = f"make it anew with: mla calibrate -o {path}"
+        remedy = f"create it again with: mla calibrate -o {path}"
         try:
             with gzip.open(path) as file:
                 data = json.loads(file.read(_MOST_BYTES))
         except FileNotFoundError:
-            raise InputError(f"{path}: there is no such performance model; {remedy}") from None
+            raise InputError(f"{path}: there is no such cost model; {remedy}") from None
         except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not a performance model ({error}); {remedy}") from None
+            raise InputError(f"{path}: not a cost model ({error}); {remedy}") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise InputError(f"{path}: not a performance model; {remedy}")
+            raise InputError(f"{path}: not a cost model; {remedy}")
         if data.get("version") != VERSION:
             raise InputError(
-                f"{path}: a performance model of version {data.get('version')!r}, not {VERSION}; {remedy}"
+                f"{path}: a cost model of version {data.get('version')!r}, not {VERSION}; {remedy}"
             )
         if data.get("features") != list(NAMES):
-            raise InputError(f"{path}: a performance model of other features than this compiler's; {remedy}")
+            raise InputError(f"{path}: a cost model of other features than this compiler's; {remedy}")
         members, about = data.get("members"), data.get("about")
         if (
             not isinstance(members, list)
             or not isinstance(about, dict)
             or not all(isinstance(m, str) for m in members)
         ):
-            raise InputError(f"{path}: not a whole performance model; {remedy}")
+            raise InputError(f"{path}: not a whole cost model; {remedy}")
         try:
             return CycleModel(tuple(members), about)
         except (ValueError, KeyError, OverflowError) as error:
-            raise InputError(f"{path}: damaged performance model: {error}; {remedy}") from None
+            raise InputError(f"{path}: damaged cost model: {error}; {remedy}") from None
 
 
 def train(

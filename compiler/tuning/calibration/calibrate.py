@@ -125,7 +125,7 @@ def learn(
 
     def errors(min_ops: int, max_ops: int) -> PredictionErrors:
         chosen = [(p, m) for ops, p, m in pairs if min_ops <= ops <= max_ops]
-        return PredictionErrors.of([p for p, _ in chosen], [m for _, m in chosen])
+        return PredictionErrors.from_pairs([p for p, _ in chosen], [m for _, m in chosen])
 
     single, chain, everything = errors(1, 1), errors(2, 99), errors(1, 99)
     about = {

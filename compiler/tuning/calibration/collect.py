@@ -21,6 +21,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains, singles
 from compiler.tuning.measure.equivalence import GoldenModelReference
 from compiler.tuning.measure.throughput import measure_network
+from compiler.util.files import parsed_line
 from compiler.util.progress import building, progress
 from cosim.device_pool import DevicePool
 from hw.config import MlaConfig
@@ -143,15 +144,6 @@ class CalibrationJournal:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{self.path}: damaged line ({error}); remove the file to start over") from None
-
-
-def parsed_line(line: str) -> dict[str, Any]:
-    """Parse a line as a JSON object; return an empty one if it is invalid."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 #: Fraction of networks that are chains.

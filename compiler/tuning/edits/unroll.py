@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from compiler.codegen.semaphores import Issued
-from compiler.tuning.generators.rewrites import Instruction, Item, ProgramLoop, parse_items
+from compiler.tuning.edits.rewrites import Instruction, Item, ProgramLoop, parse_items
 from hw.isa.commands import UNIT_FIELDS, defaults, field_of
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp

@@ -1,4 +1,4 @@
-"""Channel-block streaming: intermediate tensors in the scratchpad that are written and read in blocks of channels.
+"""Channel-block streaming: a layer starts on the first channel blocks of its input while the rest is being computed.
 
 If a convolution computes its result in blocks of N channels, the next layer can start with the first block. If its sums
 are split by input channels, it can start before the last input block is available. Neither layer then waits for the
@@ -19,7 +19,7 @@ from compiler.layers.tiling_context import CROWDED, PREFETCH, TilingContext, inp
 from compiler.lowering.fusion_groups import ANCHORS
 from compiler.lowering.lower import LoweredNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.search.layer_space import LayerSpace, Tiling
+from compiler.tuning.layer_space import LayerSpace, Tiling
 from compiler.util.tiles import ceil_div, cuts
 
 #: Maximum number of channel blocks of a tile; maximum number of tilings considered per layer.

@@ -12,7 +12,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from hw.isa.counters import CAUSES
 from hw.isa.program import Program
 

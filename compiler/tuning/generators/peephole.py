@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from compiler.profile.measurement import Measurement, Rejected, Result
-from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.generators.rewrites import (
+from compiler.tuning.edits.rewrites import (
     Item,
     Rewrite,
     advance_fields,
@@ -17,6 +16,7 @@ from compiler.tuning.generators.rewrites import (
     parse_items,
     peel_loops,
 )
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
 from hw.isa.enums import Unit
@@ -48,7 +48,7 @@ REWRITES: dict[str, Rewrite] = {
 class PeepholeGenerator(Generator):
     """Applies one rewrite at a time to all programs; the cycles of a program's layers show its best rewrite."""
 
-    name = "polish"
+    name = "peephole"
 
     def __init__(self) -> None:
         self._pending: dict[str, _Rewritten] = {}
@@ -79,7 +79,7 @@ class PeepholeGenerator(Generator):
             }
             if left and len(left) < len(rewritten.texts):
                 self._refused.append(replace(rewritten, texts=left))
-        elif result.believable:
+        elif result.valid:
             task = rewritten.task
             for name, text in rewritten.texts.items():
                 before, after = (_cycles(task, name, each) for each in (task.measured, result))

@@ -137,7 +137,7 @@ class Measurer:
             The measurement fails, or the outputs are wrong.
         """
         (result,) = self.measure([self.first.schedule])
-        if not isinstance(result, Measurement) or not result.believable:
+        if not isinstance(result, Measurement) or not result.valid:
             why = (
                 f"{result.stage}: {result.reason}"
                 if isinstance(result, Rejected)

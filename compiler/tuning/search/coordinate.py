@@ -5,8 +5,8 @@ import re
 from compiler.codegen.buffer_allocation import MemoryFullError
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.search_units import (
     Choice,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 
 #: Number of schedules in the population.

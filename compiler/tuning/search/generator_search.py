@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from hw.errors import InputError
 
@@ -52,7 +52,7 @@ class GeneratorSearch(SearchMethod):
     @property
     def predictor(self) -> PredictionErrors:
         """Errors of the candidates' predicted cycles, for candidates that have a prediction."""
-        return PredictionErrors.of([a for a, _ in self._pairs], [b for _, b in self._pairs])
+        return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def propose(self) -> Schedule:
         """Return the next candidate of the generator whose turn it is."""

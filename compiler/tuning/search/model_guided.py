@@ -7,8 +7,8 @@ from compiler.cost.learned.model import PredictionErrors, find_model
 from compiler.cost.learned.online_model import OnlineCostModel, attribution_groups
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from hw.errors import InputError
 
@@ -159,7 +159,7 @@ class ModelGuidedSearch(SearchMethod):
             candidates = self._candidates(name)
             if not candidates:
                 continue
-            prediction = self.online_model.guess(name, candidates, self.layers)
+            prediction = self.online_model.predict(name, candidates, self.layers)
             optimistic = prediction.cycles * (1 - _EXPLORATION * prediction.spread)
             best = int(optimistic.argmin())
             gains.append((self.cycles[name] - float(optimistic[best]), name, candidates[best]))
@@ -209,7 +209,7 @@ class ModelGuidedSearch(SearchMethod):
         predicted = sum(self._groups)
         for name, changed in changes.items():
             predicted += (
-                float(self.online_model.guess(name, [changed], self.layers).cycles[0]) - self.cycles[name]
+                float(self.online_model.predict(name, [changed], self.layers).cycles[0]) - self.cycles[name]
             )
         changed_groups = {name: self.group[name] for name in changes}
         self._proposals[schedule.to_json()] = _Proposal(
@@ -227,7 +227,7 @@ class ModelGuidedSearch(SearchMethod):
     def _apportion(self) -> dict[str, float]:
         """Distribute the cycles of each group over its layers in proportion to predictions."""
         predictions = {
-            name: float(self.online_model.guess(name, [schedule], self.layers).cycles[0])
+            name: float(self.online_model.predict(name, [schedule], self.layers).cycles[0])
             for name, schedule in self.layers.items()
             if name in self.group
         }

@@ -21,7 +21,7 @@ from compiler.tuning.fusion.channel_streaming import (
     pooled_pairs,
     streaming_pairs,
 )
-from compiler.tuning.search.layer_space import LayerSpace
+from compiler.tuning.layer_space import LayerSpace
 from hw.config import MlaConfig
 
 #: Number of fused schedules of a pair that are tried first; number of tilings per layout and order of a layer.

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.registry import GeneratorSpec, make_generators
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.registry import GENERATORS_METHOD, LLM, METHODS
@@ -212,4 +212,4 @@ def rejection_reason(trial: Trial) -> str | None:
         return f"{trial.result.stage}: {trial.result.reason}"
     if not trial.result.exact:
         return "its outputs are wrong"
-    return None if trial.result.believable else f"{trial.result.cycles} cycles are below the lower bound"
+    return None if trial.result.valid else f"{trial.result.cycles} cycles are below the lower bound"

@@ -1,4 +1,4 @@
-"""Which of the model's schedules are tried first: what the performance model expects, and what was measured."""
+"""Which of the model's schedules are tried first: what the cost model expects, and what was measured."""
 
 from collections.abc import Iterator
 

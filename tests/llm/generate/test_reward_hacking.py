@@ -129,6 +129,6 @@ def test_less_time_than_the_work_takes(measurer: Measurer, task: GeneratorTask) 
     """Sums over one block of channels in place of two."""
     for program in (FIRST, SECOND):
         result = tried(measurer, task, program, ("set matrix.ic_count, 2", "set matrix.ic_count, 1"))
-        assert isinstance(result, Measurement) and not result.believable
+        assert isinstance(result, Measurement) and not result.valid
     fast = replace(task.measured, cycles=task.measured.floor - 1)
-    assert fast.exact and not fast.believable
+    assert fast.exact and not fast.valid

@@ -106,7 +106,7 @@ def every_edit(count: int) -> Iterator[Edit]:
 @pytest.mark.parametrize("name", ["conv", "max_pool"])
 def test_the_grammar_offers_all_that_is_allowed(name: str) -> None:
     made = workshop(name)
-    (piece,) = made.pieces
+    (piece,) = made.programs
     commands = piece.unrolled.commands[:12]
     grammar = EditsGrammar(made.config, commands)
     for edit in every_edit(len(commands)):
@@ -126,7 +126,7 @@ def _allowed(made: EditablePrograms, commands: tuple[Issued, ...], edit: Edit) -
 
 def test_edits_that_change_nothing_and_those_that_were_tried_do_not_end() -> None:
     made = workshop("conv")
-    (piece,) = made.pieces
+    (piece,) = made.programs
     tried: set[tuple[Edit, ...]] = set()
     grammar = EditsGrammar(made.config, piece.unrolled.commands, tried)
     steps = next(
