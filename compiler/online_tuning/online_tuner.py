@@ -1,4 +1,4 @@
-"""Online tuner: deploys candidates that measured faster, checks them as canaries, keeps them or rolls back."""
+"""Online tuner: deploys candidates that measured faster, checks them as canaries, accepts them or rolls back."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ from hw.errors import InputError
 
 #: Minimum relative gain of a candidate over the served version.
 _MIN_GAIN = 0.002
-#: Requests over which the counters of LOAD are sampled after a change.
+#: Number of requests over which the counters of LOAD are sampled after a change.
 _SAMPLED_REQUESTS = 8
 #: Maximum pending orders of the search process.
 _MAX_PENDING_ORDERS = 2
@@ -39,9 +39,9 @@ class OnlineTuner:
     reference : CompiledNetwork
         Network whose outputs on the golden model are expected.
     search : SearchClient
-        Search that supplies candidates.
+        Client of the search that supplies candidates.
     events : ServingEvents
-        Records the tuner's decisions.
+        Record of the tuner's decisions.
     dram : DramTiming
         Assumed timing of the DRAM.
     trials_per_request : int or None
@@ -50,7 +50,7 @@ class OnlineTuner:
     Attributes
     ----------
     served : CanaryRequest
-        Version that new requests use.
+        Version that new requests use, with its cycles.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class OnlineTuner:
         self._before: CanaryRequest | None = None  # the version that the canary replaced
         self._best: SearchFinding | None = None
         self._known: dict[DramTiming, SearchFinding] = {}
-        self._refused: set[str] = set()
+        self._rolled_back: set[str] = set()
         self._retired: list[Version] = []
         self._sampling: tuple[int, ByTag] | None = None
         self._candidate: SearchFinding | None = None
         self._lost, self.llm_usage = False, LlmUsage(events)
         self._changes = 0  # changes of DRAM timing that are being identified
-        server.refuses, server.trapped = self._refuses, self._trapped
+        server.rejects, server.trapped = self._rejects, self._trapped
         self.search.submit(Begin(dram, self.served.schedule))
 
     def tick(self) -> None:
-        """Process findings, deploy the best candidate and order more trials; called between requests."""
+        """Process findings, deploy the best candidate, and submit more trials; called between requests."""
         if not self._lost:
             try:
                 for finding in self.search.findings(wait=self.trials_per_request is not None):
@@ -95,7 +95,7 @@ class OnlineTuner:
         self._drop_unused()
 
     def _ask(self) -> None:
-        """Order trials: up to the pending limit, or `trials_per_request` of them for the next request."""
+        """Submit trials: up to the pending limit, or `trials_per_request` of them for the next request."""
         count = self.trials_per_request
         if count is None:
             count = _MAX_PENDING_ORDERS - self.search.waiting
@@ -121,7 +121,7 @@ class OnlineTuner:
             best = self._best.result.cycles
         if best is not None and cycles >= best * (1 - _MIN_GAIN):
             self._reject(finding, f"{cycles:,} cycles, no improvement on {best:,}")
-        elif finding.schedule.to_json() in self._refused:
+        elif finding.schedule.to_json() in self._rolled_back:
             self._reject(finding, "rolled back before under the same DRAM timing")
         else:
             self._best = finding
@@ -130,7 +130,7 @@ class OnlineTuner:
         """Adopt identified conditions and the served version's measurement under them."""
         if self._changes:
             self._changes -= 1
-            self._refused.clear()  # rolled-back candidates may do well under the new timing
+            self._rolled_back.clear()  # rolled-back candidates may do well under the new timing
             rate = finding.dram.bytes_per_cycle or self.server.driver.config.n
             self.events.note(
                 "conditions",
@@ -176,8 +176,8 @@ class OnlineTuner:
     def _reject(self, finding: SearchFinding, reason: str) -> None:
         self.events.note("rejected", kind=finding.kind, trial=finding.number, reason=reason)
 
-    def _refuses(self, result: RequestResult) -> bool:
-        """Check a result before it is delivered; True if it must be discarded."""
+    def _rejects(self, result: RequestResult) -> bool:
+        """Check a result before it is delivered; return True if it must be discarded."""
         served = self.served
         if result.version is not served.version:
             return False
@@ -197,6 +197,7 @@ class OnlineTuner:
         return False
 
     def _accept(self, request: int) -> None:
+        """Accept the canary version, which has passed its checks."""
         assert self._before is not None and self._candidate is not None
         self.events.note(
             "kept", request=request, version=self.served.version.number, cycles=self.served.typical
@@ -210,7 +211,7 @@ class OnlineTuner:
         bad, self.served, self._before = self.served, self._before, None
         self.served.start_cooldown()
         self.server.switch(self.served.version)
-        self._refused.add(bad.schedule.to_json())
+        self._rolled_back.add(bad.schedule.to_json())
         self._retired.append(bad.version)
         self.events.note(
             "rollback",
@@ -221,7 +222,7 @@ class OnlineTuner:
         )
 
     def _trapped(self, version: Version, report: TrapReport) -> bool:
-        """Roll back after a trap in the canary version; True if it did so."""
+        """Roll back after a trap in the canary version; return False if another version trapped."""
         if self._before is None or version is not self.served.version:
             return False
         self._roll_back(f"trap: {report}", self.server.completed)
@@ -247,7 +248,7 @@ class OnlineTuner:
         self._sampling = result.index, read_loads(self.server.driver, result.version.network)
 
     def _sample(self, request: int, since: int, before: ByTag) -> None:
-        """After enough requests under the new conditions, order their identification."""
+        """After enough requests under the new conditions, submit an order to identify them."""
         if request < since + _SAMPLED_REQUESTS:
             return
         network = self.served.version.network

@@ -1,4 +1,4 @@
-"""Serves a stream of requests from start to end."""
+"""Serving of a request stream, from opening the machine to the final report."""
 
 import json
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class Change:
-    """Change of the simulated DRAM at request `at`: latency in cycles, bytes per cycle (None: the bus width)."""
+    """Change of the simulated DRAM timing at request `at`: latency in cycles, bytes per cycle (None: the bus width)."""
 
     at: int
     latency: int
@@ -63,7 +63,7 @@ class Serving:
     max_in_flight : int
         Maximum number of requests in flight.
     trials_per_request : int or None
-        Candidates tried per request; None: asynchronous search.
+        Number of candidates tried per request; None: asynchronous search.
     adapt_from : int
         First request at which the tuner may act.
     changes : tuple of Change
@@ -117,12 +117,12 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
 def serve(
     serving: Serving, device: Device, requests: RequestSource, listeners: Sequence[ServingObserver]
 ) -> int:
-    """Serve requests; returns the exit status.
+    """Serve requests and return the exit status.
 
     Raises
     ------
     InputError
-        An input does not fit the model; earlier requests have been delivered.
+        An input does not fit the model; the results of earlier requests have been delivered.
     """
     with ExitStack() as stack:
         stop = stack.enter_context(interruptible())
@@ -149,7 +149,7 @@ class _Run:
 
     def go(self, requests: RequestSource, stop: InterruptHandler) -> int:
         """Serve all requests and return the exit status."""
-        refused: InputError | None = None
+        error_to_raise: InputError | None = None
         while not stop.requested:
             try:
                 if not requests.ready():
@@ -160,14 +160,14 @@ class _Run:
                     break
                 self._one(inputs)
             except InputError as error:
-                refused = error
+                error_to_raise = error
                 break
             except KeyboardInterrupt:
                 break
         self._results(wait=True)
         self._end()
-        if refused is not None:
-            raise refused
+        if error_to_raise is not None:
+            raise error_to_raise
         return INTERRUPTED if stop.requested else 0
 
     def _one(self, inputs: Arrays) -> None:

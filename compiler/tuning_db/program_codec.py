@@ -25,7 +25,7 @@ _MAX_MEMORY_BYTES = 1 << 32
 
 
 def to_bytes(head: dict[str, Any], codes: Sequence[StageExecutable]) -> bytes:
-    """Encode JSON header fields and executables."""
+    """Return JSON header fields and executables as bytes."""
     blobs: list[bytes] = []
     stages = []
     for code in codes:
@@ -73,7 +73,7 @@ class _Reader:
         self.data, self.start = memoryview(data), start
 
     def read(self, size: int) -> memoryview:
-        """The next bytes."""
+        """Return the next `size` bytes."""
         if size > len(self.data) - self.start:
             raise ValueError("cut short")
         self.start += size
@@ -85,7 +85,7 @@ class _Reader:
             raise ValueError("bytes after its end")
 
     def code(self, fields: Fields) -> StageExecutable:
-        """The next code."""
+        """Read the next executable, whose header fields are given."""
         config = read_config(fields.get("config"))
         programs = [self._program(config, _natural(size)) for size in fields.sequence("programs")]
         layers = [

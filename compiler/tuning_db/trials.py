@@ -24,7 +24,7 @@ def columns(trial: TrialEntry) -> dict[str, Any]:
 
 
 def is_good(trial: TrialEntry) -> bool:
-    """Return True if a trial was measured with correct outputs and plausible cycles."""
+    """Return True if a trial was measured with correct outputs, and with cycles not below the lower bound."""
     return isinstance(trial.result, Measurement) and trial.result.valid
 
 
@@ -52,7 +52,7 @@ def matching(
     """Yield the trials of a key that a query finds, with trust flags; `values` are further query parameters."""
     query = query.where(*key_conditions(TRIALS))
     for trial, trusted in rows.read(connection, TRIALS, query, read, json_codec.key_values(key) | values):
-        if trial.key == key:  # index columns of a foreign entry may be wrong
+        if trial.key == key:  # index columns of an imported entry may be wrong
             yield trial, trusted
 
 

@@ -13,12 +13,12 @@ from hw.errors import InputError, WorkError
 
 SCHEMA_VERSION = 1
 
-#: Errors that another path would not avoid: the device is full or broken.
+#: Error numbers of a full or broken device, where another path in the same folder would fail too.
 _DEVICE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 def read_input(path: Path) -> bytes:
-    """Read a file that the user named; InputError if it cannot be read."""
+    """Read a file that the user named; raises InputError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -51,7 +51,7 @@ def check_output(path: Path) -> None:
 
 
 def _writable(path: Path) -> Path:
-    """Resolve links; InputError if the path is a folder, an invalid name, or a device without write permission."""
+    """Resolve links; raises InputError for a folder, an invalid name, or a device without write permission."""
     try:
         if path.is_dir():
             raise InputError(f"{path} cannot be written: it is a folder")

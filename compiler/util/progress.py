@@ -54,7 +54,7 @@ class ProgressTask:
         count : int
             Number of items finished since the last call.
         note : str or None
-            Text shown after the figures from now on; None: unchanged.
+            Text displayed after the figures from now on; None: unchanged.
         """
         self.done += count
         if note is not None:
@@ -75,7 +75,7 @@ class ProgressTask:
         return elapsed / share - elapsed if known else None
 
     def describe(self, elapsed: float) -> str:
-        """Format one line of text: activity, finished items, elapsed and remaining time."""
+        """Return one line of text: activity, finished items, elapsed and remaining time."""
         parts = [clock(elapsed)]
         if self.total or self.unit:
             count = f"{self.done} of {self.total}" if self.total else f"{self.done}"

@@ -1,4 +1,4 @@
-"""Candidate tile sizes and scratchpad placement of tiles."""
+"""Candidate tile sizes, and allocation of scratchpad regions."""
 
 
 def ceil_div(a: int, b: int) -> int:

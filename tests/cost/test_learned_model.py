@@ -229,10 +229,10 @@ def test_files_that_are_wrong(tmp_path: Path, change: dict, message: str) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("split_feature=", "split_feature=999 ", "not as many splits"),
-        ("num_leaves=", "num_leaves=1", "leaves are not numbers"),
-        ("leaf_value=", "leaf_value=nan ", "leaves are not numbers"),
-        ("left_child=", "left_child=0 ", "not as many splits"),
+        ("split_feature=", "split_feature=999 ", "wrong number of splits"),
+        ("num_leaves=", "num_leaves=1", "leaf values of a tree are not finite"),
+        ("leaf_value=", "leaf_value=nan ", "leaf values of a tree are not finite"),
+        ("left_child=", "left_child=0 ", "wrong number of splits"),
         ("threshold=", "threshold=x", "damaged"),
         ("right_child=", "wrong=", "damaged"),
     ],
@@ -406,5 +406,5 @@ def test_a_calibration_goes_on_from_what_was_measured(
     asked.clear()
     second = calibrate(N4, 2.0, journal, spaces_of)
     assert kept < before and not kept & set(asked) and second.samples == len(kept) + second.fresh
-    with pytest.raises(WorkError, match="give it more time"):
+    with pytest.raises(WorkError, match="increase the time limit"):
         calibrate(N4, 0.0, CalibrationJournal(tmp_path / "new.jsonl", N4.key, 0), spaces_of)

@@ -1,4 +1,4 @@
-"""Features: layers under schedules as vectors of fixed length."""
+"""Features of the learned cost model: layers under schedules as vectors of fixed length."""
 
 from collections.abc import Mapping, Sequence
 from math import log, log2
@@ -16,41 +16,42 @@ from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
 
-#: Names of the features. Shares are relative to the estimate; `log_` is the natural logarithm, of at least 1.
+#: Names of the features; a comment describes the features up to it. `estimate`: the larger of the tile
+#: model's cycles and `floor`, the lower bound; shares are relative to it; `log_`: natural logarithm.
 NAMES = (
-    "kind",  # number of the layer's kind
+    "kind",  # index of the layer kind
     "log_estimate",
-    "log_floor",  # cycles by the tile model of the schedule's tiles, and at least
+    "log_floor",  # estimate and lower bound in cycles
     "floor_share",
     "array_share",
     "fuse_share",
     "load_share",
     "store_share",
-    "bus_share",  # of each unit, alone
+    "bus_share",  # cycles of each unit by itself
     "start_share",
     "tail_share",
-    "latency_share",  # before the first tile is computed, behind the last, of the memory
+    "latency_share",  # cycles before the first tile is computed, after the last one, and of the DRAM latency
     "log_tiles",
     "log_tile",
     "commands_per_tile",
-    "command_share",  # tiles, cycles of one, commands
+    "command_share",  # number of tiles, cycles of a tile, commands
     "log_tile_array",
     "log_tile_fuse",
     "log_tile_load",
-    "log_tile_store",  # of a tile on average
+    "log_tile_store",  # mean cycles of each unit per tile
     "rows",
     "columns",
     "depth",
-    "band_tiles",  # of a tile, no more than there are; tiles of a band
+    "band_tiles",  # size of a tile, limited to the layer's; tiles per band
     "rows_left",
     "columns_left",
-    "depth_left",  # of the last tile, as a share of a whole one
+    "depth_left",  # size of the last tile as a share of a full one
     "pixels_per_n",
-    "width",  # rows of the array's stream over N, columns of the output
+    "width",  # pixels of a tile over N, columns of the output
     "out_left",
     "in_left",
     "in_whole",
-    "out_whole",  # channels in the last block over N; whether pixels lie at beats
+    "out_whole",  # share of used channels in the last block; flags: channels are a multiple of N
     "log_macs_per_byte",
     "kernel",
     "stride",
@@ -82,26 +83,26 @@ NAMES = (
     "first",
     "last",
     "before_share",
-    "after_share",  # in its network; estimates of its neighbours over its own
+    "after_share",  # flags of the first and last layer; estimates of the neighbours relative to its own
     "kind_before",
-    "kind_after",  # of its neighbours; -1: there is none
+    "kind_after",  # kinds of the neighbours; -1: none
     "turns_before",
     "turns_after",
-    "joined_after",  # their steps may take turns with others, the next is in its program
+    "joined_after",  # flags: the neighbours are interleaved, the next layer is in the same program
     "lead_share",
-    "own_lead_share",  # how long before their ends LOAD is free: of the layer before it, of itself
+    "own_lead_share",  # cycles for which LOAD is idle at the end of the previous layer, and of this one
     "beat",
     "log_latency",
     "n",
 )
+#: Maximum value of the features that count buffers.
 _MAX_FEATURE_SIZE = 64
 
 
 class FeatureRow(NamedTuple):
     """Features of a layer under a schedule.
 
-    `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimate or the
-    floor, whichever is larger.
+    `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimate.
     """
 
     numbers: list[float]
@@ -131,7 +132,7 @@ class LayerFeatures:
         self.columns, self.depth = -(-out_c // n), -(-in_c // n)
         self.kind, self.macs, self.useful = float(kind_number(layer)), layer.macs, layer.macs / n**2
         weighted = isinstance(layer, (ConvLayer, DepthwiseLayer))
-        #: Bytes of its weights, and of each tensor.
+        #: Bytes of the layer's weights, and of each of its tensors.
         self.weights = float(layer.weights.size if weighted else 0)
         self.tensors = [
             (name, image.h * image.w * image.c * DTYPE_BYTES[image.dtype])
@@ -161,7 +162,7 @@ class LayerFeatures:
 
 
 def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context: LayerContext) -> FeatureRow:
-    """Features of one layer."""
+    """Return the features of one layer."""
     found = simulate_pipeline(
         pipeline := kind_of(layer).tile_model(layer, schedule, context),
         context.beat,
@@ -268,7 +269,7 @@ _PRECEDING_LAYERS = 2
 
 
 class RowMaker:
-    """Features of the layers of a stage, memoized from schedule to schedule.
+    """Computes the features of the layers of a stage, and caches them for later schedules.
 
     Parameters
     ----------
@@ -296,13 +297,13 @@ class RowMaker:
     def rows(
         self, schedules: Mapping[str, LayerSchedule], only: Sequence[str] | None = None
     ) -> dict[str, FeatureRow]:
-        """Features of all layers, or `only` of some, by name."""
+        """Return the features of all layers by name; of the layers named in `only`, if given."""
         contexts = _Contexts(self, schedules)
         numbers = range(len(self.layers)) if only is None else (self._numbers[name] for name in only)
         return {self.layers[number].name: self._row(number, contexts) for number in numbers}
 
     def lead(self, number: int, schedules: Mapping[str, LayerSchedule]) -> float:
-        """Cycles before the end of the previous layer from which on LOAD is idle; 0 if there is no previous layer."""
+        """Return the cycles for which LOAD is idle at the end of the previous layer; 0 for the first layer."""
         return (
             self.timing_after(number - 1, _PRECEDING_LAYERS, _Contexts(self, schedules)).lead
             if number
@@ -310,7 +311,7 @@ class RowMaker:
         )
 
     def context(self, number: int, inside: frozenset[str], **neighbours: Any) -> LayerContext:
-        """Context of a layer if the tensors `inside` stay on chip; `neighbours` describes its neighbours."""
+        """Return the context of a layer, with fields about its neighbours, if the tensors `inside` stay on chip."""
         layer, root, conditions = self.layers[number], self._root, self.conditions
         return LayerContext(
             conditions.config,
@@ -322,19 +323,19 @@ class RowMaker:
         )
 
     def inside(self, schedules: Mapping[str, LayerSchedule]) -> frozenset[str]:
-        """Tensors that stay on the chip."""
+        """Return the root tensors that stay on chip under some schedules."""
         return frozenset(
             {self._root[layer.y] for layer in self.layers if schedules[layer.name].on_chip} - self._outside
         )
 
     def state(self, number: int, schedules: Mapping[str, LayerSchedule], inside: frozenset[str]) -> int:
-        """Number of the state on which the timing of a layer in isolation depends."""
+        """Return the number of the combination of schedule and tensor locations that determines a layer's timing."""
         root = self._root
         here = tuple(root[name] in inside for name in self._tensors[number])
         return self._states.setdefault((schedules[self.layers[number].name], here), len(self._states))
 
     def timing_after(self, number: int, predecessors: int, contexts: "_Contexts") -> PipelineTiming:
-        """Timing of a layer after `predecessors` simulated predecessors."""
+        """Return the timing of a layer; the given number of predecessors are simulated too."""
         first = max(number - predecessors, 0)
         key = (number, predecessors, *(contexts.state(each) for each in range(first, number + 1)))
         if key not in self._timings:
@@ -365,12 +366,12 @@ class RowMaker:
                     "turns_before": contexts.schedules[layers[number - 1].name].interleave,
                 }
             if number < last:
-                behind = contexts.schedules[layers[last].name]
+                following = contexts.schedules[layers[last].name]
                 neighbours |= {
                     "after": self.timing_after(last, 0, contexts).total,
                     "kind_after": kind_number(layers[last]),
-                    "turns_after": behind.interleave,
-                    "joined_after": behind.same_program_as_previous,
+                    "turns_after": following.interleave,
+                    "joined_after": following.same_program_as_previous,
                 }
             context, schedule = (
                 self.context(number, contexts.inside, **neighbours),
@@ -388,7 +389,7 @@ class _Contexts:
         self._states: dict[int, int] = {}
 
     def state(self, number: int) -> int:
-        """State number of one layer."""
+        """Return the state number of one layer, as in `RowMaker.state`."""
         if number not in self._states:
             self._states[number] = self.maker.state(number, self.schedules, self.inside)
         return self._states[number]
@@ -400,5 +401,5 @@ def rows_of(
     conditions: HardwareProfile,
     only: Sequence[str] | None = None,
 ) -> dict[str, FeatureRow]:
-    """Features of the layers of a stage under their schedules, or `only` of some, by name."""
+    """Return the features of a stage's layers by name; of the layers named in `only`, if given."""
     return RowMaker(lowered, conditions).rows(schedules, only)

@@ -26,7 +26,7 @@ _MATRIX = (ConvLayer, DepthwiseLayer, ConvTransposeLayer, MatmulLayer)
 
 
 def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
-    """Names of layers, grouped where only the sum of cycles is known: layers without MATRIX, and the next one with."""
+    """Return groups of layers whose cycles are known only in sum: layers without MATRIX and the next one with it."""
     out: list[tuple[str, ...]] = []
     waiting: list[str] = []
     for layer in layers:
@@ -40,7 +40,7 @@ def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
 def apportion(
     layers: Sequence[Layer], cycles: Mapping[str, float], expected: Mapping[str, float]
 ) -> dict[str, float]:
-    """Measured cycles of layers that were counted together, distributed in proportion to their expected cycles."""
+    """Distribute the measured cycles of each group over its layers, in proportion to their expected cycles."""
     out = {}
     for names in attribution_groups(layers):
         total, of_all = (sum(each[name] for name in names) for each in (cycles, expected))
@@ -65,7 +65,7 @@ _EXACT_WEIGHT = 1e6
 
 @dataclass(frozen=True)
 class _Known:
-    """A measured layer: its features, its schedule as numbers, its cycles."""
+    """Measured layer: features, schedule as a vector, cycles."""
 
     row: FeatureRow
     schedule_vector: Floats
@@ -74,14 +74,14 @@ class _Known:
 
 @dataclass(frozen=True)
 class CyclePrediction:
-    """Cycles of a layer under some schedules, and the relative errors that are to be expected."""
+    """Predicted cycles of a layer under several schedules, and the expected relative errors."""
 
     cycles: Floats
     spread: Floats
 
 
 class OnlineCostModel:
-    """Predictions for the layers of a network.
+    """Predicts the cycles of the layers of one network, and learns from measurements of it.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class OnlineCostModel:
         self._pairs: list[tuple[float, float]] = []
 
     def predict(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CyclePrediction:
-        """Predicted cycles of one layer under candidate schedules, with all others unchanged."""
+        """Return the predicted cycles of one layer under candidate schedules, with all other layers unchanged."""
         logs, spread = self._log_predictions([self._row(name, candidate, now) for candidate in candidates])
         correction, near = self._nearby(
             name, np.array([_schedule_vector(candidate) for candidate in candidates])
@@ -126,7 +126,7 @@ class OnlineCostModel:
         self._known.setdefault(name, []).append(_Known(row, np.array(_schedule_vector(schedule)), cycles))
 
     def trial(self, predicted: float, measured: float) -> None:
-        """Record a measurement of the whole network; retrains on all measurements from time to time."""
+        """Record a measurement of the whole network; every few trials, train on all measured layers."""
         self._pairs.append((predicted, measured))
         self._trials += 1
         if self._trials % _TRAINING_INTERVAL_TRIALS == 0 and self._count >= _MIN_TRAINING_LAYERS:
@@ -140,17 +140,17 @@ class OnlineCostModel:
 
     @property
     def errors(self) -> PredictionErrors:
-        """Errors of the predicted cycles of the whole network, as predicted before each measurement."""
+        """Errors of the whole network's cycles as predicted before each measurement."""
         return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def _log_predictions(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
-        """Logarithms of cycles and their spreads, from the calibrated model and the model trained on this network."""
+        """Return logarithms of cycles, and their spreads, by the calibrated model corrected by that of this network."""
         cycles, spread = self.model.predict_many(rows)
         more, own = self._own.predict_many(rows)
         return np.log(cycles) + np.log(more / np.array([row.base for row in rows])), np.hypot(spread, own)
 
     def _nearby(self, name: str, vectors: Floats) -> tuple[Floats, Floats]:
-        """Estimates from similar measured schedules of a layer, and the greatest similarity."""
+        """Return corrections of log cycles from similar measured schedules of a layer, and the largest similarities."""
         known = self._known.get(name, [])
         if not known:
             return np.zeros(len(vectors)), np.zeros(len(vectors))
@@ -170,7 +170,7 @@ class OnlineCostModel:
 
 
 def _schedule_vector(schedule: LayerSchedule) -> list[float]:
-    """A schedule as a vector whose differences measure dissimilarity."""
+    """Return a schedule as a vector whose L1 distance measures dissimilarity."""
     out = []
     for value in astuple(schedule):
         if isinstance(value, str):

@@ -148,8 +148,8 @@ class CalibrationJournal:
 
 #: Fraction of networks that are chains.
 CHAIN_FRACTION = 0.3
-#: Number of schedules per network besides the static compiler's: with random tilings, and with random tilings that are
-#: mutated; for chains also with two neighbours fused differently, as the fusion engine's options are.
+#: Number of schedules per network in addition to the static compiler's: with random tilings, with mutated random
+#: tilings, and for chains with two neighbours fused differently, like the options of the fusion engine.
 _DRAWN, _MUTATED, _FUSION_VARIANTS = 3, 2, 3
 #: Maximum number of changes of a mutated layer schedule.
 _MAX_CHANGES = 2

@@ -28,9 +28,9 @@ class UnrolledProgram:
     commands : tuple of Issued
         Commands in order, with semaphores; their `layer` is the counter tag.
     alone : bool
-        True if the program starts with a fence for all commands issued before.
+        True if the program starts with a fence for all earlier commands.
     fenced : bool
-        True if it has other fences too, so that semaphores alone do not order its commands.
+        True if the program contains other fences too, so that semaphores alone do not order its commands.
     """
 
     name: str

@@ -92,7 +92,7 @@ class _PairTiling:
     depthwise_sums: int
 
 
-def pair_refusal(lowered: LoweredNetwork, number: int) -> str:
+def streaming_obstacle(lowered: LoweredNetwork, number: int) -> str:
     """Return the reason why a layer and the next one cannot be a streaming pair; empty if they can."""
     first, *after = lowered.layers[number : number + 2]
     if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
@@ -296,7 +296,7 @@ def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> d
     """Return the streaming pairs by the index of their first layer."""
     out = {}
     for number, (first, second) in enumerate(pairwise(lowered.layers)):
-        if not pair_refusal(lowered, number):
+        if not streaming_obstacle(lowered, number):
             assert isinstance(first, ConvLayer) and isinstance(second, DepthwiseLayer)
             out[number] = PlanePair(first, second, contexts[number], contexts[number + 1].y_on_chip)
     return out

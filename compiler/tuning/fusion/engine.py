@@ -13,8 +13,8 @@ from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.fusion.channel_streaming import PlanePair, apply, pair_refusal, streaming_pairs
-from compiler.tuning.fusion.epilogue_chains import merge, refusal, retile, split
+from compiler.tuning.fusion.channel_streaming import PlanePair, apply, streaming_obstacle, streaming_pairs
+from compiler.tuning.fusion.epilogue_chains import merge, merge_obstacle, retile, split
 from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
@@ -135,7 +135,7 @@ class FusionEngine:
         return fusion_opportunities(self.prepared, self.conditions, schedule)
 
     def options(self, schedule: Schedule, opportunities: Sequence[FusionOpportunity]) -> list[FusionOption]:
-        """Return the options of some opportunities, greatest predicted gain first, without unpredictable ones."""
+        """Return the options of some opportunities that can be predicted, largest predicted gain first."""
         schedule = replace(schedule, programs={})
         now = self.cost_model.predict_layers(schedule)
         out: dict[Schedule | str, FusionOption] = {}
@@ -152,7 +152,7 @@ class FusionEngine:
         return sorted(out.values(), key=lambda option: -option.gain)
 
     def choose(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule:
-        """Return the schedule of the option with the greatest predicted gain, or the present one if it is too small."""
+        """Return the schedule of the option with the largest predicted gain, or the present one if it is too small."""
         best = max(options, key=lambda option: option.gain, default=None)
         worth = best is not None and best.gain > _MIN_GAIN * self.cost_model.predict(schedule).cycles
         return best.schedule if best is not None and worth else schedule
@@ -302,13 +302,13 @@ class _Walk:
         mine, its = (self.schedule.layers[name] for name in names)
         adjacent = self.at[second.name] == self.at[first.name] + 1
         apart = "" if adjacent else "the layers are not adjacent"
-        why = refusal(self.prepared, self.schedule, self.stage.graph, first, second)
+        why = merge_obstacle(self.prepared, self.schedule, self.stage.graph, first, second)
         yield FusionOpportunity(FusionKind.CHAIN, names, False, why, size, self.number)
         why = self._no_room(first, size)
         yield FusionOpportunity(
             FusionKind.ON_CHIP, names, mine.on_chip and not self._crosses(first), why, size, self.number
         )
-        why = apart or pair_refusal(self.stage, self.at[first.name]) or self._no_tiling(first)
+        why = apart or streaming_obstacle(self.stage, self.at[first.name]) or self._no_tiling(first)
         yield FusionOpportunity(
             FusionKind.PLANES, names, bool(mine.stream_channel_blocks), why, size, self.number
         )

@@ -37,7 +37,7 @@ def make_generators(given: "GeneratorSpec | Sequence[GeneratorSpec]") -> "list[G
     Raises
     ------
     InputError
-        There is no such generator, or its constructor needs arguments.
+        A generator does not exist, or its constructor needs arguments.
     """
     from compiler.tuning.generators.generator import Generator
 

@@ -85,12 +85,12 @@ class GeneratorSearch(SearchMethod):
 
     def _accept(self, generator: Generator, candidate: Candidate) -> bool:
         """Return True if a candidate compiles to programs that were not measured yet; others cost no trial."""
-        refused = self._refused(candidate.schedule)
-        if refused is not None:
-            generator.observe(candidate, refused)
-        return refused is None
+        rejection = self._rejection(candidate.schedule)
+        if rejection is not None:
+            generator.observe(candidate, rejection)
+        return rejection is None
 
-    def _refused(self, schedule: Schedule) -> Rejected | None:
+    def _rejection(self, schedule: Schedule) -> Rejected | None:
         """Return the reason not to measure a schedule; None if it will be measured."""
         if not self.register(schedule):
             violation = self.constraints.violation(schedule, self.first)

@@ -42,9 +42,9 @@ class SearchMethod(ABC):
     Attributes
     ----------
     first : Schedule
-        The static compiler's schedule, where the search starts.
+        Schedule of the static compiler, with which the search starts.
     best : Trial
-        The best trial so far.
+        Best trial so far.
     spaces : dict of str to LayerSpace
         Schedules of each layer: `change(rng, layer)` alters one field, `draw(rng, layer)` picks a tiling.
     rng : random.Random
