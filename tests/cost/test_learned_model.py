@@ -250,9 +250,9 @@ def test_children_that_lead_back_and_features_there_are_not() -> None:
     text = _document()["members"][0]
     line = next(each for each in text.splitlines() if each.startswith("left_child="))
     loop = line.split("=")[0] + "=" + " ".join("0" for _ in line.split("=")[1].split())
-    with pytest.raises(ValueError, match="children do not come behind"):
+    with pytest.raises(ValueError, match="a child of a tree node does not follow its parent"):
         TreeEnsemble([text.replace(line, loop)], len(NAMES))
-    with pytest.raises(ValueError, match="no feature"):
+    with pytest.raises(ValueError, match="a split of a tree uses an invalid feature"):
         TreeEnsemble([text], 1)
     right = next(each for each in text.splitlines() if each.startswith("right_child="))
     with pytest.raises(ValueError, match="two branches of a tree lead to the same node"):
