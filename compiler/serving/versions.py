@@ -207,7 +207,9 @@ class Versions:
         if network.config != config:
             raise InputError(f"{network.name}: this version was compiled for another machine configuration")
         if _shape(network) != self.buffers.shape:
-            raise InputError(f"{network.name}: this version has different stages, so it is of another model")
+            raise InputError(
+                f"{network.name}: this version has different stages, so it belongs to another model"
+            )
         version = self._load(network)
         try:
             self._prove([version])

@@ -196,7 +196,7 @@ def arrays(name: str, values: Any) -> dict[str, NDArray]:
 
 
 def inputs(given: Any) -> Mapping[str, Any] | Sequence[Any]:
-    """Check the inputs of a model: a dict by name, a list, or one array, which becomes a list; raises InputError."""
+    """Check that inputs are a dict by name, a list, or an array, which becomes a list; raises InputError if not."""
     if isinstance(given, np.ndarray):
         return [given]
     if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Sequence)):

@@ -144,7 +144,7 @@ def test_what_is_no_version_of_the_model_is_refused(server: Server) -> None:
     x = draft.input((1, 4, 4, 8))
     y = draft.node("clip", [x], (1, 4, 4, 8), low=0, high=9)
     other = Model(draft.graph.finish([y.name]), load_target("n4"), questions=0)
-    with pytest.raises(InputError, match="it is of another model"):
+    with pytest.raises(InputError, match="it belongs to another model"):
         server.versions.add(other.first)
     wide = Model(draft.graph, load_target("n8"), questions=0)
     with pytest.raises(InputError, match="compiled for another machine configuration"):
