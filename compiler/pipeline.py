@@ -20,7 +20,13 @@ from typing import Any, cast
 
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
-from compiler.cost.roofline import Crossing, body_floor, crossing, layer_floors, network_floor
+from compiler.cost.roofline import (
+    CompulsoryTraffic,
+    body_floor,
+    compulsory_traffic,
+    layer_floors,
+    network_floor,
+)
 from compiler.initial_schedule.fit_memory import fit
 from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph
@@ -211,7 +217,7 @@ class _Compilation:
         self.lowered = {id(part): lowered for part, lowered in each}
         self.schedules: dict[str, LayerSchedule] = {}
         self.before = 0  # number of layers whose code is generated
-        self.crossed: list[tuple[LoweredNetwork, Crossing]] = []  # of stages outside of subgraphs
+        self.traffic: list[tuple[LoweredNetwork, CompulsoryTraffic]] = []  # of stages outside of subgraphs
 
     def network(self) -> CompiledNetwork:
         """Compile all stages."""
@@ -227,7 +233,7 @@ class _Compilation:
             schedule=self.given or Schedule(self.fusions, self.schedules),
             host=compiler.host,
             rounding=self.options.rounding,
-            floor=network_floor(self.crossed),
+            floor=network_floor(self.traffic),
             graph=graph,
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers),
             quantization=compiler.report,
@@ -251,18 +257,18 @@ class _Compilation:
             schedule, executable = self._generate(its, (self.before, count))
             self.schedules |= schedule.layers
             self.before += len(its.layers)
-            crossed = crossing(self.seen[-1])
+            traffic = compulsory_traffic(self.seen[-1])
             if not inside:
-                self.crossed.append((its, crossed))
+                self.traffic.append((its, traffic))
             executable = replace(executable, config=self.compiler.machine)
-            alone = body_floor(its, crossed)
+            alone = body_floor(its, traffic)
             spared = alone if [each.name for each in inputs] == [self.compiler.skip] else None
             stages.append(
                 Stage(
                     inputs,
                     outputs,
                     code=executable,
-                    infos=_infos(its, executable, crossed),
+                    infos=_infos(its, executable, traffic),
                     floor=alone if inside else None,
                     spared=spared,
                 )
@@ -290,9 +296,11 @@ class _Compilation:
         return schedule, executable
 
 
-def _infos(lowered: LoweredNetwork, executable: StageExecutable, crossed: Crossing) -> tuple[LayerInfo, ...]:
+def _infos(
+    lowered: LoweredNetwork, executable: StageExecutable, traffic: CompulsoryTraffic
+) -> tuple[LayerInfo, ...]:
     each = zip(
-        lowered.layers, layer_floors(lowered, crossed), executable.tags, executable.program_names, strict=True
+        lowered.layers, layer_floors(lowered, traffic), executable.tags, executable.program_names, strict=True
     )
     return tuple(
         LayerInfo(layer.nodes, layer.ops, floor, tag, program) for layer, floor, tag, program in each

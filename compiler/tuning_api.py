@@ -11,9 +11,9 @@ from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.constraints import Constraints, Objective
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.registry import GENERATORS_METHOD, LLM
 from compiler.tuning.search.tuner import TuningResult, check_generators
@@ -59,9 +59,9 @@ def tune(
     model : path, Graph, ModelSource or PyTorch module
         Model, as for `compile`.
     target : str or MlaConfig
-        The machine to measure on: a name such as "n16", a TOML file, or a configuration.
+        Machine to measure on: a name such as "n16", a TOML file, or a configuration.
     trials : int
-        Number of schedules to measure besides the compiler's own, at least 1.
+        Number of schedules to measure in addition to the compiler's own, at least 1.
     method : str or subclass of SearchMethod, optional
         Search strategy: a name as on the command line (`mla tune --help` lists them), `module:Class`, or a class.
         Default: "coordinate", or "generators" if generators are given.
@@ -160,7 +160,7 @@ def tune(
 
 
 def _language_model(log: Callable[[str], None]) -> Generator:
-    """The language model that comes with the compiler."""
+    """Return the language model included with the compiler."""
     from compiler.llm.generate.lm_generator import language_model
 
     model = language_model(None, log)

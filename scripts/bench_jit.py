@@ -24,7 +24,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.schedule.schedule import Schedule
 from compiler.serving.server import VERSIONS, Server, serving_bytes
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.search.layer_space import spaces_of
+from compiler.tuning.layer_space import spaces_of
 from compiler.util.progress import building
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target

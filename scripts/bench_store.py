@@ -50,7 +50,7 @@ def milliseconds(work: Callable[[], object], times: int = _TIMES) -> float:
 def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[int, list[float]]:
     """Return the size of a network's entry in bytes, and the times."""
     with GoldenDevice(network.config, dram_bytes(network)) as device:
-        placement = Placement.of(Session(device, network, proofs=proofs))
+        placement = Placement.of_session(Session(device, network, proofs=proofs))
     assert isinstance(network.graph, Graph)
     options = options_of(rounding=network.rounding, batch=network.batch)
     key = EntryKey(subgraph_of(network.graph), HardwareProfile(network.config).key, options)

@@ -25,7 +25,7 @@ def main() -> int:
         graph = ModelSource(model_path(name)).graph
         with Measurer(graph, conditions, CompileOptions(rounding="reference")) as measurer:
             pairs = _pairs(measurer, model)
-        errors = PredictionErrors.of([a for a, _ in pairs], [b for _, b in pairs])
+        errors = PredictionErrors.from_pairs([a for a, _ in pairs], [b for _, b in pairs])
         predicted, measured = sum(a for a, _ in pairs), sum(b for _, b in pairs)
         print(
             f"{name:<24} {predicted:>9,.0f} predicted, {measured:>9,.0f} measured: "

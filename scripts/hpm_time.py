@@ -16,7 +16,7 @@ from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibration_networks import chains, singles
-from compiler.tuning.search.layer_space import spaces_of
+from compiler.tuning.layer_space import spaces_of
 from hw.config import load_target
 from hw.errors import InputError
 

@@ -89,13 +89,13 @@ def schedules(task: GeneratorTask) -> LmRequest:
 def edits(task: GeneratorTask) -> LmRequest:
     """Return the request for edits of the slowest program."""
     programs = Programs(task)
-    return Edits(programs, programs.pieces[0])
+    return Edits(programs, programs.programs[0])
 
 
 def programs(task: GeneratorTask) -> LmRequest:
     """Return the request for a replacement of the slowest program."""
     programs = Programs(task)
-    return ProgramRequest(programs, programs.pieces[0])
+    return ProgramRequest(programs, programs.programs[0])
 
 
 #: What is asked for.
@@ -242,14 +242,14 @@ def stage_of(answer: Schedule | None, measurer: Measurer, known: dict[str, Resul
     result = known[text]
     if isinstance(result, Rejected):
         return _REJECTED[result.stage]
-    if not result.believable:
+    if not result.valid:
         return STAGES.index("exact")
     return len(STAGES) - (result.cycles >= static)
 
 
 def _reason(result: Result) -> str | None:
     if isinstance(result, Measurement):
-        return None if result.believable else "wrong outputs"
+        return None if result.valid else "wrong outputs"
     return f"{result.stage}: {result.reason}"
 
 

@@ -14,8 +14,8 @@ from statistics import median
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.layer_space import spaces_of
 from compiler.tuning.search.method import with_layer
 from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
@@ -73,9 +73,7 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
         with_layer(first, layer, space.with_context(each.schedule, first.layers[layer]))
         for each in space.tilings
     ]
-    every = [
-        r.cycles for r in measurer.measure([first, *tilings]) if isinstance(r, Measurement) and r.believable
-    ]
+    every = [r.cycles for r in measurer.measure([first, *tilings]) if isinstance(r, Measurement) and r.valid]
     row = {"layer": name, "tilings": len(tilings), "first": every[0], "best": min(every), "methods": {}}
     for method in args.methods:
         found = [tune(measurer, method, args.trials, seed=seed) for seed in range(args.seeds)]

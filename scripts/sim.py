@@ -109,7 +109,9 @@ def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
         return Serving(compiled, DEFAULT_DRAM), compiled
     plain = prepared.network(naive_schedule(prepared.lowered(())))
     job = SearchJob(graph, config, OPTIONS, METHOD)
-    return Serving(plain, DEFAULT_DRAM, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
+    return Serving(
+        plain, DEFAULT_DRAM, job, trials_per_request=1, adapt_from=min(_BEFORE, images // 3)
+    ), compiled
 
 
 def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:

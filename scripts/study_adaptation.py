@@ -26,8 +26,8 @@ from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.quantize.ranges import random_samples
 from compiler.serving.request import RequestSource
 from compiler.serving.server import MAX_IN_FLIGHT
+from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from compiler.util.progress import progress
@@ -109,7 +109,7 @@ def adaptation(name: str, method: str, seed: int) -> list[Row]:
         Change(at, dram.latency, dram.bytes_per_cycle)
         for at, dram in zip(moments, (_SLOW, DEFAULT_DRAM), strict=True)
     )
-    serving = Serving(network, DEFAULT_DRAM, job, pace=1, changes=changes)
+    serving = Serving(network, DEFAULT_DRAM, job, trials_per_request=1, changes=changes)
     count = moments[1] + _BETWEEN
     history = ServingHistory(clocked=True)
     samples = islice(cycle(random_samples(job.graph, seed, _SOME)), count)

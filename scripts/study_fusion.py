@@ -90,7 +90,7 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
 def _cycles(measurer: Measurer, engine: FusionEngine, schedule: Schedule) -> dict[str, Any]:
     (result,) = measurer.measure([schedule])
     prediction = engine.cost_model.predict(schedule)
-    cycles = None if isinstance(result, Rejected) or not result.believable else result.cycles
+    cycles = None if isinstance(result, Rejected) or not result.valid else result.cycles
     return {"predicted": prediction.cycles, "error": prediction.error, "measured": cycles}
 
 

@@ -26,12 +26,12 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, singles
+from compiler.tuning.constraints import Objective
 from compiler.tuning.edits.edit import EditError
 from compiler.tuning.edits.editable_programs import EditablePrograms
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.program_edit_search import Edits, ProgramEditSearch
@@ -321,7 +321,7 @@ class Quoted(LmGenerator):
 #: Who makes programs of a schedule's: a generator of micro-programs to ask, or None: the search among edits.
 PROGRAMS: dict[str, Callable[[], Generator | None]] = {
     "edits": lambda: None,
-    "polish": GENERATORS["polish"],
+    "peephole": GENERATORS["peephole"],
     LLM: Quoted,
 }
 
@@ -390,32 +390,32 @@ def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Tr
     list of dict
         Program, edit as text, and cycles lost without it (None: other edits depend on it).
     """
-    workshop = EditablePrograms(measurer.prepared.network(replace(best.schedule, programs={})))
+    editable = EditablePrograms(measurer.prepared.network(replace(best.schedule, programs={})))
     worth: list[dict[str, Any]] = []
     for name in edits:
         at = len(edits[name]) - 1
         while at >= 0:
             fewer = edits | {name: edits[name][:at] + edits[name][at + 1 :]}
-            trial = _without(measurer, workshop, fewer)
+            trial = _without(measurer, editable, fewer)
             if trial is not None and cycles(trial) <= cycles(best):
                 edits, best = fewer, trial
             at -= 1
     for name, mine in edits.items():
         for at, edit in enumerate(mine):
-            trial = _without(measurer, workshop, edits | {name: mine[:at] + mine[at + 1 :]})
+            trial = _without(measurer, editable, edits | {name: mine[:at] + mine[at + 1 :]})
             more = None if trial is None else cycles(trial) - cycles(best)
             worth.append({"program": name, "edit": str(edit), "worth": more})
     return best, worth
 
 
-def _without(measurer: Measurer, workshop: EditablePrograms, edits: dict[str, Edits]) -> Trial | None:
+def _without(measurer: Measurer, editable: EditablePrograms, edits: dict[str, Edits]) -> Trial | None:
     """Measure a program with fewer edits; None if it cannot be built or is rejected."""
     try:
-        schedule = workshop.with_edits(edits)
+        schedule = editable.with_edits(edits)
     except (EditError, InputError):
         return None
     (result,) = measurer.measure([schedule])
-    if not isinstance(result, Measurement) or not result.believable:
+    if not isinstance(result, Measurement) or not result.valid:
         return None
     return Trial(schedule, result, float(result.cycles))
 

@@ -1,9 +1,9 @@
 """Authenticated on-disk store: only unmodified entries written by the same user are returned.
 
 Each entry is a file that begins with an HMAC-SHA-256 of its kind, key and contents. The HMAC key is a secret file in
-the same folder that only its owner can read. An entry that does not match (damaged, truncated, moved or written by
-another user) counts as missing. An entry is written to a temporary file and renamed, so that readers never see an
-incomplete one. A folder that cannot be read or written causes a warning, never an error.
+the same folder that only its owner can read. An entry whose HMAC does not match (damaged, truncated, moved or written
+by another user) is treated as missing. An entry is written to a temporary file and renamed, so that readers never see
+an incomplete one. If the folder cannot be read or written, a warning is logged, and no error is raised.
 """
 
 import errno
@@ -86,7 +86,7 @@ class ContentStore:
             with suppress(OSError):
                 path.unlink()
             return None
-        with suppress(OSError):  # the order of use is not recorded in a read-only folder
+        with suppress(OSError):  # in a read-only folder, times of use are not recorded
             os.utime(path)
         return contents
 

@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.calibration.calibrate import calibrate
     from compiler.tuning.calibration.collect import CalibrationJournal
-    from compiler.tuning.search.layer_space import spaces_of
-    from compiler.util.progress import progress, say
+    from compiler.tuning.layer_space import spaces_of
+    from compiler.util.progress import log, progress
     from hw.config import load_target
 
     claim(args, "out")
@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
     )
     journal = CalibrationJournal(journal_path(conditions, args.seed), conditions.key, args.seed)
     if journal.samples:
-        say(f"continuing with {len(journal.samples)} measurements from {journal.path}")
+        log(f"continuing with {len(journal.samples)} measurements from {journal.path}")
     with progress("training"):  # measuring has its own progress line
-        found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, say)
+        found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, log)
     path = args.out or model_path(conditions)
     whole = {
         "target": Path(args.target).stem,

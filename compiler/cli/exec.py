@@ -189,10 +189,10 @@ def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
         from cosim.golden import GoldenDevice
 
         return GoldenDevice(config, _DRAM_BYTES + _RING_BYTES)
-    from compiler.util.progress import building, say
+    from compiler.util.progress import building, log
     from cosim.rtl.rtl_device import RtlDevice
 
-    say("opening the simulated chip")
+    log("opening the simulated chip")
     return RtlDevice(
         config,
         _DRAM_BYTES + _RING_BYTES,

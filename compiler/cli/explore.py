@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     """Compile and run on each target; status 1 if the model fits none or outputs differ."""
     from compiler.cli.inputs import read_samples
     from compiler.runtime.package.writer import SUFFIX
-    from compiler.util.progress import say
+    from compiler.util.progress import log
     from hw.config import load_target
 
     claim(args)
@@ -80,11 +80,11 @@ def run(args: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     samples: Sequence[Sample] | None = None
     for number, (name, config) in enumerate(configs.items(), 1):
-        say(f"{name} ({number} of {len(configs)}): compiling")
+        log(f"{name} ({number} of {len(configs)}): compiling")
         try:
             network = compile_model(argparse.Namespace(**vars(args) | {"target": name}), graph=graph)
         except InputError as error:
-            say(f"{name}: {error}")
+            log(f"{name}: {error}")
             rows.append(_row(name, config) | dict.fromkeys(_MEASURED) | {"reason": str(error)})
             continue
         if samples is None:
@@ -130,16 +130,16 @@ def _measured(
     from compiler.cache.content_store import ContentStore
     from compiler.runtime.device import open_device
     from compiler.runtime.run_report import back_to_back, document, run_samples
-    from compiler.util.progress import say
+    from compiler.util.progress import log
 
-    def log(text: str) -> None:
-        say(f"{name}: {text}")
+    def log_named(text: str) -> None:
+        log(f"{name}: {text}")
 
     rate = args.dram_bytes_per_cycle or network.config.n
     in_flight = back_to_back(network, len(samples))
-    with open_device(network, args.device, in_flight, args.dram_latency, rate, log) as device:
+    with open_device(network, args.device, in_flight, args.dram_latency, rate, log_named) as device:
         proofs = None if args.no_cache else ContentStore()
-        result = run_samples(device, network, samples, log, steadily=False, proofs=proofs)
+        result = run_samples(device, network, samples, log_named, steadily=False, proofs=proofs)
     found = document(network, result, rate)
     cycles, energy = found["cycles_per_sample"], found["energy_uj"]
     clock: float | None = args.clock

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.fusion.engine import FusionEngine
     from compiler.tuning.measure.measurer import Measurer
-    from compiler.util.progress import progress, say
+    from compiler.util.progress import log, progress
     from hw.config import load_target
 
     source, options = source_of(args)
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.trials and found:
         with (
             progress("measuring"),
-            Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer,
+            Measurer(source.graph, conditions, options, 1, args.seed, log) as measurer,
         ):
             measured = _measured(measurer, now, found[: args.trials])
     whole = head(args, "rtl", conditions.rate) | _document(engine, now, sites, found, measured)
@@ -91,7 +91,7 @@ def _measured(measurer: "Measurer", now: "Schedule", options: "list[FusionOption
     out: dict[str, int | str] = {now.to_json(): first.cycles}
     for option, result in zip(options, results, strict=True):
         wrong = result.reason if isinstance(result, Rejected) else "wrong outputs"
-        usable = not isinstance(result, Rejected) and result.believable
+        usable = not isinstance(result, Rejected) and result.valid
         out[option.schedule.to_json()] = result.cycles if usable else wrong  # type: ignore[union-attr]
     return out
 

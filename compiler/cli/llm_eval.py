@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.llm.evaluate.sample_quality import GROUP_SIZE, figures, sampled
     from compiler.tuning.measure.measurer import Measurer
     from compiler.tuning.search.registry import LLM, METHODS
-    from compiler.util.progress import say
+    from compiler.util.progress import log
 
     baselines = [method_name(name) for name in args.methods.split(",") if name]
     for name in baselines:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     answers: list[Sampled] = []
     for point in islice(points, args.layers):
         with Measurer(point.graph(), machine.conditions, machine.options, 1, args.seed) as measurer:
-            raced.append(race(measurer, point, model, trials, args.seeds, args.temperature, say))
+            raced.append(race(measurer, point, model, trials, args.seeds, args.temperature, log))
             if args.samples:
                 answers.append(
                     sampled(measurer, point.family, model, args.samples, args.seed, args.temperature)

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.generators.generator import GeneratorTask
     from compiler.tuning.measure.measurer import Measurer
-    from compiler.util.progress import say
+    from compiler.util.progress import log
     from hw.config import load_target
 
     model = model_of(args)
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     conditions = HardwareProfile(
         load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
     )
-    with Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer:
+    with Measurer(source.graph, conditions, options, 1, args.seed, log) as measurer:
         prepared, schedule = measurer.prepared, measurer.first.schedule
         if args.layer is not None and args.layer not in schedule.layers:
             names = ", ".join(map(repr, schedule.layers))
@@ -75,9 +75,9 @@ def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest
             yield sum(subject.where.values()), Schedules(task, name, subject)
         return
     programs = Programs(task)
-    if not programs.pieces:
+    if not programs.programs:
         raise InputError("--ask: no program of the network is a straight-line sequence of commands")
-    for piece in programs.pieces:
+    for piece in programs.programs:
         yield piece.cycles(task.measured), (Edits if ask == _EDITS else ProgramRequest)(programs, piece)
 
 
@@ -188,7 +188,7 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
     from compiler.llm.model.accelerated import ChipGpt
     from compiler.llm.tokens.vocabulary import LANGUAGE
     from compiler.options import DramTiming
-    from compiler.util.progress import building, say
+    from compiler.util.progress import building, log
     from cosim.rtl.rtl_device import RtlDevice
     from hw.config import MlaConfig, load_target
 
@@ -198,9 +198,9 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
         rate = dram.bytes_per_cycle or config.n
         return RtlDevice(config, size, latency=dram.latency, bytes_per_cycle=rate, monitor=building)
 
-    say("quantizing and compiling the language model")
+    log("quantizing and compiling the language model")
     known = [LANGUAGE.encode(text) for text in texts(CALIBRATION_TEXTS)]
-    chip = ChipGpt(model, load_target(args.target), opened, CONTEXT_TOKENS, known, args.answers, dram, say)
+    chip = ChipGpt(model, load_target(args.target), opened, CONTEXT_TOKENS, known, args.answers, dram, log)
     try:
         yield OnMachine(chip, AgreementMeter(chip, model), Path(args.target).stem)
     finally:

@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.llm.data.examples import CORPUS
     from compiler.llm.data.journal import read
     from compiler.llm.model.weights import load_extended, save
-    from compiler.util.progress import say
+    from compiler.util.progress import log
 
     try:
         from compiler.llm.training.pretrain import default_plan, train
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         profile=not args.without_profile,
         want=not args.no_target_token,
     )
-    found = train(walks, plan, args.checkpoints, say, start)
+    found = train(walks, plan, args.checkpoints, log, start)
     with atomic_output(args.out) as path:
         save(found.model, path, found.about)
     whole = {"model": str(args.out), "bytes": args.out.stat().st_size} | found.about

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.profile.perfetto_trace import spans, trace_json
     from compiler.runtime.device import open_rtl
     from compiler.runtime.run_report import back_to_back, document, run_samples
-    from compiler.util.progress import say
+    from compiler.util.progress import log
     from compiler.visualize.profile_page import page
 
     claim(args, "trace", "report")
@@ -52,13 +52,13 @@ def run(args: argparse.Namespace) -> int:
     in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_rtl(network, in_flight, args.dram_latency, rate, say, probe=probe) as device,
+        open_rtl(network, in_flight, args.dram_latency, rate, log, probe=probe) as device,
     ):
         result = run_samples(
             device,
             network,
             samples,
-            say,
+            log,
             recorder=device if probe else None,
             proofs=None if args.no_cache else ContentStore(),
             rate=rate,

@@ -18,7 +18,7 @@ from compiler.cli.compile import (
 from compiler.cli.exit_status import warnings
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
 from compiler.util.files import report, write_output
-from compiler.util.progress import say
+from compiler.util.progress import log
 
 if TYPE_CHECKING:
     from compiler.runtime.compiled import CompiledNetwork
@@ -61,17 +61,17 @@ def run(args: argparse.Namespace) -> int:
     claim(args, "out")
     network = network_of(args)
     for each in network.host:
-        say(f"runs on the host: {each.node} ({each.op}): {each.reason}")
+        log(f"runs on the host: {each.node} ({each.op}): {each.reason}")
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     report_provenance(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
     in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_device(network, args.device, in_flight, args.dram_latency, rate, say) as device,
+        open_device(network, args.device, in_flight, args.dram_latency, rate, log) as device,
     ):
         proofs = None if args.no_cache else ContentStore()
-        result = run_samples(device, network, samples, say, proofs=proofs, rate=rate)
+        result = run_samples(device, network, samples, log, proofs=proofs, rate=rate)
     whole = head(args, args.device, rate) | document(network, result, rate, args.clock)
     whole["warnings"] = warnings()
     if args.out:

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.run import named
     from compiler.online_tuning.observers import JsonLines, ServingHistory, ServingObserver, ServingProgress
     from compiler.online_tuning.serve import Serving, open_machine, serve
-    from compiler.util.progress import progress, say
+    from compiler.util.progress import log, progress
 
     claim(args, "out", "profile", "picture")
     _check(args)
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
     clocked = args.device == "rtl"
     listeners: list[ServingObserver] = [history := ServingHistory(clocked=clocked)]
     if clocked:
-        say("opening the simulated chip")
+        log("opening the simulated chip")
     with named(args.model), _lines(args) as stream, open_machine(serving, args.device) as device:
         listeners.append(JsonLines(stream, clocked=clocked))
         try:
@@ -220,12 +220,12 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
     from compiler.cli.run import network_of
     from compiler.online_tuning.search_worker import SearchJob
     from compiler.pipeline import ModelCompiler
-    from compiler.util.progress import say
+    from compiler.util.progress import log
     from hw.config import load_target
 
     if not args.adapt:
         return network_of(args), None
-    author = author_of(args, say)
+    author = author_of(args, log)
     source, options = source_of(args)
     job = SearchJob(
         source.graph,

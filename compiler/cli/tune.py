@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="exclude this transformation (tiling, planes, chain, micro-program, ...) (repeatable)",
+        help="exclude this transformation (tiling, channel_blocks, chain, micro-program, ...) (repeatable)",
     )
     parser.add_argument(
         "--devices",
@@ -74,10 +74,10 @@ def run(args: argparse.Namespace) -> int:
     """Search and report."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
-    from compiler.tuning.search.constraints import Constraints
+    from compiler.tuning.constraints import Constraints
     from compiler.tuning.search.tuner import rejection_reason
     from compiler.tuning_api import tune
-    from compiler.util.progress import progress, say
+    from compiler.util.progress import log, progress
     from hw.config import load_target
     from hw.errors import InputError
 
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         Constraints(frozenset(args.forbid))
     except InputError as error:
         raise InputError(f"--forbid: {error}") from None
-    author = author_of(args, say)
+    author = author_of(args, log)
 
     source, options = source_of(args)
     with (
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
         def on_trial(number: int, trial: Any, best: Any) -> None:
             what = rejection_reason(trial) or f"{trial.cost:,.0f}"
-            say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
+            log(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
             task.advance(number - task.done)
 
         tuned = tune(
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
             cluster=args.cluster,
             language_model=author,
             on_trial=on_trial,
-            log=say,
+            log=log,
         )
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.util.scaling import clip_operand
-from compiler.util.tiles import ceil_div, cuts, place
+from compiler.util.tiles import allocate, ceil_div, cuts
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
@@ -147,7 +147,7 @@ def conv_operands(
     blocks, ic_blocks = ceil_div(conv.out_c, n), ceil_div(conv.in_c, n)
     x_c, y_c = conv.in_c * conv.groups, conv.out_c * conv.groups
     regions = _regions(config, conv, tiles.th, tiles.nt)
-    x_sp, w_sp, y_sp = place(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
+    x_sp, w_sp, y_sp = allocate(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
     whole = conv.groups == 1
     lines = (conv.in_w * conv.in_c, 1, 0) if whole else (conv.in_c, conv.in_w, x_c)
     src = FUSE_SRC.pack(requant=Requant.SLOT, rounding=rounding, bias_en=1)
@@ -288,7 +288,7 @@ def depthwise_operands(
     """Return the operands of `depthwise_i8`; `x, w, y, p` are DRAM addresses."""
     n, channels, (kernel_h, taps) = config.n, conv.in_c, conv.kernel
     regions = _depthwise_regions(config, conv, tiles.band_h, tiles.stripe_h)
-    x_sp, w_sp, y_sp = place(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
+    x_sp, w_sp, y_sp = allocate(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
     pixel = _pixel(config, conv)
     whole = conv.in_w * channels if channels <= n else 0
     src = FUSE_SRC.pack(requant=Requant.SLOT, rounding=rounding, bias_en=1)

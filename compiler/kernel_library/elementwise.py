@@ -16,7 +16,7 @@ from compiler.util.scaling import (
     halves_word,
     quantize_multiplier,
 )
-from compiler.util.tiles import ceil_div, place
+from compiler.util.tiles import allocate, ceil_div
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
@@ -104,7 +104,7 @@ def elementwise_operands(
     rows = min(config.sp_bytes // 8, max(_MIN_ROWS * n, ceil_div(total, _CHUNKS)), total)
     chunk = ceil_div(rows, n) * n
     bank = config.sp_bytes // config.sp_banks
-    a_sp, b_sp, y_sp = place([2 * chunk] * 3, bank, config.sp_bytes)
+    a_sp, b_sp, y_sp = allocate([2 * chunk] * 3, bank, config.sp_bytes)
     return [
         a,
         b,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.util.scaling import clip_operand
-from compiler.util.tiles import ceil_div, cuts, place
+from compiler.util.tiles import allocate, ceil_div, cuts
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
@@ -130,7 +130,7 @@ def gemm_operands(
     a_size = tiles.mt * tiles.kt + lanes
     b_size = tiles.nt * lanes * tiles.kt
     c_size = tiles.mt * tiles.nt * lanes
-    a_sp, b_sp, c_sp = place(
+    a_sp, b_sp, c_sp = allocate(
         [tiles.buffers * a_size, tiles.buffers * b_size, 2 * c_size],
         config.sp_bytes // config.sp_banks,
         config.sp_bytes,
@@ -210,7 +210,7 @@ def gemm_i32_operands(
     a_size = tiles.mt * tiles.kt + lanes  # the last row is read whole
     b_size = tiles.nt * lanes * tiles.kt
     c_size = C_BYTES * tiles.mt * tiles.nt * lanes
-    a_sp, b_sp, c_sp = place(
+    a_sp, b_sp, c_sp = allocate(
         [2 * a_size, 2 * b_size, 2 * c_size], config.sp_bytes // config.sp_banks, config.sp_bytes
     )
     if beta == 0:

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from compiler.kernel_library.conv import Conv
 from compiler.util.scaling import quantize_multiplier
-from compiler.util.tiles import ceil_div, cuts, place
+from compiler.util.tiles import allocate, ceil_div, cuts
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
@@ -67,7 +67,7 @@ def reduce_operands(
     blocks = ceil_div(cols, n)
     row = blocks * n
     chunk = row_chunk(config, rows, row + size)
-    x_sp, y_sp = place(
+    x_sp, y_sp = allocate(
         [2 * chunk * row, 2 * chunk * size], config.sp_bytes // config.sp_banks, config.sp_bytes
     )
     mult, shift = (0, 0) if scale is None else quantize_multiplier(scale)
@@ -141,7 +141,7 @@ def softmax_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int,
     # The single buffer of low bits, two bytes each, counts as one byte of each of two buffers.
     chunk = row_chunk(config, rows, 3 * row, config.acc_rows // (1 + blocks))
     size = chunk * row
-    x_sp, y_sp, low_sp = place([2 * size] * 3, config.sp_bytes // config.sp_banks, config.sp_bytes)
+    x_sp, y_sp, low_sp = allocate([2 * size] * 3, config.sp_bytes // config.sp_banks, config.sp_bytes)
     return [x, y, rows, cols, chunk, blocks, cols - (blocks - 1) * n, tables, x_sp, y_sp, low_sp, row, size]
 
 
@@ -201,7 +201,7 @@ def pool_operands(
         )
     band_h = pool_band(config, pool)
     regions = _regions(config, pool, band_h)
-    x_sp, y_sp = place(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
+    x_sp, y_sp = allocate(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
     pixel, channels = _pixel(config, pool), pool.in_c
     # Clipping the sources of a maximum equals clipping the maximum, and needs no post-scale.
     reduce, post = (Reduce.SUM, Post.COUNT) if average else (Reduce.MAX, Post.NONE)

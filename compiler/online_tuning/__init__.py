@@ -1,1 +1,1 @@
-"""Streaming inference on a live machine, with programs replaced while it serves."""
+"""Online tuning: a live machine serves requests while its programs are tuned and replaced."""

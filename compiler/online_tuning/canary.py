@@ -1,4 +1,4 @@
-"""Canary checks: the first requests of a new version decide between keeping it and rolling it back."""
+"""Canary checks: the first requests of a new version decide whether it stays or is rolled back."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -9,29 +9,28 @@ import numpy as np
 from compiler.cost.roofline import bus_rate
 from compiler.online_tuning.change_detection import ChangeDetector
 from compiler.options import DramTiming
-from compiler.profile.measurement import Rejected
-from compiler.profile.measurement import Result as Found
+from compiler.profile.measurement import Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.serving.request import RequestResult
 from compiler.serving.versions import Version
 
-#: Canary requests of a new version: outputs are compared with the reference, cycles with the measurement.
+#: Number of canary requests of a new version, whose outputs and cycles are checked.
 CANARY_REQUESTS = 4
-#: Relative excess over the measured cycles that is tolerated.
+#: Tolerated excess over the measured cycles, as a fraction of them.
 _TOLERANCE = 0.03
 #: A version slower than its measurement by this factor is rolled back after one request.
 _MAX_SLOWDOWN = 2.0
-#: Recent requests whose median gives the typical cycles.
+#: Number of recent requests whose median gives the typical cycles.
 _RECENT_REQUESTS = 8
-#: Requests that a version must serve after a rollback to it before it may be replaced again: the canary may have been
-#: slow because conditions have changed, which only shows in a version that serves for some time.
+#: Number of requests that a version must serve after a rollback to it before it may be replaced again: the canary may
+#: have been slow because conditions have changed, which is only detected in a version that serves for some time.
 _COOLDOWN_REQUESTS = 4
 
 
 @dataclass(eq=False)
 class CanaryRequest:
-    """A served version with its measured cycles and the cycles observed while serving."""
+    """Served version with its measured cycles and the cycles observed while serving."""
 
     version: Version
     schedule: Schedule
@@ -44,7 +43,7 @@ class CanaryRequest:
 
     @property
     def typical(self) -> float | None:
-        """Median cycles of recent requests; disturbed ones (by program loads) count only if there are no others."""
+        """Median cycles of recent requests; those disturbed by program loads are used only if there are no others."""
         cycles = self._clean or self._all
         return median(cycles) if cycles else None
 
@@ -72,13 +71,13 @@ class CanaryRequest:
         self.measured, self.drift = None, ChangeDetector()
 
 
-def reject_reason(found: Found) -> str | None:
-    """Reason why the result of a trial must not be deployed; None if it may be."""
+def reject_reason(found: Result) -> str | None:
+    """Return the reason why a measured schedule must not be deployed; None if it may be."""
     if isinstance(found, Rejected):
         return f"{found.stage}: {found.reason}"
     if not found.exact:
         return "its outputs are wrong"
-    if not found.believable:
+    if found.cycles < found.floor:
         return f"{found.cycles} cycles is below the lower bound of {found.floor} cycles"
     return None
 
@@ -90,14 +89,14 @@ def canary_failure(
     reference: CompiledNetwork,
     dram: DramTiming | None,
 ) -> tuple[str | None, bool]:
-    """Fault of a canary version (None if there is none), and True if its outputs must be discarded.
+    """Return the fault of a canary version or None, and True if its outputs must be discarded.
 
     Parameters
     ----------
     result : RequestResult
-        A completed request of the canary version.
+        Completed request of the canary version.
     served, before : CanaryRequest
-        The canary version, and the version that it replaced.
+        Canary version, and the version that it replaced.
     reference : CompiledNetwork
         Network whose outputs on the golden model are expected.
     dram : DramTiming or None
@@ -111,7 +110,7 @@ def canary_failure(
 
 
 def wrong_outputs(result: RequestResult, reference: CompiledNetwork) -> str | None:
-    """Fault message if the outputs differ from the reference on the golden model, else None."""
+    """Return a fault message if the outputs differ from the reference on the golden model, else None."""
     expected = reference(**result.inputs)
     if all(np.array_equal(result.outputs[name], array) for name, array in expected.items()):
         return None
@@ -119,7 +118,7 @@ def wrong_outputs(result: RequestResult, reference: CompiledNetwork) -> str | No
 
 
 def below_roofline(result: RequestResult, dram: DramTiming) -> str | None:
-    """Fault message if a request took fewer cycles than the roofline allows, else None."""
+    """Return a fault message if a request took fewer cycles than the roofline allows, else None."""
     network = result.version.network
     rate = bus_rate(network.config, dram.bytes_per_cycle)
     floor = network.work(result.runs).cycles(network.config, rate)
@@ -129,7 +128,7 @@ def below_roofline(result: RequestResult, dram: DramTiming) -> str | None:
 
 
 def too_slow(result: RequestResult, served: CanaryRequest, before: CanaryRequest) -> str | None:
-    """Fault message if a version is slower than measured or than its predecessor, else None."""
+    """Return a fault message if a version is slower than measured or than its predecessor, else None."""
     assert served.measured is not None
     scale = before.typical / before.measured if before.typical and before.measured else 1.0
     expected = served.measured * scale

@@ -6,31 +6,32 @@ from statistics import median
 
 from compiler.serving.request import RequestResult
 
-#: Requests that set the baseline, and the earliest ones, compared with it to detect a change during the warm-up.
+#: Number of requests that determine the baseline; number of first requests that are compared with it to detect a
+#: change during the warm-up.
 _BASELINE_REQUESTS, _EARLY_REQUESTS = 6, 3
-#: Relative spread of baseline requests, and the requests after which the baseline is taken whatever their spread.
+#: Maximum relative spread of baseline requests; number of requests after which any spread is accepted.
 _MAX_SPREAD, _MAX_WARMUP_REQUESTS = 0.02, 20
-#: Relative to the baseline cycles of a request: ignored deviation, threshold of the sum, and the largest contribution
-#: of one request. The last makes rare disturbances, however large, no change.
+#: Relative to the baseline cycles of a request: ignored deviation, threshold of the sum, and maximum contribution of
+#: one request, which prevents a single large disturbance from being detected as a change.
 _SLACK, _THRESHOLD, _MAX_STEP = 0.005, 0.04, 0.012
-#: Queued requests behind one are told apart up to this number.
-_MAX_BEHIND = 2
-#: Multiple of the baseline's median absolute deviation that is ignored, too.
+#: Maximum number of following requests in flight that is distinguished from larger ones.
+_MAX_QUEUED_AFTER = 2
+#: Multiple of the baseline's median absolute deviation that is ignored too.
 _SPREADS = 3
 
 
 @dataclass(frozen=True)
 class DetectedChange:
-    """A change in the cycles of a program.
+    """Change in the cycles of a program.
 
     Parameters
     ----------
     program : str
         Name of the program that changed most; "all" for a change during the warm-up.
     usual, now : float
-        Its cycles per request before and after the change.
+        Cycles of the program per request, before and after the change.
     requests : int
-        Requests since the cumulative sum was last zero.
+        Number of requests since the cumulative sum was last zero.
     """
 
     program: str
@@ -63,7 +64,7 @@ class ChangeTest:
         return any(total > _MAX_STEP / 2 for total, _ in self._sums.values())
 
     def add(self, result: RequestResult) -> DetectedChange | None:
-        """Add a request; returns the change if one is detected. Requests disturbed by program loads are ignored."""
+        """Add a request and return the detected change or None; requests disturbed by program loads are ignored."""
         if result.disturbed or not result.macros:
             return None
         cycles = _by_program(result)
@@ -85,7 +86,7 @@ class ChangeTest:
         return found
 
     def _set_baseline(self) -> DetectedChange | None:
-        """Set the baseline once cycles are steady; returns a change that happened during the warm-up."""
+        """Set the baseline once cycles are steady, and return a change during the warm-up or None."""
         last = self._first[-_BASELINE_REQUESTS:]
         totals = [sum(each.values()) for each in last]
         whole = median(totals)
@@ -104,9 +105,9 @@ class ChangeTest:
 
 
 class ChangeDetector:
-    """Change tests of a version, separate for requests with zero, one, and more queued behind them.
+    """Change tests of a version, separate for requests followed by zero, one, and more requests in flight.
 
-    With slow memory, fetching the ring entries of the next request costs the running one cycles.
+    If the memory is slow, fetching the ring entries of the next request costs cycles of the current one.
     """
 
     def __init__(self) -> None:
@@ -118,12 +119,12 @@ class ChangeDetector:
         return any(test.suspicious for test in self._tests.values())
 
     def add(self, result: RequestResult) -> DetectedChange | None:
-        """Add a request; returns the change if one is detected."""
-        return self._tests[min(result.behind, _MAX_BEHIND)].add(result)
+        """Add a request and return the detected change, or None."""
+        return self._tests[min(result.queued_after, _MAX_QUEUED_AFTER)].add(result)
 
 
 def _by_program(result: RequestResult) -> dict[str, int]:
-    """Cycles of a request, summed by program name."""
+    """Return the cycles of a request by program name."""
     out: dict[str, int] = defaultdict(int)
     for macro in result.macros:
         out[macro.program] += macro.cycles

@@ -1,7 +1,7 @@
 """Identification of the DRAM timing of a live machine from the counters of LOAD.
 
 The same network runs on a second simulator, whose DRAM timing is fitted until its counters match. The compared values
-do not depend on the number of requests: LOAD cycles per beat and mean latency, layer by layer.
+do not depend on the number of requests: LOAD cycles per beat and mean latency, for each layer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,15 +20,15 @@ from hw.config import MlaConfig
 
 Arrays = Mapping[str, NDArray]
 _NAMES = ("load_busy", "load_beats", "load_requests", "load_latency")
-#: Requests that are simulated for each evaluated timing.
+#: Number of requests that are simulated for each evaluated timing.
 _REQUESTS = 4
 _MAX_ITERATIONS = 5
-#: Relative steps of the finite differences (the rate is decreased, because none exceeds the bus), and the step sizes of
-#: the line search.
+#: Relative steps of the finite differences (negative for the rate, which cannot exceed that of the bus), and step sizes
+#: of the line search.
 _STEPS, _LINE_SEARCH = np.diag([0.1, -0.1]), (1.0, 0.4, 0.15)
-#: Residual at which the fit stops, and residual at which earlier conditions are accepted.
+#: Residual at which the fit stops; maximum residual at which an earlier timing is accepted.
 _CONVERGED, _MAX_KNOWN_RESIDUAL = 0.004, 0.03
-#: Weight of the residual of a single layer.
+#: Weight of the residuals of single layers.
 _LAYER_WEIGHT = 0.3
 _MAX_LATENCY_CYCLES = 20_000
 
@@ -40,7 +40,7 @@ def read_loads(driver: Driver, network: CompiledNetwork) -> ByTag:
 
 
 def first_guess(config: MlaConfig, loads: ByTag) -> DramTiming:
-    """Initial estimate from the counts: the best rate and the lowest mean latency of any layer."""
+    """Return an initial estimate from the counts: the highest rate and the lowest mean latency of any layer."""
     rows = [row for row in loads.values() if row["load_requests"] and row["load_beats"]]
     if not rows:
         return DramTiming()
@@ -63,11 +63,11 @@ def estimate(
     network : CompiledNetwork
         Network that was running while the counters grew.
     loads : dict
-        Growth of `read_loads`, over any number of requests.
+        Growth of the counters that `read_loads` returns, over any number of requests.
     sample : dict
-        Inputs by name, run on the simulator.
+        Inputs by name for the simulated requests.
     known : sequence of DramTiming
-        Earlier timings, most recent first. One of the older ones is returned if its counts match closely.
+        Earlier timings, most recent first. An older one is returned if its counts match closely.
     open_device : callable
         Opens a simulator with a given DRAM size in bytes.
     """
@@ -102,7 +102,7 @@ def estimate(
 def _descend(
     residual: Callable[[NDArray], NDArray], start: NDArray, steps: NDArray, config: MlaConfig
 ) -> tuple[NDArray, NDArray]:
-    """Gauss-Newton along the given directions; returns the best point and its residual."""
+    """Minimize the residual by Gauss-Newton steps along given directions; return the best point and its residual."""
     low, high = np.log([1, config.n / 1000]), np.log([_MAX_LATENCY_CYCLES, 2 * config.n])
     best, least = start, residual(start)
     for _ in range(_MAX_ITERATIONS):
@@ -122,7 +122,7 @@ def _descend(
 
 
 def _run(server: Server, network: CompiledNetwork, sample: Arrays) -> ByTag:
-    """Growth of the counters over requests in the middle of a stream, like the observed counts."""
+    """Return the growth of the counters over requests in the middle of a stream, like the observed counts."""
     _send(server, sample, server.max_in_flight + 1)
     before = read_loads(server.driver, network)
     _send(server, sample, _REQUESTS)
@@ -138,7 +138,7 @@ def _send(server: Server, sample: Arrays, count: int) -> None:
 
 
 def _difference(seen: ByTag, made: ByTag) -> NDArray:
-    """Log ratios of LOAD counts: over all layers, and for each layer with a weight proportional to its loads.
+    """Return log ratios of LOAD counts: over all layers, and for each layer with a weight proportional to its loads.
 
     Latencies are compared over all layers only: memory requests still in flight when the next layer begins are
     counted for that layer.

@@ -23,7 +23,7 @@ from compiler.serving.versions import Version
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Execution
 from compiler.tuning_db.session import key_of
-from compiler.util.progress import ProgressTask, say
+from compiler.util.progress import ProgressTask, log
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES
 
@@ -52,8 +52,8 @@ class ServingEvents:
         self.seen.append({"event": event, **fields})
         self.sink(self.seen[-1])
 
-    def of(self, event: str) -> list[Document]:
-        """All decisions with this event name."""
+    def events_named(self, event: str) -> list[Document]:
+        """Return all decisions with an event name, in order."""
         return [each for each in self.seen if each["event"] == event]
 
 
@@ -71,7 +71,7 @@ class LlmUsage:
         self._last: Document | None = None
 
     def update(self, document: Document | None, request: int) -> None:
-        """Update the usage reported with a finding; None if there is no language model."""
+        """Update the usage with that of a finding; None without a language model."""
         before, self._last = self._last, document or self._last
         if document and document["ended"] and not (before and before["ended"]):
             self.events.note("endpoint", request=request, reason=f"no more queries: {document['ended']}")
@@ -90,7 +90,7 @@ _WHY = {"first": "heuristic schedule", "known": "best known for this DRAM timing
 
 
 def in_words(event: Document) -> str:
-    """Format a decision as a line of text."""
+    """Return a decision as one line of text."""
     kind, at = event["event"], f"at {event.get('request')}"
     if kind == "reload":
         why = _WHY.get(event["why"], f"trial {event['trial']}")
@@ -112,22 +112,22 @@ SCHEMA_VERSION = 1
 
 
 def _sha256(array: NDArray) -> str:
-    """SHA-256 of the bytes in C order, little endian."""
+    """Return the SHA-256 of an array's bytes in C order, little endian."""
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return hashlib.sha256(little.tobytes()).hexdigest()
 
 
-#: Final requests whose median cycles the summary reports.
+#: Number of final requests whose median cycles the summary reports.
 _LAST_REQUESTS = 20
 #: Decisions counted in the summary, with their labels.
 _COUNTED = {"reload": "reloads", "rollback": "rolled back", "rejected": "candidates rejected"}
 
 
-#: Decisions that are logged on a line of their own.
+#: Decisions that are logged on a separate line.
 _LOGGED = ("reload", "rollback", "kept", "drift", "conditions", "search lost")
 
 _NAMES = tuple(f"cause_{cause}" for cause in CAUSES)
-#: Minimum requests between two samples of the counters.
+#: Minimum number of requests between two samples of the counters.
 _MIN_INTERVAL_REQUESTS = 8
 
 
@@ -158,7 +158,7 @@ class VersionWindow:
         return sum(self.where.values()) / self.requests
 
     def document(self) -> dict[str, object]:
-        """Window as a JSON document."""
+        """Return the window as a JSON document."""
         layers = [
             {"names": list(names), "cycles": round(cycles / self.requests, 1)}
             for names, cycles in self.layers.items()
@@ -173,16 +173,16 @@ class VersionWindow:
 
 
 class ServingObserver:
-    """Observer interface for serving events; methods do nothing by default."""
+    """Interface of observers of serving; the methods do nothing by default."""
 
     def result(self, result: RequestResult) -> None:
-        """Called for each completed request."""
+        """Process a completed request."""
 
     def event(self, document: Document) -> None:
-        """Called for each decision."""
+        """Process a decision."""
 
     def window(self, window: VersionWindow) -> None:
-        """Called at the end of a measurement window of one version."""
+        """Process a measurement window of one version that has ended."""
 
 
 class JsonLines(ServingObserver):
@@ -191,7 +191,7 @@ class JsonLines(ServingObserver):
     Parameters
     ----------
     stream : file
-        Text stream that the lines are written to.
+        Text stream to which the lines are written.
     clocked : bool
         True if the machine counts cycles.
     """
@@ -255,7 +255,7 @@ class ServingHistory(ServingObserver):
         self.windows.append(window)
 
     def count(self, event: str) -> int:
-        """Number of decisions with this event name."""
+        """Return the number of decisions with an event name."""
         return sum(each["event"] == event for each in self.events)
 
     @property
@@ -269,7 +269,7 @@ class ServingHistory(ServingObserver):
         return median(self.cycles[-_LAST_REQUESTS:]) if self.cycles and self.clocked else None
 
     def summary(self, *, adapted: bool) -> str:
-        """One-line summary text."""
+        """Return the summary as one line of text."""
         parts = [f"{len(self.cycles)} requests"]
         if self.first is not None and self.last is not None:
             parts.append(f"{self.first:,} cycles for the first, {self.last:,.0f} for the last ones")
@@ -278,7 +278,7 @@ class ServingHistory(ServingObserver):
         return "; ".join(parts)
 
     def document(self) -> dict[str, Any]:
-        """Summary as a JSON document."""
+        """Return the summary as a JSON document."""
         asked = [each["asked"] for each in self.events if "asked" in each]
         return {
             "requests": len(self.cycles),
@@ -305,7 +305,7 @@ class ServingProgress(ServingObserver):
     clocked : bool
         True if the machine counts cycles.
     note : callable
-        Returns an additional figure for the display, "" for none.
+        Returns an additional text for the display; "" for none.
     """
 
     def __init__(self, task: ProgressTask, *, clocked: bool, note: Callable[[], str] = lambda: ""):
@@ -323,18 +323,18 @@ class ServingProgress(ServingObserver):
         self.task.advance(1, ", ".join(part for part in parts if part))
 
     def event(self, document: Document) -> None:
-        """Update the counts and log important decisions."""
+        """Update the counts, and log decisions in `_LOGGED`."""
         kind = document["event"]
         self._reloads += kind == "reload"
         self._rollbacks += kind == "rollback"
         if kind in ("reload", "rejected"):
             self._candidate = in_words(document)
         if kind in _LOGGED:
-            say(in_words(document))
+            log(in_words(document))
 
 
 class VersionStats:
-    """Samples the cycle counters per version, at no cost in cycles.
+    """Samples the cycle counters of each version, without using cycles of the machine.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ class VersionStats:
         self._samples: list[tuple[int, ByTag]] = []  # first and last sample: completed requests, counters
 
     def sample(self, result: RequestResult) -> None:
-        """Sample the counters after completed requests, of which this is the last."""
+        """Sample the counters; `result` is the last completed request."""
         if result.version is not self._version:
             self.close()
         if result.disturbed:
@@ -360,7 +360,7 @@ class VersionStats:
             self._samples[1:] = [(completed, self._read(result.version))]
 
     def close(self) -> None:
-        """End the current window, if any."""
+        """End the current window, if there is one."""
         version, samples = self._version, self._samples
         self._version, self._samples = None, []
         if version is None or len(samples) < 2:
@@ -379,7 +379,7 @@ class VersionStats:
         return {tag: self.server.driver.counters.read_all(_NAMES, tag) for tag in tags}
 
 
-#: Minimum requests between two entries.
+#: Minimum number of requests between two entries.
 _LOG_INTERVAL_REQUESTS = 64
 
 
@@ -390,7 +390,7 @@ class ExecutionLog:
     ----------
     url : str or Path
         Location of the tuning database.
-    agent : SamplingProfiler
+    profiler : SamplingProfiler
         Samples the counters of the layers.
     events : ServingEvents
         Receives an event if the database fails; serving continues.
@@ -401,9 +401,9 @@ class ExecutionLog:
         The database cannot be opened.
     """
 
-    def __init__(self, url: str | Path, agent: SamplingProfiler, events: ServingEvents):
+    def __init__(self, url: str | Path, profiler: SamplingProfiler, events: ServingEvents):
         self.database: TuningDatabase | None = TuningDatabase(url)
-        self.agent, self.events = agent, events
+        self.profiler, self.events = profiler, events
         self._last = 0
 
     def record(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
@@ -412,7 +412,7 @@ class ExecutionLog:
             return
         samples = [
             each[-1]
-            for each in self.agent.layers.values()
+            for each in self.profiler.layers.values()
             if each[-1].version == version and each[-1].request - each[-1].requests >= self._last
         ]
         if len(samples) < len({info.tag for info in network.infos}):
@@ -432,7 +432,7 @@ class ExecutionLog:
 
 
 def _execution(network: CompiledNetwork, samples: list[ProfileSample], dram: DramTiming) -> Execution:
-    """Execution of a request as the sum of its layers' samples."""
+    """Return the execution of a request as the sum of its layers' samples."""
     assert network.graph is not None
     config = network.config
     cycles = sum(sample.cycles for sample in samples)

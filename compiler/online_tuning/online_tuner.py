@@ -1,4 +1,4 @@
-"""Online tuner: deploys candidates that measured faster, checks them as canaries, keeps them or rolls back."""
+"""Online tuner: deploys candidates that measured faster, checks them as canaries, accepts them or rolls back."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 from compiler.online_tuning.canary import CANARY_REQUESTS, CanaryRequest, canary_failure, reject_reason
 from compiler.online_tuning.dram_identification import read_loads
 from compiler.online_tuning.observers import LlmUsage, ServingEvents
-from compiler.online_tuning.search_process import LostError, Proposer
+from compiler.online_tuning.search_process import LostError, SearchClient
 from compiler.online_tuning.search_worker import Begin, Changed, SearchFinding
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
@@ -21,7 +21,7 @@ from hw.errors import InputError
 
 #: Minimum relative gain of a candidate over the served version.
 _MIN_GAIN = 0.002
-#: Requests over which the counters of LOAD are sampled after a change.
+#: Number of requests over which the counters of LOAD are sampled after a change.
 _SAMPLED_REQUESTS = 8
 #: Maximum pending orders of the search process.
 _MAX_PENDING_ORDERS = 2
@@ -38,19 +38,19 @@ class OnlineTuner:
         Returns the model's compiler for a DRAM timing.
     reference : CompiledNetwork
         Network whose outputs on the golden model are expected.
-    proposer : Proposer
-        Search that supplies candidates.
+    search : SearchClient
+        Client of the search that supplies candidates.
     events : ServingEvents
-        Records the tuner's decisions.
+        Record of the tuner's decisions.
     dram : DramTiming
         Assumed timing of the DRAM.
-    pace : int or None
+    trials_per_request : int or None
         Trials per request, completed before the next request so that runs are reproducible; None: asynchronous search.
 
     Attributes
     ----------
     served : CanaryRequest
-        Version that new requests use.
+        Version that new requests use, with its cycles.
     """
 
     def __init__(
@@ -58,31 +58,32 @@ class OnlineTuner:
         server: Server,
         prepared: Callable[[DramTiming], ModelCompiler],
         reference: CompiledNetwork,
-        proposer: Proposer,
+        search: SearchClient,
         events: ServingEvents,
         dram: DramTiming,
-        pace: int | None = None,
+        trials_per_request: int | None = None,
     ):
         self.server, self.prepared, self.reference = server, prepared, reference
-        self.proposer, self.events, self.dram, self.pace = proposer, events, dram, pace
+        self.search, self.events, self.dram = search, events, dram
+        self.trials_per_request = trials_per_request
         self.served = CanaryRequest(server.current, server.current.network.schedule, None)
         self._before: CanaryRequest | None = None  # the version that the canary replaced
         self._best: SearchFinding | None = None
         self._known: dict[DramTiming, SearchFinding] = {}
-        self._refused: set[str] = set()
+        self._rolled_back: set[str] = set()
         self._retired: list[Version] = []
         self._sampling: tuple[int, ByTag] | None = None
         self._candidate: SearchFinding | None = None
         self._lost, self.llm_usage = False, LlmUsage(events)
         self._changes = 0  # changes of DRAM timing that are being identified
-        server.refuses, server.trapped = self._refuses, self._trapped
-        self.proposer.order(Begin(dram, self.served.schedule))
+        server.rejects, server.trapped = self._rejects, self._trapped
+        self.search.submit(Begin(dram, self.served.schedule))
 
     def tick(self) -> None:
-        """Process findings, deploy the best candidate and order more trials; called between requests."""
+        """Process findings, deploy the best candidate, and submit more trials; called between requests."""
         if not self._lost:
             try:
-                for finding in self.proposer.findings(wait=self.pace is not None):
+                for finding in self.search.findings(wait=self.trials_per_request is not None):
                     self._on_finding(finding)
                 self._ask()
             except LostError as error:
@@ -94,10 +95,12 @@ class OnlineTuner:
         self._drop_unused()
 
     def _ask(self) -> None:
-        """Order trials: up to the pending limit, or `pace` of them for the next request."""
-        count = _MAX_PENDING_ORDERS - self.proposer.waiting if self.pace is None else self.pace
+        """Submit trials: up to the pending limit, or `trials_per_request` of them for the next request."""
+        count = self.trials_per_request
+        if count is None:
+            count = _MAX_PENDING_ORDERS - self.search.waiting
         for _ in range(0 if self._changes else count):
-            self.proposer.order(None)
+            self.search.submit(None)
 
     def _on_finding(self, finding: SearchFinding) -> None:
         """Process a finding; remember the best candidate that beats the served version."""
@@ -118,7 +121,7 @@ class OnlineTuner:
             best = self._best.result.cycles
         if best is not None and cycles >= best * (1 - _MIN_GAIN):
             self._reject(finding, f"{cycles:,} cycles, no improvement on {best:,}")
-        elif finding.schedule.to_json() in self._refused:
+        elif finding.schedule.to_json() in self._rolled_back:
             self._reject(finding, "rolled back before under the same DRAM timing")
         else:
             self._best = finding
@@ -127,7 +130,7 @@ class OnlineTuner:
         """Adopt identified conditions and the served version's measurement under them."""
         if self._changes:
             self._changes -= 1
-            self._refused.clear()  # rolled-back candidates may do well under the new timing
+            self._rolled_back.clear()  # rolled-back candidates may do well under the new timing
             rate = finding.dram.bytes_per_cycle or self.server.driver.config.n
             self.events.note(
                 "conditions",
@@ -145,8 +148,8 @@ class OnlineTuner:
     def _swap_in(self, finding: SearchFinding) -> None:
         """Deploy a candidate as the canary version for new requests."""
         assert isinstance(finding.result, Measurement)
-        server, residency = self.server, self.server.queue.residency
-        loads, cycles = residency.loads, residency.load_cycles
+        server, resident_programs = self.server, self.server.queue.resident_programs
+        loads, cycles = resident_programs.loads, resident_programs.load_cycles
         try:
             network = self.prepared(self.dram).network(finding.schedule)
             version = server.versions.add(network, server.current)
@@ -165,16 +168,16 @@ class OnlineTuner:
             why=finding.kind,
             trial=finding.number,
             measured_cycles=finding.result.cycles,
-            programs_loaded=residency.loads - loads,
-            load_cycles=residency.load_cycles - cycles,
+            programs_loaded=resident_programs.loads - loads,
+            load_cycles=resident_programs.load_cycles - cycles,
             resident=resident,
         )
 
     def _reject(self, finding: SearchFinding, reason: str) -> None:
         self.events.note("rejected", kind=finding.kind, trial=finding.number, reason=reason)
 
-    def _refuses(self, result: RequestResult) -> bool:
-        """Check a result before it is delivered; True if it must be discarded."""
+    def _rejects(self, result: RequestResult) -> bool:
+        """Check a result before it is delivered; return True if it must be discarded."""
         served = self.served
         if result.version is not served.version:
             return False
@@ -188,12 +191,13 @@ class OnlineTuner:
                 self._roll_back(fault, result.index)
                 return wrong
             if served.count >= CANARY_REQUESTS:
-                self._keep(result.index)
+                self._accept(result.index)
         elif self.server.clocked:
             self._watch(result)
         return False
 
-    def _keep(self, request: int) -> None:
+    def _accept(self, request: int) -> None:
+        """Accept the canary version, which has passed its checks."""
         assert self._before is not None and self._candidate is not None
         self.events.note(
             "kept", request=request, version=self.served.version.number, cycles=self.served.typical
@@ -207,7 +211,7 @@ class OnlineTuner:
         bad, self.served, self._before = self.served, self._before, None
         self.served.start_cooldown()
         self.server.switch(self.served.version)
-        self._refused.add(bad.schedule.to_json())
+        self._rolled_back.add(bad.schedule.to_json())
         self._retired.append(bad.version)
         self.events.note(
             "rollback",
@@ -218,7 +222,7 @@ class OnlineTuner:
         )
 
     def _trapped(self, version: Version, report: TrapReport) -> bool:
-        """Roll back after a trap in the canary version; True if it did so."""
+        """Roll back after a trap in the canary version; return False if another version trapped."""
         if self._before is None or version is not self.served.version:
             return False
         self._roll_back(f"trap: {report}", self.server.completed)
@@ -244,7 +248,7 @@ class OnlineTuner:
         self._sampling = result.index, read_loads(self.server.driver, result.version.network)
 
     def _sample(self, request: int, since: int, before: ByTag) -> None:
-        """After enough requests under the new conditions, order their identification."""
+        """After enough requests under the new conditions, submit an order to identify them."""
         if request < since + _SAMPLED_REQUESTS:
             return
         network = self.served.version.network
@@ -252,7 +256,7 @@ class OnlineTuner:
         self._sampling = None
         self.served.reset()
         try:
-            self.proposer.order(Changed(self.served.schedule, loads, self.dram))
+            self.search.submit(Changed(self.served.schedule, loads, self.dram))
         except LostError as error:
             self._lose(error)
 

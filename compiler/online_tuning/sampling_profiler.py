@@ -17,7 +17,7 @@ from hw.isa.counters import CAUSES, SP_BANKS_MAX
 
 _CONFLICTS = ("acc_conflicts", *(f"sp_conflicts_bank{b}" for b in range(SP_BANKS_MAX)))
 _NAMES = (*(f"cause_{cause}" for cause in CAUSES), *COUNTED, *_CONFLICTS, "matrix_stall_bank")
-#: Minimum requests between two samples of a layer, so that the phase within a request hardly matters.
+#: Minimum number of requests between two samples of a layer, so that the phase within a request hardly matters.
 _MIN_INTERVAL_REQUESTS = 8
 _MAX_SAMPLES = 64
 #: Share of cycles stalled on memory banks above which a layer is bank-bound.
@@ -28,7 +28,7 @@ _MAX_CAUSES, _MIN_SHARE = 3, 0.05
 
 @dataclass(frozen=True)
 class ProfileSample:
-    """Averages per request of a layer over a window of requests.
+    """Mean values per request of a layer over a window of requests.
 
     Parameters
     ----------
@@ -43,13 +43,13 @@ class ProfileSample:
     where : dict
         Cycles by cause.
     utilization : float
-        Multiply-accumulates of the model relative to the array's peak.
+        Share of the array's multiply-accumulates that the model needs.
     load_bytes, dram_bytes, bandwidth : float
-        Bytes read, bytes read and written, and the latter per cycle.
+        Bytes read, bytes read and written, and bytes read and written per cycle.
     reuse : float or None
         Multiply-accumulates per DRAM byte; None without DRAM traffic.
     conflicts : float
-        Accesses refused because of bank conflicts.
+        Number of accesses refused because of bank conflicts.
     energy_uj : float
         Energy in microjoules, from the table of `compiler.cost.energy`.
     floor : int
@@ -77,7 +77,7 @@ class ProfileSample:
 
     @property
     def evidence(self) -> str:
-        """Text with the figures behind `bound`."""
+        """Figures from which `bound` is derived, as text."""
         total = sum(self.where.values()) or 1.0
         most = sorted(self.where.items(), key=lambda each: -each[1])[:_MAX_CAUSES]
         shares = [f"{value / total:.0%} {cause}" for cause, value in most if value >= _MIN_SHARE * total]
@@ -135,12 +135,12 @@ class SamplingProfiler:
         self.layers.setdefault(names, deque(maxlen=_MAX_SAMPLES)).append(sample)
 
     def bottlenecks(self, count: int = 3) -> list[tuple[str, ...]]:
-        """Layers with the most cycles above their lower bounds, in descending order."""
+        """Return the layers with the most cycles above their lower bounds, in descending order."""
         above = {names: samples[-1].cycles - samples[-1].floor for names, samples in self.layers.items()}
         return sorted(above, key=lambda names: -above[names])[:count]
 
     def document(self) -> dict[str, Any]:
-        """Profile as a JSON document."""
+        """Return the profile as a JSON document."""
         return {
             "bottlenecks": [
                 {

@@ -1,4 +1,4 @@
-"""Background search that proposes candidates to a server from a separate process."""
+"""Client of a background search, which proposes candidates to a server from a separate process."""
 
 import multiprocessing
 import signal
@@ -16,7 +16,7 @@ from hw.errors import MlaError
 Order = Begin | Changed | None
 _END = "end"
 T = TypeVar("T")
-#: Seconds that a process has to exit after the end message, and after SIGTERM.
+#: Seconds within which the process must exit after the end message, and after SIGTERM.
 _EXIT_TIMEOUT_S, _TERMINATE_TIMEOUT_S = 2, 20
 
 
@@ -24,24 +24,30 @@ class LostError(MlaError):
     """The search process was killed or has failed."""
 
 
-class Proposer(ABC):
-    """Interface of a search that answers orders asynchronously, first in, first out.
+class SearchClient(ABC):
+    """Interface of a search that executes orders asynchronously, first in, first out.
 
     Attributes
     ----------
     waiting : int
-        Number of unanswered orders.
+        Number of orders without a result.
     """
 
     waiting: int = 0
 
     @abstractmethod
-    def order(self, what: Order) -> None:
-        """Submit an order; raises LostError if the search has ended."""
+    def submit(self, what: Order) -> None:
+        """Submit an order; raises LostError if the search has ended unexpectedly."""
 
     @abstractmethod
     def findings(self, *, wait: bool = False) -> list[SearchFinding]:
-        """Findings since the last call; with `wait`, blocks until all orders are answered. LostError as above."""
+        """Return the findings since the last call; with `wait`, block until all orders are complete.
+
+        Raises
+        ------
+        LostError
+            The search has ended unexpectedly.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -54,7 +60,7 @@ class Proposer(ABC):
         self.close()
 
 
-class SearchProcess(Proposer):
+class SearchProcess(SearchClient):
     """Search in a separate process, which may be killed at any time."""
 
     def __init__(self, job: SearchJob):
@@ -65,7 +71,7 @@ class SearchProcess(Proposer):
         theirs.close()
         self._why: str | None = None
 
-    def order(self, what: Order) -> None:
+    def submit(self, what: Order) -> None:
         """Send an order to the process."""
         self._talk(lambda: self._connection.send(what))
         self.waiting += 1
@@ -82,7 +88,7 @@ class SearchProcess(Proposer):
         return out
 
     def close(self) -> None:
-        """End the process: ask it to exit, then terminate it, then kill it."""
+        """End the process: send the end message, then SIGTERM, then SIGKILL."""
         with suppress(OSError):
             self._connection.send(_END)
             self._connection.close()

@@ -14,8 +14,8 @@ from compiler.profile.counters import ByTag
 from compiler.profile.measurement import HardwareProfile, Result
 from compiler.quantize.ranges import random_samples
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.method import SearchMethod
 from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import initial_schedules, make_method, store_best
@@ -28,7 +28,7 @@ from hw.config import MlaConfig
 if TYPE_CHECKING:
     from compiler.llm.generate.author import LanguageModelGenerator
 
-#: Maximum relative difference of latencies, and of rates, that count as equal.
+#: Maximum relative difference at which two latencies or rates are treated as equal.
 _MAX_DIFFERENCE = 0.1
 
 
@@ -36,8 +36,8 @@ _MAX_DIFFERENCE = 0.1
 class SearchJob:
     """Settings of a search for better schedules of a model on a machine.
 
-    `method` is a name or `module:Class`; `generators` are the names of the generators it uses, () for all. `db` is the
-    database for measurements, `endpoint` the language model endpoint of the method `llm`.
+    `method` is a name or `module:Class`; `generators` are the names of its generators, () for all. `db` is the database
+    of measurements, `endpoint` the language model endpoint of the method `llm`.
     """
 
     graph: Graph
@@ -58,14 +58,14 @@ class SearchFinding:
     Parameters
     ----------
     kind : str
-        "served": the served schedule; "first": the heuristic schedule for the conditions; "known": the best one in the
+        "served": the served schedule; "first": the initial schedule for these conditions; "known": the best one in the
         database for them; "trial": a candidate of the search.
     dram : DramTiming
         DRAM timing of the measurement.
     schedule : Schedule
-        The schedule that was measured.
+        Schedule that was measured.
     result : Measurement or Rejected
-        Its measurement, or the reason for rejection.
+        Measurement of the schedule, or reason for its rejection.
     number : int
         Number of trials so far under these conditions.
     llm_usage : dict or None
@@ -82,7 +82,7 @@ class SearchFinding:
 
 @dataclass(frozen=True)
 class Begin:
-    """Order: start searching from the served schedule, for a DRAM timing."""
+    """Order to start a search from the served schedule for a DRAM timing."""
 
     dram: DramTiming
     schedule: Schedule
@@ -90,7 +90,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Changed:
-    """Order: identify changed conditions from LOAD counters of the served schedule and the last known DRAM timing."""
+    """Order to identify a changed DRAM timing from LOAD counters of the served schedule and the last known timing."""
 
     schedule: Schedule
     loads: ByTag
@@ -98,7 +98,7 @@ class Changed:
 
 
 class SearchWorker:
-    """Executes the orders of the online tuner one after the other.
+    """Executes the orders of the online tuner in sequence.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class SearchWorker:
         self._author = self._language_model()
 
     def begin(self, dram: DramTiming, served: Schedule) -> list[SearchFinding]:
-        """Start a search under these conditions; measures the served and the heuristic schedule."""
+        """Start a search for a DRAM timing; measure the served schedule, the initial one and the best known one."""
         self._end()
         job = self.job
         self.measurer = measurer = Measurer(
@@ -157,7 +157,7 @@ class SearchWorker:
         return out
 
     def _try(self, schedule: Schedule) -> Result:
-        """Measure a schedule and report it to the method, and to the database if it is the best."""
+        """Measure a schedule, record the result in the method, and store the programs if they are the best."""
         assert self.measurer is not None and self._method is not None
         (result,) = self.measurer.measure([schedule])
         if self._method.record(schedule, result) is self._method.best:
@@ -165,7 +165,7 @@ class SearchWorker:
         return result
 
     def adapt(self, changed: Changed) -> list[SearchFinding]:
-        """Identify the current DRAM timing and restart the search for it."""
+        """Identify the changed DRAM timing and restart the search for it."""
         job = self.job
         network = ModelCompiler(job.graph, job.config, replace(job.options, dram=changed.known)).network(
             changed.schedule
@@ -177,7 +177,7 @@ class SearchWorker:
         return self.begin(self._match_known(found), changed.schedule)
 
     def _match_known(self, dram: DramTiming) -> DramTiming:
-        """Known DRAM timing close to `dram` if there is one, else `dram`."""
+        """Return a known DRAM timing close to `dram`, or `dram` if there is none."""
         kept = [] if self._database is None else self._database.profiles()
         own = [each.conditions for each in kept if each.trusted and each.conditions.config == self.job.config]
         for known in (*self._known, *(each.dram for each in own)):
@@ -206,7 +206,7 @@ class SearchWorker:
             self._database = self._programs = None
 
     def _language_model(self) -> "LanguageModelGenerator | None":
-        """Language model of the method `llm`, with one budget for all conditions."""
+        """Return the language model of the method `llm`, with one budget for all conditions; None for other methods."""
         if self.job.method != LLM:
             return None
         from compiler.llm.generate.lm_generator import language_model
@@ -214,7 +214,7 @@ class SearchWorker:
         return language_model(self.job.endpoint)
 
     def _open_session(self, measurer: Measurer) -> DatabaseSession | None:
-        """Database session for the conditions of a measurer; None without a database."""
+        """Return a database session for the conditions of a measurer; None without a database."""
         job = self.job
         if job.db is None:
             return None

@@ -1,4 +1,4 @@
-"""Serves a stream of requests from start to end."""
+"""Serving of a request stream, from opening the machine to the final report."""
 
 import json
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class Change:
-    """Change of the simulated DRAM at request `at`: latency in cycles, bytes per cycle (None: the bus width)."""
+    """Change of the simulated DRAM timing at request `at`: latency in cycles, bytes per cycle (None: the bus width)."""
 
     at: int
     latency: int
@@ -62,8 +62,8 @@ class Serving:
         Search of the online tuner; None: no tuning.
     max_in_flight : int
         Maximum number of requests in flight.
-    pace : int or None
-        Candidates tried per request; None: asynchronous search.
+    trials_per_request : int or None
+        Number of candidates tried per request; None: asynchronous search.
     adapt_from : int
         First request at which the tuner may act.
     changes : tuple of Change
@@ -78,7 +78,7 @@ class Serving:
     dram: DramTiming
     job: SearchJob | None = None
     max_in_flight: int = 4
-    pace: int | None = None
+    trials_per_request: int | None = None
     adapt_from: int = 0
     changes: tuple[Change, ...] = ()
     profile: Path | None = None
@@ -117,12 +117,12 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
 def serve(
     serving: Serving, device: Device, requests: RequestSource, listeners: Sequence[ServingObserver]
 ) -> int:
-    """Serve requests; returns the exit status.
+    """Serve requests and return the exit status.
 
     Raises
     ------
     InputError
-        An input does not fit the model; earlier requests have been delivered.
+        An input does not fit the model; the results of earlier requests have been delivered.
     """
     with ExitStack() as stack:
         stop = stack.enter_context(interruptible())
@@ -140,8 +140,8 @@ class _Run:
         self.requests = DynamicBatcher(self.server) if serving.network.batch > 1 else self.server
         self.events = ServingEvents(self._event)
         clocked, db = self.server.clocked, serving.job.db if serving.job else None
-        self.agent = SamplingProfiler(self.server.driver) if (serving.profile or db) and clocked else None
-        self.execution_log = ExecutionLog(db, self.agent, self.events) if db and self.agent else None
+        self.profiler = SamplingProfiler(self.server.driver) if (serving.profile or db) and clocked else None
+        self.execution_log = ExecutionLog(db, self.profiler, self.events) if db and self.profiler else None
         if self.execution_log:
             stack.callback(self.execution_log.close)
         self.windows = VersionStats(self.server, self._window) if clocked else None
@@ -149,7 +149,7 @@ class _Run:
 
     def go(self, requests: RequestSource, stop: InterruptHandler) -> int:
         """Serve all requests and return the exit status."""
-        refused: InputError | None = None
+        error_to_raise: InputError | None = None
         while not stop.requested:
             try:
                 if not requests.ready():
@@ -160,14 +160,14 @@ class _Run:
                     break
                 self._one(inputs)
             except InputError as error:
-                refused = error
+                error_to_raise = error
                 break
             except KeyboardInterrupt:
                 break
         self._results(wait=True)
         self._end()
-        if refused is not None:
-            raise refused
+        if error_to_raise is not None:
+            raise error_to_raise
         return INTERRUPTED if stop.requested else 0
 
     def _one(self, inputs: Arrays) -> None:
@@ -183,8 +183,8 @@ class _Run:
             if number >= self.serving.adapt_from:
                 self.adapter.tick()
         now = server.current.network, server.current.number, server.completed, dram
-        if self.agent:
-            self.agent.sample(*now)
+        if self.profiler:
+            self.profiler.sample(*now)
         if self.execution_log:
             self.execution_log.record(*now)
 
@@ -210,9 +210,15 @@ class _Run:
             return ModelCompiler(job.graph, job.config, replace(job.options, dram=dram))
 
         serving = self.serving
-        proposer = stack.enter_context(SearchProcess(job))
+        search = stack.enter_context(SearchProcess(job))
         return OnlineTuner(
-            self.server, prepared, serving.network, proposer, self.events, serving.dram, serving.pace
+            self.server,
+            prepared,
+            serving.network,
+            search,
+            self.events,
+            serving.dram,
+            serving.trials_per_request,
         )
 
     def _end(self) -> None:
@@ -222,6 +228,6 @@ class _Run:
         if self.windows:
             self.windows.close()
         if self.serving.profile:
-            document = self.agent.document() if self.agent else {"bottlenecks": [], "layers": []}
+            document = self.profiler.document() if self.profiler else {"bottlenecks": [], "layers": []}
             text = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
             self.serving.profile.write_text(text + "\n")

@@ -85,7 +85,7 @@ class Measurement:
     floor: int
 
     @property
-    def believable(self) -> bool:
+    def valid(self) -> bool:
         """True if the outputs are correct and the cycles are not below the lower bound."""
         return self.exact and self.cycles >= self.floor
 

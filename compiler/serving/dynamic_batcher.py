@@ -1,4 +1,4 @@
-"""Dynamic batcher: combines waiting single-sample requests into batches."""
+"""Dynamic batching: waiting single-sample requests are combined into batches."""
 
 from collections import deque
 from dataclasses import replace
@@ -9,10 +9,10 @@ from compiler.serving.server import Server
 
 
 class DynamicBatcher:
-    """Single-sample requests for a server whose network has a batch dimension.
+    """Combines single-sample requests for a server whose network has a batch dimension.
 
-    A request is sent at once if the server has a free slot. Requests that arrive while it has none are batched if that
-    reduces the work per request. The sample count is an operand, by which the machine selects the smallest program.
+    A request is submitted at once if the server has a free slot. Requests that arrive while no slot is free are batched
+    if that reduces the work per request. The machine selects the smallest program by the sample count, an operand.
 
     Parameters
     ----------
@@ -27,12 +27,12 @@ class DynamicBatcher:
         self.submitted = 0
 
     def submit(self, inputs: Arrays) -> None:
-        """Queue a request; blocks while there is no room for it.
+        """Queue a request; blocks while the server has no free slot and the batch is full.
 
         Raises
         ------
         InputError
-            An input is missing, one too many, or not of the model's shape and type.
+            An input is missing or unknown, or its shape or type differs from the model's.
         """
         network, server = self.server.current.network, self.server
         self._waiting.append(network.check_sample(inputs))
@@ -41,7 +41,7 @@ class DynamicBatcher:
             self._send()
 
     def results(self, *, wait: bool = False) -> list[RequestResult]:
-        """Requests completed since the last call, in order; with `wait`, blocks until all are."""
+        """Return the results since the last call, in order; with `wait`, block until all requests are complete."""
         while wait and self._waiting:
             self._send()
         out = [each for result in self.server.results(wait=wait) for each in self._each(result)]

@@ -1,4 +1,4 @@
-"""Issue queue: macro-instructions that wait for their programs, their inputs and outputs, and those in the ring."""
+"""Issue queue of macro-instructions: waiting for their programs or in the ring; inputs and outputs of stages."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ from hw.errors import WorkError
 
 _MASK = 0xFFFFFFFF
 
-#: Polling interval while a program waits for room in the instruction store.
+#: Cycles between polls while a program waits for room in the instruction store.
 _POLL_CYCLES = 128
-#: Longer than any macro-instruction takes before the machine's watchdog stops it.
+#: Timeout in cycles, longer than any macro-instruction runs before the machine's watchdog stops it.
 _TIMEOUT_CYCLES = 1 << 27
-#: Lookahead in queued macro-instructions when choosing a program to evict.
+#: Number of queued macro-instructions that are considered when choosing a program to evict.
 _LOOKAHEAD = 256
 
 
 @dataclass(frozen=True)
 class QueuedMacro:
-    """A queued macro-instruction; `last` marks the last one of its stage."""
+    """Queued macro-instruction; `last` marks the last one of its stage."""
 
     flight: InFlightRequest
     stage: int
@@ -38,7 +38,7 @@ class QueuedMacro:
 
 
 class IssueQueue:
-    """Sends macro-instructions in order, each once its program is in the instruction store.
+    """Sends macro-instructions in order, each after its program has been loaded into the instruction store.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class IssueQueue:
     """
 
     def __init__(self, driver: Driver):
-        self.driver, self.residency = driver, ResidentPrograms(driver)
+        self.driver, self.resident_programs = driver, ResidentPrograms(driver)
         self.timeout_cycles = _TIMEOUT_CYCLES
         self._clock = Clock()
         self._pending: deque[QueuedMacro] = deque()
@@ -69,7 +69,7 @@ class IssueQueue:
         return [macro.part for macro in self._pending]
 
     def append(self, macro: QueuedMacro) -> None:
-        """Append a macro-instruction."""
+        """Append a macro-instruction to the queue."""
         self._pending.append(macro)
 
     def send(self) -> None:
@@ -83,31 +83,31 @@ class IssueQueue:
         sent = False
         while self._pending and len(self._ring) < self.driver.ring_slots:
             part = self._pending[0].part
-            if part not in self.residency:
+            if part not in self.resident_programs:
                 if sent:  # the machine has work while the next program is loaded
                     self.driver.doorbell()
                     sent = False
                 soon = self.needed[:_LOOKAHEAD]
-                if not self.residency.load(part, soon=soon):
+                if not self.resident_programs.load(part, soon=soon):
                     if not self._ring:
                         words = sum(len(program.words) for program in part.programs)
                         raise WorkError(f"program {part.program.name!r} of {words} words: no room for it")
                     break
             macro = self._pending.popleft()
             number = self.driver.enqueue(
-                self.residency.opcode(part),
+                self.resident_programs.opcode(part),
                 macro.operands,
                 tag=part.tag,
                 irq=macro.last or bool(self._ring),
             )
-            self.residency.expect(part)
+            self.resident_programs.expect(part)
             self._ring.append((number, macro))
             sent = True
         if sent:
             self.driver.doorbell()
 
     def completed(self) -> tuple[list[QueuedMacro], bool]:
-        """Macro-instructions completed since the last call, and True if one has trapped."""
+        """Return the macro-instructions completed since the last call, and True if one has trapped."""
         done: list[QueuedMacro] = []
         while self._ring:
             number, macro = self._ring[0]
@@ -117,7 +117,7 @@ class IssueQueue:
             if record.trap:
                 return done, True
             self._ring.popleft()
-            self.residency.complete(macro.part)
+            self.resident_programs.complete(macro.part)
             name = macro.part.programs[record.candidate].name
             self._clock.time(macro.flight, name, record.started, record.retired)
             done.append(macro)
@@ -129,7 +129,7 @@ class IssueQueue:
         Raises
         ------
         DeviceTimeoutError
-            None has completed within the timeout.
+            No macro-instruction has completed within the timeout.
         """
         if self._pending:
             self.driver.device.wait_irq(_POLL_CYCLES)
@@ -140,7 +140,7 @@ class IssueQueue:
         self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
 
     def trap(self) -> tuple[TrapReport, InFlightRequest]:
-        """Report of a trap and the affected request; resumes the machine."""
+        """Resume the machine after a trap; return the report and the affected request."""
         self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
         report = self.driver.trap()
         macros = dict(self._ring)
@@ -149,11 +149,11 @@ class IssueQueue:
         return report, macro.flight
 
     def clear(self) -> None:
-        """Run the ring to its end, ignoring traps, and discard it and the queue."""
+        """Run all macro-instructions in the ring, ignoring traps, and discard their results and the queue."""
         self.driver.run(resume=True)
         self._ring.clear()
         self._pending.clear()
-        self.residency.forget_expected()
+        self.resident_programs.forget_expected()
 
 
 class StageIO:

@@ -1,4 +1,4 @@
-"""Requests: their source, those in flight, their results."""
+"""Requests: source, state in flight, results."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class MacroTime:
     started, retired : int
         Start and retirement time in cycles, low 32 bits.
     cycles : int
-        Cycles to its end from its start, or from the end of its predecessor if later.
+        Cycles from its start, or from the end of its predecessor if that is later, to its end.
     """
 
     program: str
@@ -37,7 +37,7 @@ class MacroTime:
 
 @dataclass(frozen=True)
 class RequestResult:
-    """A completed request.
+    """Result of a completed request.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class RequestResult:
     version : Version
         Version that ran the whole request.
     macros : tuple of MacroTime
-        Timings of its macro-instructions.
+        Timings of the request's macro-instructions.
     cycles : int
         Total cycles of the macro-instructions.
     delay : int
@@ -56,11 +56,11 @@ class RequestResult:
     runs : tuple of int
         Number of runs of each accelerator stage.
     disturbed : bool
-        True if programs were loaded meanwhile, or the previous request had another version.
-    behind : int
-        Requests in flight behind it when it completed.
+        True if programs were loaded while it ran, or if the previous request used another version.
+    queued_after : int
+        Number of later requests in flight when it completed.
     batch_size : int
-        Number of requests batched into its macro-instructions.
+        Number of requests in its batch.
     """
 
     index: int
@@ -72,13 +72,13 @@ class RequestResult:
     delay: int
     runs: tuple[int, ...]
     disturbed: bool
-    behind: int
+    queued_after: int
     batch_size: int = 1
 
 
 @dataclass(eq=False)
 class InFlightRequest:
-    """A request in flight, with its buffer slot.
+    """Request in flight, with its buffer slot.
 
     `count` is the number of samples of the batch that are used. `steps` is None when all stages are complete.
     `issued_at` is the cycle in which its stage was issued, `inside` the nesting depth of subgraphs, `begun` the number
@@ -101,8 +101,8 @@ class InFlightRequest:
     runs: list[int] = field(default_factory=list)
     delay: int = 0
 
-    def result(self, *, disturbed: bool, behind: int) -> RequestResult:
-        """Result of the completed request."""
+    def result(self, *, disturbed: bool, queued_after: int) -> RequestResult:
+        """Return the result of the completed request."""
         outputs = {t.name: value_of(t, self.values) for t in self.version.network.outputs}
         cycles = sum(macro.cycles for macro in self.macros)
         return RequestResult(
@@ -115,7 +115,7 @@ class InFlightRequest:
             self.delay,
             tuple(self.runs),
             disturbed,
-            behind,
+            queued_after,
         )
 
 
@@ -128,7 +128,7 @@ class Clock:
     def time(self, flight: InFlightRequest, name: str, started: int, retired: int) -> None:
         """Record a completed macro-instruction."""
         wait = 0 if self._before is None else started - self._before & _MASK
-        free = wait < 1 << 31  # it started after the one before had ended
+        free = wait < 1 << 31  # it started after its predecessor had ended
         begin = started if self._before is None or free else self._before
         flight.macros.append(MacroTime(name, started, retired, retired - begin & _MASK))
         since = max(wait, 0) if free else 0

@@ -1,8 +1,8 @@
-"""Cache of programs in the instruction store, loaded while others run and evicted by an LRFU policy.
+"""Cache of programs in the instruction store: loaded while other programs run, evicted by an LRFU policy.
 
 Alternative programs of one macro-instruction are loaded and evicted together. Their score grows by 1 with each use and
 halves every `HALF_LIFE` uses of any program (least recently/frequently used, LRFU). Programs needed soon score higher
-than any past use. The set of victims with the lowest total score that frees a large enough gap is evicted.
+than any past use can. The set of victims with the lowest total score that frees a large enough gap is evicted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,12 +12,12 @@ from compiler.codegen.dispatch_guard import Guard
 from compiler.codegen.split_programs import ProgramPart, candidates
 from cosim.driver import Driver
 
-#: Instruction words of a part's programs, and their guards.
+#: Identity of alternative programs: their instruction words and guards.
 Key = tuple[tuple[tuple[int, ...], ...], tuple[Guard, ...]]
 
-#: Uses of any program after which a score is halved.
+#: Number of uses of any program after which a score is halved.
 HALF_LIFE = 64.0
-#: Score of programs needed soon, and bonus for the next one: more than uses can add up to.
+#: Score of programs needed soon, and bonus for the next one: larger than any score from uses.
 _SOON, _NEXT = 1000.0, 500.0
 
 
@@ -25,7 +25,7 @@ _SOON, _NEXT = 1000.0, 500.0
 class _Resident:
     """Resident programs: their segments, opcode, and number of macro-instructions in flight (`expected`).
 
-    `score` is the score at the last use, which has the number `used`.
+    `score` is the score at the last use; `used` is the number of that use.
     """
 
     segments: list[int]
@@ -68,28 +68,28 @@ class ResidentPrograms:
         return _key(part) in self._known
 
     def opcode(self, part: ProgramPart) -> int:
-        """The opcode of resident programs."""
+        """Return the opcode of resident programs."""
         return self._known[_key(part)].opcode
 
     def score(self, part: ProgramPart) -> float:
-        """LRFU score of resident programs."""
+        """Return the LRFU score of resident programs."""
         return self._score(self._known[_key(part)])
 
     def expect(self, part: ProgramPart) -> None:
-        """Record a macro-instruction issued to resident programs."""
+        """Record that a macro-instruction of resident programs was issued."""
         entry = self._known[_key(part)]
         self._clock += 1
         entry.score, entry.used = self._score(entry) + 1, self._clock
         entry.expected += 1
 
     def complete(self, part: ProgramPart) -> None:
-        """Record the completion of one."""
+        """Record that a macro-instruction of resident programs has completed."""
         self._known[_key(part)].expected -= 1
 
     def load(
         self, part: ProgramPart, keep: Iterable[ProgramPart] = (), soon: Iterable[ProgramPart] = ()
     ) -> bool:
-        """Load programs unless resident; False if there is no room for them now.
+        """Load programs unless they are resident; return False if there is no room for them now.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class ResidentPrograms:
         return True
 
     def unload(self, parts: Iterable[ProgramPart], keep: Iterable[ProgramPart]) -> None:
-        """Unload programs without macro-instructions in flight, except those to keep."""
+        """Unload programs that have no macro-instructions in flight, except those in `keep`."""
         kept = {_key(each) for each in keep}
         for key in {_key(each) for each in parts} - kept:
             entry = self._known.get(key)
@@ -138,7 +138,7 @@ class ResidentPrograms:
         return entry.score * 0.5 ** ((self._clock - entry.used) / HALF_LIFE)
 
     def _victims(self, part: ProgramPart, keep: set[Key], soon: list[Key]) -> list[Key] | None:
-        """Victims with the lowest total score that make enough room; None if there are none."""
+        """Return the victims with the lowest total score that make enough room; None if there are none."""
         scores = self._scores(keep, soon)
         found = [
             out
@@ -148,7 +148,7 @@ class ResidentPrograms:
         return min(found, key=lambda out: sum(scores[key] for key in out), default=None)
 
     def _scores(self, keep: set[Key], soon: list[Key]) -> dict[Key, float]:
-        """Scores of the evictable programs."""
+        """Return the scores of the programs that may be evicted."""
         rank = {key: index for index, key in reversed(list(enumerate(soon)))}
         return {
             key: self._score(entry) + (_SOON + _NEXT / (1 + rank[key]) if key in rank else 0.0)
@@ -157,7 +157,7 @@ class ResidentPrograms:
         }
 
     def _gaps(self, part: ProgramPart, scores: Mapping[Key, float]) -> Iterator[list[Key]]:
-        """Candidate victims: none, and those overlapping the longest new program behind each resident one."""
+        """Yield sets of victims: none, and those that overlap the longest new program after each resident one."""
         length = max(len(program.words) for program in part.programs)
         owner = {segment: key for key, entry in self._known.items() for segment in entry.segments}
         there = {s: (self.store.base(s), len(p.words)) for s, p in self.store.programs.items()}
@@ -172,7 +172,7 @@ class ResidentPrograms:
                 yield [key for key in dict.fromkeys(over) if key]
 
     def _extend(self, part: ProgramPart, first: list[Key], scores: Mapping[Key, float]) -> list[Key] | None:
-        """Extend victims by ascending score until there is room, then drop the unnecessary ones."""
+        """Add victims by ascending score until there is room, then remove unnecessary ones; None without room."""
         out = list(first)
         for key in sorted(scores.keys() - set(first), key=lambda key: scores[key]):
             if self._fits(part, out):
@@ -187,7 +187,7 @@ class ResidentPrograms:
         return out
 
     def _fits(self, part: ProgramPart, out: list[Key]) -> bool:
-        """True if programs fit, in words, segments and opcodes, after evictions."""
+        """Return True if programs fit, in words, segments and opcodes, after evictions."""
         segments = [segment for key in out for segment in self._known[key].segments]
         lengths = [len(program.words) for program in part.programs]
         return len(self._known) - len(out) < self.config.opcodes and self.store.fit(lengths, segments)

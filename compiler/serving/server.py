@@ -1,4 +1,4 @@
-"""Request server: pipelined requests on a live machine, with replaceable network versions."""
+"""Request server: pipelined requests on a live machine, with network versions that can be replaced."""
 
 import signal
 from collections import deque
@@ -35,17 +35,17 @@ class InterruptHandler:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context in which Ctrl-C interrupts at once, because it only waits for input."""
+        """Return a context in which Ctrl-C interrupts at once, since the process only waits for input."""
         self._waiting = True
         try:
-            if self.requested:  # pressed just before
+            if self.requested:  # Ctrl-C was pressed just before
                 raise KeyboardInterrupt
             yield
         finally:
             self._waiting = False
 
     def on_signal(self, _signal: int, _frame: FrameType | None) -> None:
-        """Signal handler for Ctrl-C."""
+        """Handle the signal of Ctrl-C."""
         again, self.requested = self.requested, True
         if self._waiting or again:
             raise KeyboardInterrupt
@@ -63,7 +63,7 @@ def interruptible() -> Iterator[InterruptHandler]:
 
 
 class _RestartedError(Exception):
-    """A request was restarted while it was inside a subgraph."""
+    """Signals that a request was restarted while it was inside a subgraph."""
 
 
 RING_SLOTS = 256
@@ -72,7 +72,7 @@ MAX_IN_FLIGHT = 4
 
 
 class Server:
-    """Serves requests on a live machine, with results in order and version changes in between.
+    """Serves requests on a live machine, with results in order; versions can be changed between requests.
 
     Each request runs on one version. If the host works between stages, requests are interleaved; if the host decides
     which stages run, there is one request at a time.
@@ -97,11 +97,12 @@ class Server:
     ----------
     current : Version
         Version that new requests use.
-    refuses : callable
-        Called with each result before delivery; True discards it, and reruns it and all later requests on the version
-        that is current then.
+    rejects : callable
+        Called with each result before delivery; if it returns True, the result is discarded, and the request and all
+        later ones are rerun on the version that is current then.
     trapped : callable
-        Called with the version and report of a trap; True: continue on the current version, else it is raised.
+        Called with the version and report of a trap; if it returns True, requests continue on the current version, else
+        the trap is raised.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Server:
         self._stage_io = StageIO(self.driver, self.queue, buffers)
         self.versions = Versions(self.driver, arena, buffers, proofs)
         self.current = self.versions.add(network)
-        self.refuses: Callable[[RequestResult], bool] = lambda _result: False
+        self.rejects: Callable[[RequestResult], bool] = lambda _result: False
         self.trapped: Callable[[Version, TrapReport], bool] = lambda _version, _report: False
         self._index = 0
         self._last: Version | None = None  # version of the previous result
@@ -157,7 +158,7 @@ class Server:
         Raises
         ------
         InputError
-            An input is missing, one too many, or not of the model's shape and type.
+            An input is missing or unknown, or its shape or type differs from the model's.
         """
         network = self.current.network
         checked, count = network.check(inputs), network.batch if count is None else count
@@ -173,7 +174,7 @@ class Server:
         return flight.index
 
     def results(self, *, wait: bool = False) -> list[RequestResult]:
-        """Requests completed since the last call, in order; with `wait`, blocks until none is in flight."""
+        """Return the results since the last call, in order; with `wait`, block until no request is in flight."""
         self._collect()
         while wait and self._in_flight:
             self._wait()
@@ -189,33 +190,33 @@ class Server:
         yield from self.results(wait=True)
 
     def switch(self, version: Version) -> None:
-        """Use another version from the next request on; requests in flight keep theirs."""
+        """Use another version for later requests; requests in flight keep theirs."""
         self.current = version
 
     def prefetch(self, version: Version) -> bool:
-        """Load programs of a version without evicting any in use; True if all are resident."""
+        """Load the programs of a version without evicting any in use; return True if all are resident."""
         keep = [*self.current.parts, *version.parts, *self.queue.needed]
-        resident = [self.queue.residency.load(part, keep) for part in version.parts]
+        resident = [self.queue.resident_programs.load(part, keep) for part in version.parts]
         return all(resident)
 
     def uses(self, version: Version) -> bool:
-        """True if a version is current or a request in flight uses it."""
+        """Return True if a version is current or if a request in flight uses it."""
         return version is self.current or any(flight.version is version for flight in self._in_flight)
 
     def drop(self, version: Version) -> None:
         """Free the memory of an unused version and unload its programs."""
         self.versions.drop(version)
-        self.queue.residency.unload(version.parts, self.current.parts)
+        self.queue.resident_programs.unload(version.parts, self.current.parts)
 
     def _begin(self, flight: InFlightRequest) -> None:
         flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
         flight.values, flight.inside = dict(flight.inputs), 0
-        flight.begun, flight.loads = flight.begun + 1, self.queue.residency.loads
+        flight.begun, flight.loads = flight.begun + 1, self.queue.resident_programs.loads
         flight.steps = self._steps(flight, flight.version.network.stages, flight.values)
         self._advance(flight, None)
 
     def _steps(self, flight: InFlightRequest, stages: Iterable[Stage], values: dict[str, NDArray]) -> Steps:
-        """Run host stages, and yield the accelerator stages one after the other."""
+        """Run the host stages, and yield the accelerator stages in order."""
         rounding, trips = flight.version.network.rounding, Trips()
         for stage in stages:
             mine = {tensor.name: values[tensor.name] for tensor in stage.inputs}
@@ -245,7 +246,7 @@ class Server:
         """Resume a request with the outputs of its stage and issue the next one."""
         assert flight.steps is not None
         try:
-            stage, inputs = flight.steps.send(answer)  # type: ignore[arg-type] # None begins it
+            stage, inputs = flight.steps.send(answer)  # type: ignore[arg-type] # None starts it
         except StopIteration:
             flight.steps = None
             return
@@ -272,9 +273,9 @@ class Server:
     def _deliver(self) -> None:
         while self._in_flight and self._in_flight[0].steps is None and not self._in_flight[0].inside:
             flight = self._in_flight[0]
-            same = flight.version is self._last and flight.loads == self.queue.residency.loads
-            result = flight.result(disturbed=not same, behind=len(self._in_flight) - 1)
-            if self.refuses(result):
+            same = flight.version is self._last and flight.loads == self.queue.resident_programs.loads
+            result = flight.result(disturbed=not same, queued_after=len(self._in_flight) - 1)
+            if self.rejects(result):
                 self._rerun()
                 return
             self._in_flight.popleft()
@@ -304,7 +305,7 @@ VERSIONS = 4
 def serving_bytes(
     network: CompiledNetwork, max_in_flight: int = MAX_IN_FLIGHT, versions: int = VERSIONS
 ) -> int:
-    """DRAM size in bytes that a server of a network needs."""
+    """Return the DRAM size in bytes that a server of a network needs."""
     io = sum(t.bytes + 64 for stage in coded(network) for t in (*stage.inputs, *stage.outputs))
     memory = PAGE + sum(code.memory + 64 for code in network.codes)
     program = 8 * network.config.wis_words

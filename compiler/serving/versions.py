@@ -15,12 +15,12 @@ from cosim.driver import Driver
 from cosim.semantics.command_checks import DramWindow
 from hw.errors import InputError
 
-#: AXI page size in bytes: bursts do not cross it, so the offset in a page decides how transfers are split.
+#: AXI page size in bytes: bursts do not cross pages, so the offset in a page decides how transfers are split.
 PAGE = 4096
 
 
 class FirstFitAllocator:
-    """Allocates blocks of an address range at the lowest address that fits; freed in any order.
+    """Allocates blocks of an address range at the lowest address that fits; blocks can be freed in any order.
 
     Parameters
     ----------
@@ -68,13 +68,13 @@ class FirstFitAllocator:
 
 _DIGITS = 8
 _READ, _READ_WRITE = 1, 3
-#: Windows of one stage: the requests' buffers, its weights, the rest of its memory.
+#: Number of DRAM windows of one stage: the requests' buffers, its weights, the rest of its memory.
 _STAGE_WINDOWS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """A network in a machine's DRAM.
+    """Network loaded into a machine's DRAM.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Version:
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """Names of the programs' contents, for reports."""
+        """Digests of the programs' contents, for reports."""
         programs = (program for part in self.parts for program in part.programs)
         return tuple(sha256(program.image).hexdigest()[:_DIGITS] for program in programs)
 
@@ -141,17 +141,17 @@ class Buffers:
         return len(self._operands)
 
     def operands(self, version: Version, stage: int, slot: int) -> list[int]:
-        """Addresses of a stage: the first operands of its macro-instructions."""
+        """Return the addresses of a stage, which are the first operands of its macro-instructions."""
         return [version.bases[stage], *self._operands[slot][stage]]
 
 
 def coded(network: CompiledNetwork) -> list[Stage]:
-    """All accelerator stages, including those in subgraphs."""
+    """Return all accelerator stages of a network, including those in subgraphs."""
     return [stage for stage in network.walk() if stage.code]
 
 
 def _shape(network: CompiledNetwork) -> list[tuple[object, ...]]:
-    """Names, shapes and types of stage inputs and outputs, equal in all versions."""
+    """Return names, shapes and types of stage inputs and outputs, which are equal in all versions."""
     return [
         tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in (*stage.inputs, *stage.outputs))
         for stage in coded(network)
@@ -159,7 +159,7 @@ def _shape(network: CompiledNetwork) -> list[tuple[object, ...]]:
 
 
 def _every_pair(slots: int) -> list[int]:
-    """Sequence of slots in which every ordered pair is adjacent; ends with the first slot.
+    """Return a sequence of slots in which every ordered pair is adjacent; it ends with the first slot.
 
     A request uses any free slot, so any slot may follow any other. This is the de Bruijn sequence of order 2.
     """
@@ -192,13 +192,13 @@ class Versions:
         self.driver, self.arena, self.buffers, self.proofs = driver, arena, buffers, proofs
         self._count = 0
 
-    def add(self, network: CompiledNetwork, beside: Version | None = None) -> Version:
-        """Load a version into DRAM, proved for transitions between it and `beside` in both directions.
+    def add(self, network: CompiledNetwork, neighbour: Version | None = None) -> Version:
+        """Load a version into DRAM and prove it safe, including transitions to and from the version `neighbour`.
 
         Raises
         ------
         InputError
-            The version is of another model or machine, or does not fit into DRAM.
+            The version belongs to another model or machine, or does not fit into DRAM.
         ValidationError
             A program could not be proved safe: it might access other memory, interfere with its neighbours, hang or
             trap.
@@ -207,12 +207,14 @@ class Versions:
         if network.config != config:
             raise InputError(f"{network.name}: this version was compiled for another machine configuration")
         if _shape(network) != self.buffers.shape:
-            raise InputError(f"{network.name}: this version has different stages, so it is of another model")
+            raise InputError(
+                f"{network.name}: this version has different stages, so it belongs to another model"
+            )
         version = self._load(network)
         try:
             self._prove([version])
-            if beside is not None:
-                self._prove([version, beside])
+            if neighbour is not None:
+                self._prove([version, neighbour])
         except BaseException:
             self.drop(version)
             raise
@@ -228,7 +230,7 @@ class Versions:
         for code in network.codes:
             offsets.append(size)
             size += -(-max(code.memory, 1) // self.arena.align) * self.arena.align
-        # Aligned to a page, it takes the same cycles as where it was measured.
+        # Page alignment makes the cycles equal to those of the measurement at another address.
         start = self.arena.alloc(size, f"the memory of a version of {network.name}", PAGE)
         for offset, code in zip(offsets, network.codes, strict=True):
             self.driver.put(code.image, start + offset)
@@ -236,7 +238,7 @@ class Versions:
         return Version(self._count, network, bases, (start, start + size - 1))
 
     def _prove(self, among: Sequence[Version]) -> None:
-        """Prove every slot order for each stage of the first version, and the transitions to the others and back."""
+        """Prove each stage of the first version safe under every slot order, and transitions to the others and back."""
         version = among[0]
         for stage in range(len(version.bases)):
             order = [(version, slot) for slot in _every_pair(self.buffers.slots)]
@@ -254,10 +256,10 @@ class Versions:
             prove(self.driver.config, calls, self._windows(among, stage), self.proofs)
 
     def _windows(self, among: Sequence[Version], stage: int) -> list[DramWindow]:
-        """DRAM windows of a stage: for one version its own memory with weights read-only, else that of all versions.
+        """Return the DRAM windows of a stage: the memory of all versions; weights of a single version are read-only.
 
-        Addresses do not depend on the data or on what came before, so it is enough to prove of each version alone that
-        it leaves its weights as they are.
+        Addresses depend neither on data nor on earlier programs, so it suffices to prove for each version by itself
+        that it does not modify its weights.
         """
         if len(among) > 1 or self.driver.config.windows < _STAGE_WINDOWS:
             return [self.buffers.window, *((*each.window, _READ_WRITE) for each in among)]

@@ -1,4 +1,4 @@
-"""Guards of plug-in search methods and generators: their mistakes become an InputError that names the plug-in."""
+"""Guards of plug-in search methods and generators: failures raise an InputError that names the plug-in."""
 
 import math
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from compiler.util.plugin_registry import blamed
 from hw.errors import InputError, shown
 
 #: Maximum number of successive candidates that cost no trial, such as repetitions, before a task ends.
-_MAX_REFUSED = 200
-#: Stages of rejections that precede the measurement of a candidate.
+_MAX_REJECTED = 200
+#: Stages in which candidates are rejected before they are measured.
 _UNMEASURED = ("search", "compile")
 _END = object()
 
 
 def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
-    """Subclass of a plug-in whose calls are checked.
+    """Return a subclass of a plug-in's search method whose calls are checked.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def check_schedule(schedule: object, rule: str) -> None:
 
 
 def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
-    """Subclass of a plug-in whose calls are checked.
+    """Return a subclass of a plug-in's generator whose calls are checked.
 
     Parameters
     ----------
@@ -109,13 +109,13 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
     """
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807 - becomes the constructor
-        self._refused_in_a_row = 0
+        self._rejected_in_a_row = 0
         blamed(lambda: kind.__init__(self, *args, **named), title, "__init__")
 
     def propose(self: Any, task: GeneratorTask) -> Iterator[Candidate]:
-        self._refused_in_a_row = 0
+        self._rejected_in_a_row = 0
         candidates = blamed(lambda: iter(kind.propose(self, task)), title, "propose")
-        while self._refused_in_a_row < _MAX_REFUSED:
+        while self._rejected_in_a_row < _MAX_REJECTED:
             candidate = blamed(lambda: next(candidates, _END), title, "propose")
             if candidate is _END:
                 return
@@ -123,7 +123,7 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
 
     def observe(self: Any, candidate: Candidate, result: Result) -> None:
         unmeasured = isinstance(result, Rejected) and result.stage in _UNMEASURED
-        self._refused_in_a_row = self._refused_in_a_row + 1 if unmeasured else 0
+        self._rejected_in_a_row = self._rejected_in_a_row + 1 if unmeasured else 0
         blamed(lambda: kind.observe(self, candidate, result), title, "observe")
 
     return type(

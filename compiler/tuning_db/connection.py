@@ -37,7 +37,7 @@ from hw.errors import InputError, MlaError, WorkError, shown
 
 _log = logging.getLogger(__name__)
 
-#: Bytes of a program, and of any other entry; larger ones are neither read nor written.
+#: Maximum bytes of a program, and of any other entry; larger ones are neither read nor written.
 MAX_PROGRAM_BYTES, MAX_ENTRY_BYTES = 64 << 20, 4 << 20
 _MAX_CODE_BYTES = 64
 _CHUNK = 64
@@ -53,7 +53,7 @@ class SealedRows:
     engine : Engine
         Engine of the database.
     secret : bytes or None
-        Secret key of the user; None: nothing is trusted.
+        Secret key of the user; None: no entry is trusted.
     """
 
     def __init__(self, engine: Engine, secret: bytes | None):
@@ -61,7 +61,7 @@ class SealedRows:
         self._writer = engine.execution_options(writes=True)
 
     def work(self, work: Callable[[Connection], T]) -> T:
-        """Run a read transaction; WorkError if the database fails."""
+        """Run a read transaction and return its result; raises WorkError if the database fails."""
 
         def run() -> T:
             with self.engine.connect() as connection:
@@ -70,7 +70,7 @@ class SealedRows:
         return guarded(self.engine, run)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run a durable, atomic write transaction."""
+        """Run a durable, atomic write transaction and return its result; raises WorkError if the database fails."""
 
         def run() -> T:
             with self._writer.begin() as connection:
@@ -79,24 +79,24 @@ class SealedRows:
         def again() -> T:
             try:
                 return run()
-            except IntegrityError:  # another process wrote the same entry meanwhile: now it is seen
+            except IntegrityError:  # another process has just written the same entry, which is now visible
                 return run()
 
         return guarded(self.engine, again)
 
     def add(self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]) -> None:
-        """Write a trusted entry of this user."""
+        """Write an entry of this user, which is trusted."""
         known, digest = self._known(connection, table, data)
         values = {"data": data, "code": self._code(table, data), **columns}
         if known is None:
             connection.execute(insert(table).values(digest=digest, **values))
-        else:  # it was imported before, or was damaged
+        else:  # the entry was imported before, or is damaged
             connection.execute(update(table).where(table.c.id == known).values(values))
 
     def add_foreign(
         self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]
     ) -> bool:
-        """Write an untrusted entry; returns False if it exists already."""
+        """Write an untrusted entry; return False if it exists already."""
         known, digest = self._known(connection, table, data)
         if known is None:
             connection.execute(insert(table).values(digest=digest, data=data, code=b"", **columns))
@@ -133,7 +133,7 @@ class SealedRows:
         read: Callable[[bytes], T],
     ) -> tuple[T, bool]:
         if data is None:
-            raise ValueError("it is empty, or too large")
+            raise ValueError("it is empty or too large")
         trusted = self.secret is not None and hmac.compare_digest(code or b"", self._code(table, data))
         if not trusted and _digest(table, data) != digest:
             raise ValueError("it is damaged")
@@ -187,7 +187,7 @@ def entries(table: Table, most: int = MAX_ENTRY_BYTES) -> Select:
 
 
 def many(table: Table) -> Select:
-    """Return the same query for many entries, fetched in chunks."""
+    """Return the query of `entries` for many rows, which are fetched in chunks."""
     return entries(table).execution_options(yield_per=_CHUNK)
 
 
@@ -198,11 +198,11 @@ def _digest(table: Table, data: bytes) -> bytes:
 sa.Index("mla_trials_by_schedule", TRIALS.c.schedule, TRIALS.c.subgraph)
 
 
-#: Name of the database in the cache.
+#: File name of the database in the cache.
 _FILE = "profile.db"
 #: Seconds that a writer waits for other writers.
 _BUSY_TIMEOUT_S = 60
-#: Attempts to create the tables: of concurrent processes one succeeds, the others find the tables on a retry.
+#: Number of attempts to create the tables: of concurrent processes one succeeds, the others find the tables on a retry.
 _MAX_ATTEMPTS = 8
 
 
@@ -214,7 +214,7 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
     url : str, Path or None
         SQLAlchemy URL, or path of an SQLite file.
     read_only : bool
-        Write nothing: the tables must exist, except that a missing `profile.db` in the cache is an empty database.
+        Write nothing: the tables must exist; only a missing `profile.db` in the cache is treated as an empty database.
 
     Raises
     ------
@@ -246,7 +246,7 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
 
 
 def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
-    """Run `work` and return its result.
+    """Run a database operation and return its result.
 
     Raises
     ------
@@ -263,7 +263,7 @@ def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
 
 
 def title(engine: sa.Engine) -> str:
-    """Display name of the database: its URL without the password."""
+    """Return the display name of the database: its URL without the password."""
     return engine.url.render_as_string(hide_password=True)
 
 
@@ -281,12 +281,12 @@ def _url(url: str | Path | None, read_only: bool) -> sa.URL:
 
 
 def _connect_read_only(url: sa.URL) -> dict[str, Any]:
-    """Engine options that open an SQLite file without writing to it."""
+    """Return engine options that open an SQLite file without writing to it."""
     if not url.database or url.database == ":memory:" or url.query.get("uri"):
         return {}
     path = Path(url.database).absolute()
-    # For a database in WAL mode SQLite creates two files even to read it. Where the folder is read-only, `immutable`
-    # avoids them, which is correct as long as there is no log with newer entries.
+    # In WAL mode SQLite creates two files even to read a database. In a read-only folder, `immutable` avoids them,
+    # which is correct unless a log with newer entries exists.
     if os.access(path.parent, os.W_OK):
         mode = "mode=rw" if os.access(path, os.W_OK) else "mode=ro"
     else:
@@ -310,7 +310,7 @@ def _named(url: str | Path) -> sa.URL:
 
 
 def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
-    """Configure durable writes, readers concurrent with a writer, and writers that wait for one another."""
+    """Configure durable writes, reading while another process writes, and waiting of concurrent writers."""
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
@@ -318,23 +318,23 @@ def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
         cursor.execute("PRAGMA query_only = ON" if read_only else "PRAGMA journal_mode = WAL")
-        # NORMAL would lose the last entries in a power failure. Waiting for the disk takes milliseconds per commit, the
-        # measurement before it seconds.
+        # NORMAL would lose the last entries in a power failure. Waiting for the disk takes milliseconds per commit;
+        # a measurement takes seconds.
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute(
             "PRAGMA trusted_schema = OFF"
-        )  # restricts what views and triggers of a foreign file may call
+        )  # limits the functions that views and triggers of another user's file may call
         cursor.close()
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        # A transaction cannot wait for another writer when upgrading from reading, so writers start as such.
+        # A read transaction that becomes a write transaction cannot wait for another writer: writers start as writers.
         writes = connection.get_execution_options().get("writes", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _make_tables(engine: sa.Engine) -> None:
-    """Create missing tables."""
+    """Create the tables unless they exist."""
     for left in reversed(range(_MAX_ATTEMPTS)):
         try:
             if not _tables_exist(engine):
@@ -350,11 +350,11 @@ def _make_tables(engine: sa.Engine) -> None:
 
 def _need_tables(engine: sa.Engine) -> None:
     if not _tables_exist(engine):
-        raise InputError(f"--db: {title(engine)} holds no measurements: it has none of this program's tables")
+        raise InputError(f"--db: {title(engine)} contains no measurements: it lacks this program's tables")
 
 
 def _tables_exist(engine: sa.Engine) -> bool:
-    """True if all tables exist; InputError if they have another version."""
+    """Return True if all tables exist; raises InputError if they have another version."""
     with engine.connect() as connection:
         names = set(sa.inspect(connection).get_table_names())
         found = connection.scalar(_version()) if VERSIONS.name in names else None
@@ -362,7 +362,11 @@ def _tables_exist(engine: sa.Engine) -> bool:
         return False
     if found != VERSION:
         newer = isinstance(found, int) and found > VERSION
-        how = "a newer version of this program made it: update, or" if newer else "an older one made it:"
+        how = (
+            "a newer version of this program created it: update, or"
+            if newer
+            else "an older version created it:"
+        )
         raise InputError(
             f"--db: {title(engine)} has tables of version {shown(found)}, not {VERSION}: {how} name another database"
         )

@@ -24,7 +24,7 @@ def key_values(key: EntryKey) -> Values:
 
 
 def read_key(fields: Fields) -> EntryKey:
-    """Decode the key among the fields of an entry."""
+    """Decode the key from the fields of an entry."""
     return EntryKey(*(fields.text(name) for name in ("subgraph", "profile", "options")))
 
 

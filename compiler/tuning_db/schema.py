@@ -14,7 +14,7 @@ VERSIONS = sa.Table(
 
 def _entries(kind: str, *columns: sa.Column, found_by: tuple[str, ...]) -> sa.Table:
     """Return a table of entries; `digest` is the SHA-256 of table name and data, which makes entries unique."""
-    number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite counts up only what it calls INTEGER
+    number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite only numbers rows in INTEGER columns
     return sa.Table(
         f"mla_{kind}",
         METADATA,
@@ -36,7 +36,7 @@ def _key() -> list[sa.Column]:
 PROFILES = _entries(
     "profiles", sa.Column("profile", sa.String(_DIGEST), nullable=False), found_by=("profile",)
 )
-#: `cycles` is NULL for trials without a believable measurement.
+#: `cycles` is NULL for trials without a valid measurement.
 TRIALS = _entries(
     "trials",
     *_key(),

@@ -112,7 +112,7 @@ class DatabaseSession:
     def transfer_candidates(self, first: Schedule, limit: int) -> list[Schedule]:
         """Return schedules that were best under other conditions, nearest conditions first; they must be measured.
 
-        Schedules of the same conditions are excluded, since a repeated search finds their measurements anyway.
+        Schedules of the same conditions are excluded, since a repeated search finds their measurements in the database.
 
         Parameters
         ----------

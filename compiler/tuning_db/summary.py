@@ -24,7 +24,7 @@ class SearchedModel:
     trials : int
         Number of trials, trusted or not.
     cycles : int or None
-        Least cycles of any trial; None if none was measured.
+        Minimum cycles of all trials; None if no trial was measured.
     """
 
     subgraph: str

@@ -19,7 +19,7 @@ _REFERENCE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\
 
 
 def is_reference(text: str) -> bool:
-    """Return True if a text has the form `module:object`."""
+    """Return True if a string has the form `module:object`."""
     return _REFERENCE.fullmatch(text) is not None
 
 
@@ -83,14 +83,24 @@ class Registry(Mapping[str, type[T]]):
     base : str
         `module:Class` that every class must be a subclass of.
     guard : str
-        `module:function` that takes a plug-in's class and a title for messages, and returns a subclass of it whose
-        failures are InputErrors that begin with the title.
+        `module:function` with parameters (class, title) that returns a subclass of a plug-in's class, in which
+        failures raise InputErrors that begin with the title.
     classes : dict of str to str
         `module:Class` of each built-in class by name.
+    aliases : dict of str to str
+        Former names of built-in classes, which are accepted but not listed.
     """
 
-    def __init__(self, what: str, group: str, base: str, guard: str, classes: Mapping[str, str]):
-        self.what, self.group = what, group
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        base: str,
+        guard: str,
+        classes: Mapping[str, str],
+        aliases: Mapping[str, str] | None = None,
+    ):
+        self.what, self.group, self._aliases = what, group, dict(aliases or {})
         self._base, self._guard, self._classes = base, guard, dict(classes)
 
     def __iter__(self) -> Iterator[str]:
@@ -101,9 +111,10 @@ class Registry(Mapping[str, type[T]]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in tuple(self)
+        return name in tuple(self) or name in self._aliases
 
     def __getitem__(self, name: str) -> type[T]:
+        name = self._aliases.get(name, name)
         if name in self._classes:
             return _object(self._classes[name])
         found = [each for each in self._entry_points() if each.name == name]
@@ -117,12 +128,12 @@ class Registry(Mapping[str, type[T]]):
         Parameters
         ----------
         given : str or class
-            A name of this registry, `module:Class` of the user's own, or the class itself.
+            Name in this registry, `module:Class` of the user, or the class itself.
 
         Raises
         ------
         InputError
-            There is no such class, it cannot be imported, or it is not a subclass of the base.
+            The class does not exist, cannot be imported, or is not a subclass of the base.
         """
         if isinstance(given, type):
             return self._guarded(given, f"{self.what} {given.__module__}:{given.__qualname__}")
@@ -165,7 +176,7 @@ def _passed(kind: Any, _title: str) -> Any:
 
 
 def blamed(work: Callable[[], _Result], title: str, doing: str) -> _Result:
-    """Run a plug-in's code; failures become InputErrors that name the plug-in.
+    """Run a plug-in's code and convert failures to InputErrors that name the plug-in.
 
     Parameters
     ----------
@@ -211,7 +222,7 @@ _EXPORTERS = ("torch", "torchao", "onnxscript", "onnx_ir")
 
 
 def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], str] | None = None) -> _Result:
-    """Run user code; any failure becomes an InputError.
+    """Run user code and convert any failure to an InputError.
 
     Parameters
     ----------
@@ -220,7 +231,7 @@ def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], s
     doing : str
         Start of the error message.
     right : callable or None
-        Function from the error's text to advice that is appended to the message.
+        Returns advice that is appended to the message; called with the error's text.
 
     Raises
     ------

@@ -14,7 +14,7 @@ _HEAD = 0.6
 
 
 def shorten_middle(text: str, fits: Callable[[str], bool]) -> str:
-    """Return the longest text that fits after removing characters from the middle; the text itself if it fits.
+    """Shorten a text in the middle to the longest one that fits; return it unchanged if it fits.
 
     Parameters
     ----------

@@ -119,5 +119,5 @@ def test_empty_cache_has_empty_database(mla, tmp_path, monkeypatch):
 
 def test_file_without_tables_is_named(complains, tmp_path):
     (tmp_path / "empty.db").write_bytes(b"")
-    complains(2, "has none of this program's tables", "db", "show", "--db", tmp_path / "empty.db")
+    complains(2, "lacks this program's tables", "db", "show", "--db", tmp_path / "empty.db")
     assert (tmp_path / "empty.db").read_bytes() == b""

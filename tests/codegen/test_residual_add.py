@@ -81,11 +81,11 @@ def test_layer_shares_counters_with_the_previous_one() -> None:
         last = names[-1][0]
         changed = replace(schedule.layers[last], own_counter_tag=False)
         (found,) = measurer.measure([replace(schedule, layers=schedule.layers | {last: changed})])
-        assert isinstance(found, Measurement) and found.believable and found.cycles <= first.cycles
+        assert isinstance(found, Measurement) and found.valid and found.cycles <= first.cycles
         assert found.layers[-1].names == (names[-2][0], last)
         assert sum(entry.cycles for entry in found.layers) == found.cycles
         middle = names[1][0]
         changed = replace(schedule.layers[middle], own_counter_tag=False)
         (found,) = measurer.measure([replace(schedule, layers=schedule.layers | {middle: changed})])
-        assert isinstance(found, Measurement) and found.believable
+        assert isinstance(found, Measurement) and found.valid
         assert [len(entry.names) for entry in found.layers] == [2, *[1] * (len(names) - 2)]

@@ -38,7 +38,7 @@ from compiler.tuning.calibration.calibration_networks import (
     singles,
 )
 from compiler.tuning.calibration.collect import CalibrationJournal, CalibrationSample
-from compiler.tuning.search.layer_space import spaces_of
+from compiler.tuning.layer_space import spaces_of
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError, WorkError
@@ -90,7 +90,7 @@ def test_work_of_flows_equals_that_of_the_commands() -> None:
         (stage,) = model.lowered(model.fusions)
         (layer,) = stage.layers
         maker = RowMaker(stage, N16)
-        place = maker.place(0, maker.inside(network.schedule.layers))
+        place = maker.context(0, maker.inside(network.schedule.layers))
         schedule = network.schedule.layers[layer.name]
         flow = kind_of(layer).tile_model(layer, schedule, place)
         if flow.count > 32:
@@ -159,8 +159,8 @@ def test_learning_the_residual() -> None:
     rows, measured = made_rows(3, 600)
     model = train(rows[:500], measured[:500], rounds=60)
     predicted, spread = model.predict_many(rows[500:])
-    found = PredictionErrors.of(predicted, measured[500:])
-    plain = PredictionErrors.of([row.base for row in rows[500:]], measured[500:])
+    found = PredictionErrors.from_pairs(predicted, measured[500:])
+    plain = PredictionErrors.from_pairs([row.base for row in rows[500:]], measured[500:])
     assert found.mape < 0.3 * plain.mape and found.spearman > 0.99
     assert (spread >= 0).all() and spread.max() > 0
     for row, many in zip(rows[500:], predicted, strict=True):
@@ -210,7 +210,7 @@ def _document() -> dict:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other"}, "not a performance model"),
+        ({"format": "other"}, "not a cost model"),
         ({"version": 2}, "version 2, not 1"),
         ({"features": ["kind"]}, "other features"),
         ({"members": 3}, "not a whole"),
@@ -229,10 +229,10 @@ def test_invalid_files_are_rejected(tmp_path: Path, change: dict, message: str) 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("split_feature=", "split_feature=999 ", "not as many splits"),
-        ("num_leaves=", "num_leaves=1", "leaves are not numbers"),
-        ("leaf_value=", "leaf_value=nan ", "leaves are not numbers"),
-        ("left_child=", "left_child=0 ", "not as many splits"),
+        ("split_feature=", "split_feature=999 ", "wrong number of splits"),
+        ("num_leaves=", "num_leaves=1", "leaf values of a tree are not finite"),
+        ("leaf_value=", "leaf_value=nan ", "leaf values of a tree are not finite"),
+        ("left_child=", "left_child=0 ", "wrong number of splits"),
         ("threshold=", "threshold=x", "damaged"),
         ("right_child=", "wrong=", "damaged"),
     ],
@@ -250,9 +250,9 @@ def test_cyclic_children_and_unknown_features_are_rejected() -> None:
     text = _document()["members"][0]
     line = next(each for each in text.splitlines() if each.startswith("left_child="))
     loop = line.split("=")[0] + "=" + " ".join("0" for _ in line.split("=")[1].split())
-    with pytest.raises(ValueError, match="children do not come behind"):
+    with pytest.raises(ValueError, match="a child of a tree node does not follow its parent"):
         TreeEnsemble([text.replace(line, loop)], len(NAMES))
-    with pytest.raises(ValueError, match="no feature"):
+    with pytest.raises(ValueError, match="a split of a tree uses an invalid feature"):
         TreeEnsemble([text], 1)
     right = next(each for each in text.splitlines() if each.startswith("right_child="))
     with pytest.raises(ValueError, match="two branches of a tree lead to the same node"):
@@ -261,17 +261,17 @@ def test_cyclic_children_and_unknown_features_are_rejected() -> None:
 
 def test_missing_files_and_foreign_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"there is no such performance model; make it anew with: mla calibrate -o"
+        InputError, match=r"there is no such cost model; create it again with: mla calibrate -o"
     ):
         CycleModel.load(tmp_path / "absent")
     (tmp_path / "text").write_text("text")
-    with pytest.raises(InputError, match="not a performance model"):
+    with pytest.raises(InputError, match="not a cost model"):
         CycleModel.load(tmp_path / "text")
     (tmp_path / "list").write_bytes(gzip.compress(b"[]"))
-    with pytest.raises(InputError, match="not a performance model"):
+    with pytest.raises(InputError, match="not a cost model"):
         CycleModel.load(tmp_path / "list")
     (tmp_path / "torn").write_bytes(gzip.compress(b"{}" * 99)[:-9])
-    with pytest.raises(InputError, match="not a performance model"):
+    with pytest.raises(InputError, match="not a cost model"):
         CycleModel.load(tmp_path / "torn")
 
 
@@ -306,9 +306,9 @@ def test_prediction_errors_equal_scipy() -> None:
     rng = np.random.default_rng(2)
     a, b = rng.integers(1, 20, 50).astype(float), rng.integers(1, 20, 50).astype(float)
     assert spearman(a, b) == pytest.approx(spearmanr(a, b)[0])
-    found = PredictionErrors.of([110, 90], [100, 100])
+    found = PredictionErrors.from_pairs([110, 90], [100, 100])
     assert (found.count, found.spearman) == (2, 1.0) and found.mape == pytest.approx(10)
-    assert PredictionErrors.of([], []).as_json() == {"count": 0, "mape": 0.0, "spearman": 1.0}
+    assert PredictionErrors.from_pairs([], []).as_json() == {"count": 0, "mape": 0.0, "spearman": 1.0}
 
 
 def samples(number_of: int, seed: int) -> list[CalibrationSample]:
@@ -404,5 +404,5 @@ def test_calibration_resumes_from_the_journal(tmp_path: Path, monkeypatch: pytes
     asked.clear()
     second = calibrate(N4, 2.0, journal, spaces_of)
     assert kept < before and not kept & set(asked) and second.samples == len(kept) + second.fresh
-    with pytest.raises(WorkError, match="give it more time"):
+    with pytest.raises(WorkError, match="increase the time limit"):
         calibrate(N4, 0.0, CalibrationJournal(tmp_path / "new.jsonl", N4.key, 0), spaces_of)

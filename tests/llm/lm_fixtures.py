@@ -36,7 +36,7 @@ def workshop(name: str, target: str = "n4") -> EditablePrograms:
 def pieces() -> list[tuple[EditablePrograms, EditableProgram]]:
     """Return every program of all networks, with the programs of its network."""
     made = [workshop(name) for name in POINTS]
-    return [(each, piece) for each in made for piece in each.pieces]
+    return [(each, piece) for each in made for piece in each.programs]
 
 
 def random_model(seed: int = 0, context: int = 512) -> Gpt:

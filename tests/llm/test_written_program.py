@@ -51,14 +51,14 @@ def test_answers_take_the_cycles_of_the_page() -> None:
         first = measurer.first.schedule
         ((name, layer),) = first.layers.items()
         schedule = replace(first, layers={name: replace(layer, **FIELDS)})
-        workshop, edits = EditablePrograms(measurer.prepared.network(schedule)), []
-        (piece,) = workshop.pieces
+        editable, edits = EditablePrograms(measurer.prepared.network(schedule)), []
+        (piece,) = editable.programs
         for more, cycles in answers:
             edits += more
-            (result,) = measurer.measure([workshop.with_edits({piece.name: edits}) if edits else schedule])
-            assert isinstance(result, Measurement) and result.believable
+            (result,) = measurer.measure([editable.with_edits({piece.name: edits}) if edits else schedule])
+            assert isinstance(result, Measurement) and result.valid
             assert result.cycles == cycles
-        text = program_text(workshop.program(piece.name, edits))
+        text = program_text(editable.program(piece.name, edits))
     (shown,) = re.findall(r"^```\n((?: {4}.*\n)+)```$", PAGE.read_text("utf-8"), re.M)
     plain = re.sub(r" +;.*$", "", text, flags=re.M)
     assert shown in plain + "\n"

@@ -7,7 +7,7 @@ import numpy as np
 
 from compiler.initial_schedule.initial import PLAIN
 from compiler.ir.graph import Graph
-from compiler.online_tuning.search_process import LostError, Order, Proposer
+from compiler.online_tuning.search_process import LostError, Order, SearchClient
 from compiler.online_tuning.search_worker import SearchFinding
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
@@ -84,7 +84,7 @@ def measured(cycles: int, *, exact: bool = True, floor: int = 1) -> Measurement:
     return Measurement(cycles, (), 1.0, 1, exact, floor)
 
 
-class ScriptedProposer(Proposer):
+class ScriptedProposer(SearchClient):
     """Search whose findings the test supplies; `lost` ends it."""
 
     def __init__(self, first: CompiledNetwork, cycles: int):
@@ -107,7 +107,7 @@ class ScriptedProposer(Proposer):
             kind, dram or DramTiming(), schedule, measured(cycles, exact=exact, floor=floor), 1
         )
 
-    def order(self, what: Order) -> None:
+    def submit(self, what: Order) -> None:
         if self.lost:
             raise LostError("somebody has ended it")
         self.orders.append(what)

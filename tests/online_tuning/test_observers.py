@@ -52,7 +52,7 @@ def tuned(graph: Graph) -> tuple[ServingHistory, str]:
         plain,
         model.prepared.options.dram,
         SearchJob(graph, config, OPTIONS, "random"),
-        pace=1,
+        trials_per_request=1,
         adapt_from=FROM,
     )
     history, out, task = (

@@ -12,7 +12,7 @@ from compiler.ir.graph import Graph
 from compiler.online_tuning.canary import CANARY_REQUESTS
 from compiler.online_tuning.observers import ServingEvents
 from compiler.online_tuning.online_tuner import OnlineTuner
-from compiler.online_tuning.search_process import Proposer, SearchProcess
+from compiler.online_tuning.search_process import SearchClient, SearchProcess
 from compiler.online_tuning.search_worker import Changed, SearchJob
 from compiler.options import DramTiming
 from compiler.profile.measurement import Rejected
@@ -50,14 +50,14 @@ class Loop:
         self,
         server: Server,
         model: Model,
-        proposer: Proposer,
+        search: SearchClient,
         change: Callable[[CompiledNetwork], CompiledNetwork] = lambda network: network,
-        pace: int | None = None,
+        trials_per_request: int | None = None,
     ):
         self.server, self.model, self.events = server, model, ServingEvents()
         prepared = with_changed_networks(model.prepared, change)
         self.adapter = OnlineTuner(
-            server, lambda _dram: prepared, model.first, proposer, self.events, DramTiming(), pace
+            server, lambda _dram: prepared, model.first, search, self.events, DramTiming(), trials_per_request
         )
         self.results: list[RequestResult] = []
 
@@ -76,7 +76,7 @@ class Loop:
 
     def reasons(self, event: str) -> list[str]:
         """Return the reasons for all decisions of a kind."""
-        return [each["reason"] for each in self.events.of(event)]
+        return [each["reason"] for each in self.events.events_named(event)]
 
 
 def test_better_version_is_kept(server: Server, model: Model) -> None:
@@ -90,7 +90,7 @@ def test_better_version_is_kept(server: Server, model: Model) -> None:
     proposer.ready.append(proposer.finding(model.first.schedule, CYCLES))
     after = loop.serve(CANARY_REQUESTS + 4)[-1].cycles
     assert after < before
-    (reload,), (kept,) = loop.events.of("reload"), loop.events.of("kept")
+    (reload,), (kept,) = loop.events.events_named("reload"), loop.events.events_named("kept")
     assert reload["version"] == kept["version"] == loop.results[-1].version.number
     assert reload["load_cycles"] >= 0 and reload["measured_cycles"] == CYCLES
     assert version not in [each.version for each in loop.results[-1:]]
@@ -102,7 +102,7 @@ def test_served_version_is_measured_before_it_is_replaced(server: Server, model:
     loop = Loop(server, model, proposer)
     proposer.ready.append(proposer.finding(model.with_layers(on_chip=False).schedule, 100))
     loop.serve(CANARY_REQUESTS + 6)
-    assert loop.events.of("reload")[0]["request"] > CANARY_REQUESTS
+    assert loop.events.events_named("reload")[0]["request"] > CANARY_REQUESTS
     assert [result.version.number for result in loop.results[:CANARY_REQUESTS]] == [0] * CANARY_REQUESTS
 
 
@@ -210,7 +210,7 @@ def test_reasons_for_rejection(server: Server, model: Model) -> None:
         "trap: it fell over",
     ]
     assert "there is no such node" in reasons[4] and len(reasons) == 5
-    assert not loop.events.of("reload")
+    assert not loop.events.events_named("reload")
 
 
 def test_search_may_end_at_any_moment(server: Server, model: Model) -> None:
@@ -242,19 +242,22 @@ def test_killed_search_does_not_stop_serving(server: Server, model: Model, graph
 def test_drift_is_detected_and_ends(server: Server, model: Model, graph: Graph) -> None:
     config = model.first.config
     with SearchProcess(SearchJob(graph, config, OPTIONS, "random")) as proposer:
-        loop = Loop(server, model, proposer, pace=0)  # no trials, so the served version remains
+        loop = Loop(server, model, proposer, trials_per_request=0)  # no trials, so the served version remains
         loop.serve(15, rest=False)
-        assert not loop.events.of("drift")
+        assert not loop.events.events_named("drift")
         for latency, rate in ((100, 1.0), (100, 4.0)):
             changed = server.completed
             server.device.set_dram_timing(latency, rate)
             loop.serve(30, rest=False)
-            drift, conditions = loop.events.of("drift")[-1], loop.events.of("conditions")[-1]
+            drift, conditions = (
+                loop.events.events_named("drift")[-1],
+                loop.events.events_named("conditions")[-1],
+            )
             assert changed <= drift["request"] < changed + 20
             assert conditions["latency"] == pytest.approx(latency, rel=0.15)
             assert conditions["bytes_per_cycle"] == pytest.approx(rate, rel=0.05)
         loop.serve(0)
-    assert len(loop.events.of("drift")) == 2
+    assert len(loop.events.events_named("drift")) == 2
 
 
 def test_change_during_trials_is_detected(server: Server, model: Model) -> None:
@@ -267,7 +270,7 @@ def test_change_during_trials_is_detected(server: Server, model: Model) -> None:
         proposer.ready.append(proposer.finding(network.schedule, CYCLES // 2))
         loop.serve(6, rest=False)
     loop.serve(0)
-    (drift,) = loop.events.of("drift")
+    (drift,) = loop.events.events_named("drift")
     assert changed <= drift["request"] < changed + 20
 
 
@@ -287,7 +290,7 @@ def test_previous_best_version_is_restored_at_once(server: Server, model: Model)
         proposer.finding(separate, usual - 300, slow),
     ]
     loop.serve(20)
-    assert [each["why"] for each in loop.events.of("reload")] == ["trial"]
+    assert [each["why"] for each in loop.events.events_named("reload")] == ["trial"]
 
 
 def test_change_is_detected_during_continuous_trials(server: Server, model: Model) -> None:
@@ -303,4 +306,4 @@ def test_change_is_detected_during_continuous_trials(server: Server, model: Mode
             server.device.set_dram_timing(100, 1.0)
         loop.serve(4, rest=False)
     loop.serve(0)
-    assert loop.events.of("rollback") and len(loop.events.of("drift")) == 1
+    assert loop.events.events_named("rollback") and len(loop.events.events_named("drift")) == 1

@@ -14,7 +14,7 @@ from compiler.online_tuning.search_worker import SearchJob, SearchWorker
 from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.serving.server import Server, serving_bytes
-from compiler.tuning.search.constraints import Objective
+from compiler.tuning.constraints import Objective
 from compiler.tuning_db.connection import open_engine
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry

@@ -47,7 +47,7 @@ def test_figures_are_reproducible_and_work_resumes(tmp_path, monkeypatch, capsys
         ) as measurer:
             for one in (row["schedules"], found):
                 (result,) = measurer.measure([Schedule.from_fields(one["schedule"])])
-                assert isinstance(result, Measurement) and result.believable
+                assert isinstance(result, Measurement) and result.valid
                 assert result.cycles == one["cycles"] == sum(one["where"].values())
     text = (tmp_path / "layers.jsonl").read_text("utf-8")
     (tmp_path / "layers.jsonl").write_text(text[:-100], "utf-8")  # killed while the second row was written

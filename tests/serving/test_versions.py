@@ -78,7 +78,7 @@ def check(results: list[RequestResult], model: Model, requests: int, reloads: in
 
 def fill(server: Server, left: int) -> None:
     """Occupy the instruction store except for the given number of words."""
-    server.queue.residency.unload(server.current.parts, [])
+    server.queue.resident_programs.unload(server.current.parts, [])
     words = server.driver.config.wis_words - left
     server.driver.programs.load(assemble("add r1, r1, 1\n" * (words - 1) + "halt", "filler"))
 
@@ -96,7 +96,7 @@ def test_programs_are_loaded_one_by_one_if_both_versions_do_not_fit(server: Serv
     fill(server, max(len(program.words) for each in model.versions() for program in each.codes[0].programs))
     results = stream(server, model, 60, 12, random.Random(SEED))
     check(results, model, 60, 12)
-    assert server.queue.residency.evictions > 0
+    assert server.queue.resident_programs.evictions > 0
 
 
 def test_program_that_does_not_fit(server: Server, model: Model) -> None:
@@ -110,13 +110,13 @@ def test_old_versions_are_removed_from_memory_and_store(server: Server, model: M
     list(server.serve(model.inputs(number) for number in range(3)))
     first = server.current
     version = server.versions.add(model.plain, first)
-    assert server.prefetch(version) and all(part in server.queue.residency for part in version.parts)
+    assert server.prefetch(version) and all(part in server.queue.resident_programs for part in version.parts)
     server.switch(version)
     server.submit(model.inputs(0))
     assert not server.uses(first) and server.uses(version)
     server.results(wait=True)
     server.drop(first)
-    assert not any(part in server.queue.residency for part in first.parts)
+    assert not any(part in server.queue.resident_programs for part in first.parts)
     back = server.versions.add(model.first, version)
     server.switch(back)
     (result,) = server.serve([model.inputs(1)])
@@ -142,7 +142,7 @@ def test_versions_of_another_model_are_rejected(server: Server) -> None:
     x = draft.input((1, 4, 4, 8))
     y = draft.node("clip", [x], (1, 4, 4, 8), low=0, high=9)
     other = Model(draft.graph.finish([y.name]), load_target("n4"), questions=0)
-    with pytest.raises(InputError, match="it is of another model"):
+    with pytest.raises(InputError, match="it belongs to another model"):
         server.versions.add(other.first)
     wide = Model(draft.graph, load_target("n8"), questions=0)
     with pytest.raises(InputError, match="compiled for another machine configuration"):

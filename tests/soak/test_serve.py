@@ -20,7 +20,8 @@ def test_ten_thousand_requests_with_sixty_reloads() -> None:
         results = stream(server, model, REQUESTS, RELOADS, random.Random(SEED))
         check(results, model, REQUESTS, RELOADS)
         assert server.driver.get("TRAP_COUNT") == 0
+    resident = server.queue.resident_programs
     print(
-        f"{sum(result.cycles for result in results):,} cycles, {server.queue.residency.loads} programs loaded in "
-        f"{server.queue.residency.load_cycles:,}, most delayed {max(result.delay for result in results)}"
+        f"{sum(result.cycles for result in results):,} cycles, {resident.loads} programs loaded in "
+        f"{resident.load_cycles:,}, most delayed {max(result.delay for result in results)}"
     )

@@ -8,8 +8,8 @@ import pytest
 from compiler.ir.graph import Graph
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.tuner import tune
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import TrialEntry
@@ -57,7 +57,7 @@ def test_layer_names_are_consistent(attending: Measurer):
 def test_attention_is_tuned(attending: Measurer, method: str):
     found = tune(attending, method, 5, Objective.LATENCY, 0)
     assert len(found.trials) >= 2
-    assert isinstance(found.best.result, Measurement) and found.best.result.believable
+    assert isinstance(found.best.result, Measurement) and found.best.result.valid
 
 
 def test_measurement_with_old_layer_names_is_repeated(attending: Measurer, tmp_path):

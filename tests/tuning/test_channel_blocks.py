@@ -10,9 +10,9 @@ from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.fusion.channel_streaming import channel_block_tilings, pooled_pairs
+from compiler.tuning.layer_space import LayerSpace, spaces_of
 from compiler.tuning.measure.equivalence import GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.layer_space import LayerSpace, spaces_of
 from compiler.tuning.search.method import with_layer
 from hw.config import load_target
 from tests.support.graphs import Draft
@@ -75,7 +75,7 @@ def test_channel_blocks_are_exact_and_no_slower(measurer: Measurer, spaces: dict
         with_layer(now, name, spaces[name].with_context(way.schedule, now.layers[name])) for way in ways
     ]
     found = [each for each in measurer.measure(schedules) if isinstance(each, Measurement)]
-    assert len(found) == len(ways) and all(each.believable for each in found)
+    assert len(found) == len(ways) and all(each.valid for each in found)
     assert min(each.cycles for each in found) <= first.cycles
 
 
@@ -90,7 +90,7 @@ def test_pool_interleaves_with_the_convolution(measurer: Measurer, spaces: dict[
         for way in pair.candidates()
     ]
     found = [each for each in measurer.measure(schedules) if isinstance(each, Measurement)]
-    assert len(found) == len(schedules) > 2 and all(each.believable for each in found)
+    assert len(found) == len(schedules) > 2 and all(each.valid for each in found)
     assert min(each.cycles for each in found) < first.cycles
 
 

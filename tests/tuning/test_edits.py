@@ -18,11 +18,11 @@ from compiler.tuning.calibration.calibration_networks import (
     chains,
     singles,
 )
+from compiler.tuning.constraints import Constraints
 from compiler.tuning.edits.edit import Edit, EditError, Move, Split, apply_edits, dims_of, move_range
 from compiler.tuning.edits.editable_programs import apply_program_edits, unroll_all
 from compiler.tuning.measure.equivalence import EquivalenceChecker
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Constraints
 from compiler.tuning.search.tuner import tune
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError

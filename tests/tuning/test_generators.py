@@ -13,11 +13,11 @@ from compiler.runtime.package.writer import read_package, to_bytes
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.constraints import UNCONSTRAINED, Objective
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.generators.peephole import PeepholeGenerator
 from compiler.tuning.generators.schedule_generators import TilingGenerator
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.tuner import rejection_reason
 from compiler.tuning_db.json_codec import read_schedule, schedule_values
@@ -90,7 +90,7 @@ def test_bad_programs_are_rejected_with_a_reason(measurer: Measurer, task: Gener
 def test_wrong_results_are_rejected(measurer: Measurer, task: GeneratorTask) -> None:
     """Another clip limit passes the validator, and the wrong results are detected."""
     result = measure(measurer, edited(task, "set fuse.clip_hi, 127", "set fuse.clip_hi, 5"))
-    assert isinstance(result, Measurement) and not result.exact and not result.believable
+    assert isinstance(result, Measurement) and not result.exact and not result.valid
 
 
 def test_text_replaces_one_specific_program(measurer: Measurer, task: GeneratorTask) -> None:
@@ -126,7 +126,7 @@ def test_polish_preserves_results(measurer: Measurer, task: GeneratorTask) -> No
     for candidate in polish.propose(task):
         result = measure(measurer, candidate)
         polish.observe(candidate, result)
-        assert not isinstance(result, Measurement) or result.believable, candidate.description
+        assert not isinstance(result, Measurement) or result.valid, candidate.description
         count += isinstance(result, Measurement)
     assert count >= 2
 
@@ -135,11 +135,13 @@ def test_polish_drops_programs_the_validator_rejected(task: GeneratorTask) -> No
     apart = {
         name: replace(layer, same_program_as_previous=False) for name, layer in task.schedule.layers.items()
     }
-    polish = PeepholeGenerator()
-    found = polish.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
+    peephole = PeepholeGenerator()
+    found = peephole.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
     candidate = next(each for each in found if len(each.schedule.programs) > 1)
     bad = next(iter(candidate.schedule.programs))
-    polish.observe(candidate, Rejected("validate", f"call 0, program {bad!r}, instruction 3: deadlock: why"))
+    peephole.observe(
+        candidate, Rejected("validate", f"call 0, program {bad!r}, instruction 3: deadlock: why")
+    )
     again = next(found)
     assert set(again.schedule.programs) == set(candidate.schedule.programs) - {bad}
 

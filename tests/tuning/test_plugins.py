@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from compiler.profile.measurement import Rejected
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.peephole import PeepholeGenerator
+from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod
 from compiler.tuning.search.random_search import RandomSearch
@@ -61,7 +62,7 @@ def test_instances_of_another_search_are_rejected(measurer: Measurer, graph: Any
     with pytest.raises(InputError, match="was created for the constraints"):
         tune(measurer, method, 1, constraints=Constraints(frozenset({"tag"})))
     with pytest.raises(InputError, match="generators must be passed to the constructor of a method"):
-        tune(measurer, method, 1, generator="polish")
+        tune(measurer, method, 1, generator="peephole")
     with Measurer(graph, measurer.conditions, measurer.prepared.options, devices=1) as other:
         method = made.Good(other, Objective.LATENCY, measurer.baseline(), 4)
         with pytest.raises(InputError, match="was created for another measurer"):
@@ -84,9 +85,10 @@ def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
         with pytest.raises(
             InputError, match="generators need a method that uses them, such as generators, not"
         ):
-            tune(measurer, method, 1, generator="polish")
+            tune(measurer, method, 1, generator="peephole")
+    assert GENERATORS.resolve("polish") is GENERATORS["peephole"]  # its former name
     with pytest.raises(
-        InputError, match="a generator must be one of fusion, tiling, polish or module:Class, not 'x'"
+        InputError, match="a generator must be one of fusion, tiling, peephole or module:Class, not 'x'"
     ):
         tune(measurer, "generators", 1, generator="x")
     with pytest.raises(

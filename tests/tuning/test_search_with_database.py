@@ -14,9 +14,9 @@ from compiler.ir.graph import Graph
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.worker_pool import WorkerGroup
-from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import TuningResult, tune
 from compiler.tuning_db.database import TuningDatabase
@@ -97,7 +97,7 @@ def test_methods_seeds_and_goals_share_measurements(database: TuningDatabase, me
         DatabaseSession(database, measurer.prepared, N4, Objective.THROUGHPUT).best(),
     )
     results = [trial.result for trial, mine in database.trials(recall.key) if mine]
-    least = min(each.cycles for each in results if isinstance(each, Measurement) and each.believable)
+    least = min(each.cycles for each in results if isinstance(each, Measurement) and each.valid)
     assert entry is not None and entry.cost == entry.result.cycles == least and other is None
     made = measurer.prepared.network(entry.schedule)  # type: ignore[arg-type]
     assert [each.words for code in entry.codes for each in code.programs] == [

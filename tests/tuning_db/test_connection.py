@@ -73,7 +73,8 @@ def test_cache_that_cannot_be_created_is_named(cache):
 
 
 @pytest.mark.parametrize(
-    ("version", "why"), [(2, "a newer version of this program made it"), (0, "an older one made it")]
+    ("version", "why"),
+    [(2, "a newer version of this program created it"), (0, "an older version created it")],
 )
 def test_tables_of_another_version_are_not_modified(url, version, why, monkeypatch):
     monkeypatch.setattr(connection, "VERSION", version)

@@ -388,7 +388,7 @@ def test_too_large_entries_are_not_read(tmp_path, caplog):
     change(path, "mla_trials", [sealed("mla_trials", row, b" " * (5 << 20) + row["data"], sign=True)], [])
     with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         assert len(database.trials(made.trials[0].key)) == 2
-    assert "is not used: it is empty, or too large" in caplog.text
+    assert "is not used: it is empty or too large" in caplog.text
 
 
 def test_profile_of_an_invalid_machine_is_skipped(tmp_path, caplog):
@@ -397,7 +397,7 @@ def test_profile_of_an_invalid_machine_is_skipped(tmp_path, caplog):
     bad: list[tuple[str, Any, str]] = [
         ("config", {"n": 5}, "n must be one of"),
         ("config", {"wings": 2}, "a machine has no such field"),
-        ("config", 7, "no object"),
+        ("config", 7, "not a JSON object"),
         ("latency", 0, "latency must be"),
         ("behaviour", {"a": "b"}, "a finite number"),
         ("bytes_per_cycle", 0.0, "bytes_per_cycle must be"),

@@ -201,7 +201,7 @@ def test_candidates_are_from_the_nearest_machines(database):
     database.add_measurement(*made, random_entries.trial(rng, key(1), good=True))
     here = replace(key(), profile=own)
     found = database.candidates(here, 1000)
-    good = [trial for trial in made if isinstance(trial.result, Measurement) and trial.result.believable]
+    good = [trial for trial in made if isinstance(trial.result, Measurement) and trial.result.valid]
     assert len(found) == len(good)
     known = {machine.key: sum_of_logs(machine, machines[2]) for machine in machines[1:]}
 

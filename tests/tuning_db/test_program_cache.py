@@ -54,7 +54,7 @@ def validated(monkeypatch) -> list:
 def placement() -> Placement:
     network = random_entries.network()
     with GoldenDevice(network.config, dram_bytes(network)) as device:
-        return Placement.of(Session(device, network))
+        return Placement.of_session(Session(device, network))
 
 
 def test_database_is_queried_once(counted):

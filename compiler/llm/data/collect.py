@@ -13,7 +13,7 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.calibration.collect import draw_network
 from compiler.tuning.edits.edit import Edit, EditError, apply_edits, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
-from compiler.tuning.search.layer_space import LayerSpace, spaces_of
+from compiler.tuning.layer_space import LayerSpace, spaces_of
 from compiler.tuning.search.method import with_layer
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
@@ -54,7 +54,7 @@ def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWal
     except InputError:  # of another version of the compiler
         return None
     editable = EditablePrograms(network)
-    pieces = [piece for piece in editable.pieces if 0 < len(piece.unrolled.commands) <= _MAX_COMMANDS]
+    pieces = [piece for piece in editable.programs if 0 < len(piece.unrolled.commands) <= _MAX_COMMANDS]
     measured = harness.measure(network) if pieces else None
     if measured is None:
         return None

@@ -151,7 +151,7 @@ def edit_examples(edited: EditWalk, prompts: TrajectoryPrompts) -> Iterator[Exam
     """Yield examples from each variant to those reached by at most `MAX_EDITS` edits, and of whole programs."""
     try:
         editable = EditablePrograms(prompts.network(edited.step))
-        piece = next((each for each in editable.pieces if each.name == edited.program), None)
+        piece = next((each for each in editable.programs if each.name == edited.program), None)
         subject = None if piece is None else prompts.program_prompt(edited.step, piece)
         if piece is None or subject is None:
             return

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.llm.data.trajectories import Trajectory
-from compiler.tuning.calibration.collect import parsed_line
+from compiler.util.files import parsed_line
 from hw.errors import InputError, WorkError
 
 FORMAT = "mla-llm-corpus"

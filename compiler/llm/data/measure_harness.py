@@ -94,7 +94,7 @@ class MeasureHarness:
         rate = bus_rate(conditions.config, conditions.rate)
         device = self.devices.get(self.machine)
         found = measure_network(device, network, self._question, rate, _MAX_CYCLES)
-        return found if isinstance(found, Measurement) and found.believable else None
+        return found if isinstance(found, Measurement) and found.valid else None
 
     def step(self, base: int, layer: int, changes: dict[str, Any], measured: Measurement) -> TrajectoryStep:
         """Return a measurement as a step; the arguments are the fields of `TrajectoryStep`."""

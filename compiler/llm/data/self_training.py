@@ -141,8 +141,8 @@ def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
     """Return a request about the layer of the task, or about a program of it."""
     if rng.random() < _EDITS_SHARE:
         programs = Programs(task)
-        if programs.pieces:
-            return Edits(programs, rng.choice(programs.pieces))
+        if programs.programs:
+            return Edits(programs, rng.choice(programs.programs))
     subjects = subjects_of(task)
     return Schedules(task, *next(iter(subjects.items()))) if subjects else None
 

@@ -149,7 +149,7 @@ class EndpointModel(LanguageModelGenerator):
         if task is None:
             return
         self._verdicts[text] = verdict(task, candidate, result)
-        if isinstance(result, Rejected) or not result.believable:
+        if isinstance(result, Rejected) or not result.valid:
             self.tally.refused += 1
             return
         cost = task.goal.cost(result)

@@ -14,8 +14,8 @@ from compiler.llm.endpoint.answers import AnswerGrammar, gbnf
 from compiler.llm.endpoint.client import Message, estimated_tokens
 from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.constraints import Objective
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
-from compiler.tuning.search.constraints import Objective
 from hw.isa import reference
 from hw.isa.micro_instruction import FORMS, MicroOp
 
@@ -258,7 +258,7 @@ def _outcome(task: GeneratorTask, result: Result) -> str:
         return f"{_STAGES.get(result.stage, result.stage)}: {reason}"
     if not result.exact:
         return "its outputs are wrong: the changed commands compute or move something else than before"
-    if not result.believable:
+    if not result.valid:
         return f"{result.cycles:,} cycles are fewer than the work takes"
     now, before = task.goal.cost(result), task.goal.cost(task.measured)
     comparison = "better than" if now < before else "no better than"

@@ -14,8 +14,8 @@ from compiler.llm.model.numpy_transformer import Gpt
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, singles
+from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.layer_space import spaces_of
 from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
@@ -119,7 +119,7 @@ def race(
                 for kind, tally in author.tallies.items():
                     kinds[kind].add(tally)
                 result = found.trials[0].result if found.trials else None
-                first.append(result.cycles if isinstance(result, Measurement) and result.believable else None)
+                first.append(result.cycles if isinstance(result, Measurement) and result.valid else None)
         say(f"{point.family}: {method} {min(curve[-1] for curve in curves[method]):,} of {baseline.cycles:,}")
     return Raced(point.family, point, baseline.cycles, baseline.floor, curves, first, kinds)
 

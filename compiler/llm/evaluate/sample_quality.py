@@ -82,7 +82,7 @@ def sampled(
     results = dict(zip(distinct, measurer.measure(list(distinct.values())), strict=True))
     found = [None if each is None else results[each.to_json()] for each in schedules]
     cycles = [
-        each.cycles if isinstance(each, Measurement) and each.believable else _FAILED_RATIO * measured.cycles
+        each.cycles if isinstance(each, Measurement) and each.valid else _FAILED_RATIO * measured.cycles
         for each in found
     ]
     return Sampled(layer, measured.cycles, cycles)

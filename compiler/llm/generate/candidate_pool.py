@@ -132,7 +132,7 @@ class CostReranker:
         """
         model, layers = self._model(task), task.schedule.layers
         now = _cycles(model, task.measured, name, layers)
-        guess = model.guess(name, schedules, layers)
+        guess = model.predict(name, schedules, layers)
         optimistic = guess.cycles * (1 - _OPTIMISM * guess.spread)
         whole = task.measured.cycles
         pairs = zip(optimistic, guess.cycles, strict=True)
@@ -228,5 +228,5 @@ def _cycles(
 ) -> float:
     """Return the cycles of a layer; cycles counted for several layers are apportioned by prediction."""
     entry = measured.layer_entry(name)
-    guesses = {each: float(model.guess(each, [layers[each]], layers).cycles[0]) for each in entry.names}
+    guesses = {each: float(model.predict(each, [layers[each]], layers).cycles[0]) for each in entry.names}
     return entry.cycles * guesses[name] / sum(guesses.values())

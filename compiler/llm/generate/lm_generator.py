@@ -135,7 +135,7 @@ class LmGenerator(LanguageModelGenerator):
         helped = False
         if isinstance(result, Rejected):
             self._rejections[text] = rejected(result)
-        elif not result.believable:
+        elif not result.valid:
             self._rejections[text] = CAUSES["same"]
         else:
             tally.valid += 1
@@ -190,7 +190,7 @@ class LmGenerator(LanguageModelGenerator):
                 yield from self._propose_answers(CandidateKind.SCHEDULES, pool.request, pool.best(count))
 
     def _edits(self, programs: Programs) -> Candidates:
-        requests = [Edits(programs, piece) for piece in programs.pieces]
+        requests = [Edits(programs, piece) for piece in programs.programs]
         for _ in range(_MAX_ROUNDS):
             for request in requests:
                 yield from self._propose_answers(
@@ -206,14 +206,14 @@ class LmGenerator(LanguageModelGenerator):
                 found = request.candidate(words)
                 task = replace(request.task, schedule=found.schedule, layers=(request.about,))
                 programs = Programs(task, measured=False)
-                for piece in programs.pieces:
+                for piece in programs.programs:
                     edits = Edits(programs, piece, fallback=found)
                     yield from self._propose_answers(
                         CandidateKind.BOTH, edits, self._answers(edits, _EDITS_PER_SCHEDULE)
                     )
 
     def _programs(self, programs: Programs) -> Candidates:
-        for piece in programs.pieces:
+        for piece in programs.programs:
             request = ProgramRequest(programs, piece)
             for _ in range(_REWRITES_PER_PROGRAM):
                 yield from self._propose_answers(

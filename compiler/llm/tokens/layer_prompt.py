@@ -217,9 +217,9 @@ class Programs:
         return EditablePrograms(self.task.network)
 
     @cached_property
-    def pieces(self) -> list[EditableProgram]:
+    def programs(self) -> list[EditableProgram]:
         """Programs that contain layers of the task, slowest first."""
-        found = [each for each in self.editable.pieces if set(each.layers) & set(self.task.layers)]
+        found = [each for each in self.editable.programs if set(each.layers) & set(self.task.layers)]
         found = [each for each in found if each.unrolled.commands]
         return sorted(found, key=lambda each: -each.cycles(self.task.measured)) if self.measured else found
 

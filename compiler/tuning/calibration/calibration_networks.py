@@ -13,7 +13,7 @@ from compiler.ir.identity import identity, restored, stored
 from compiler.ir.tensor import Quantization, Tensor
 
 _SCALE = 0.05
-#: Standard deviation of uniform 8-bit integers, and the desired one of results.
+#: Standard deviation of uniform 8-bit integers; intended standard deviation of results.
 _INPUT_DEVIATION, _RESULT_DEVIATION = 74.0, 40.0
 
 

@@ -21,6 +21,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains, singles
 from compiler.tuning.measure.equivalence import GoldenModelReference
 from compiler.tuning.measure.throughput import measure_network
+from compiler.util.files import parsed_line
 from compiler.util.progress import building, progress
 from cosim.device_pool import DevicePool
 from hw.config import MlaConfig
@@ -145,19 +146,10 @@ class CalibrationJournal:
             raise InputError(f"{self.path}: damaged line ({error}); remove the file to start over") from None
 
 
-def parsed_line(line: str) -> dict[str, Any]:
-    """Parse a line as a JSON object; return an empty one if it is invalid."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
 #: Fraction of networks that are chains.
 CHAIN_FRACTION = 0.3
-#: Number of schedules per network besides the static compiler's: with random tilings, and with random tilings that are
-#: mutated; for chains also with two neighbours fused differently, as the fusion engine's options are.
+#: Number of schedules per network in addition to the static compiler's: with random tilings, with mutated random
+#: tilings, and for chains with two neighbours fused differently, like the options of the fusion engine.
 _DRAWN, _MUTATED, _FUSION_VARIANTS = 3, 2, 3
 #: Maximum number of changes of a mutated layer schedule.
 _MAX_CHANGES = 2

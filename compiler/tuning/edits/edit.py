@@ -62,7 +62,7 @@ Edit = Split | Move
 
 
 def apply_edits(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[Edit]) -> list[Issued]:
-    """Apply edits to a sequence of commands, one after the other.
+    """Apply edits to a sequence of commands, in order.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def footprint_of(config: MlaConfig, command: Issued) -> list[BoundingBox]:
 
 #: Fraction of random edits that are splits, the others are moves; fraction of indices near the start or the end.
 _SPLIT_FRACTION, _NEAR_END_FRACTION = 0.7, 0.5
-#: Average distance of those indices from the start or the end.
+#: Average distance of indices near the start or the end.
 _MEAN_DISTANCE = 4.0
 #: Choices of random splits; repeated values are more likely.
 _RUNS, _EIGHTHS, _DIMS = (1, 1, 2, 3, 4, 5, 6), (1, 2, 4, 4, 6, 7), (0, 0, 0, 1, MAX_DIMS - 1)

@@ -105,22 +105,22 @@ class EditablePrograms:
 
     Attributes
     ----------
-    pieces : list of EditableProgram
+    programs : list of EditableProgram
         Programs in execution order; empty if one of them cannot be unrolled or runs conditionally.
     """
 
     def __init__(self, network: CompiledNetwork):
         self.config, self.schedule = network.config, replace(network.schedule, programs={})
-        self.pieces: list[EditableProgram] = []
+        self.programs: list[EditableProgram] = []
         self._stages: list[tuple[tuple[Program, ...], list[UnrolledProgram]]] = []
         layers = network.layers_of
         for code in network.codes:
             known = unroll_all(code.programs)
             if known is None or code.programs != code.all_programs:
-                self.pieces, self._stages = [], []
+                self.programs, self._stages = [], []
                 return
             self._stages.append((code.programs, known))
-            self.pieces += [EditableProgram(each, layers[each.name]) for each in known]
+            self.programs += [EditableProgram(each, layers[each.name]) for each in known]
 
     def with_edits(self, edits: Mapping[str, Sequence[Edit]]) -> Schedule:
         """Return the schedule with texts of all programs that change under edits, which are given by program name.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from compiler.codegen.semaphores import Issued
-from compiler.tuning.generators.rewrites import Instruction, Item, ProgramLoop, parse_items
+from compiler.tuning.edits.rewrites import Instruction, Item, ProgramLoop, parse_items
 from hw.isa.commands import UNIT_FIELDS, defaults, field_of
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
@@ -28,9 +28,9 @@ class UnrolledProgram:
     commands : tuple of Issued
         Commands in order, with semaphores; their `layer` is the counter tag.
     alone : bool
-        True if the program starts with a fence for all commands issued before.
+        True if the program starts with a fence for all earlier commands.
     fenced : bool
-        True if it has other fences too, so that semaphores alone do not order its commands.
+        True if the program contains other fences too, so that semaphores alone do not order its commands.
     """
 
     name: str

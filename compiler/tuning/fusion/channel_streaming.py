@@ -1,4 +1,4 @@
-"""Channel-block streaming: intermediate tensors in the scratchpad that are written and read in blocks of channels.
+"""Channel-block streaming: a layer starts on the first channel blocks of its input while the rest is being computed.
 
 If a convolution computes its result in blocks of N channels, the next layer can start with the first block. If its sums
 are split by input channels, it can start before the last input block is available. Neither layer then waits for the
@@ -19,7 +19,7 @@ from compiler.layers.tiling_context import BUS_OVERHEAD, PREFETCH_STEPS, TilingC
 from compiler.lowering.fusion_groups import ANCHORS
 from compiler.lowering.lower import LoweredNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.search.layer_space import LayerSpace, Tiling
+from compiler.tuning.layer_space import LayerSpace, Tiling
 from compiler.util.tiles import ceil_div, cuts
 
 #: Maximum number of channel blocks of a tile; maximum number of tilings considered per layer.
@@ -92,7 +92,7 @@ class _PairTiling:
     depthwise_sums: int
 
 
-def pair_refusal(lowered: LoweredNetwork, number: int) -> str:
+def streaming_obstacle(lowered: LoweredNetwork, number: int) -> str:
     """Return the reason why a layer and the next one cannot be a streaming pair; empty if they can."""
     first, *after = lowered.layers[number : number + 2]
     if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
@@ -296,7 +296,7 @@ def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> d
     """Return the streaming pairs by the index of their first layer."""
     out = {}
     for number, (first, second) in enumerate(pairwise(lowered.layers)):
-        if not pair_refusal(lowered, number):
+        if not streaming_obstacle(lowered, number):
             assert isinstance(first, ConvLayer) and isinstance(second, DepthwiseLayer)
             out[number] = ChannelBlockPair(first, second, contexts[number], contexts[number + 1].y_on_chip)
     return out

@@ -17,8 +17,9 @@ GENERATORS: "Registry[Generator]" = Registry(
     classes={
         "fusion": "compiler.tuning.generators.schedule_generators:FusionGenerator",
         "tiling": "compiler.tuning.generators.schedule_generators:TilingGenerator",
-        "polish": "compiler.tuning.generators.peephole:PeepholeGenerator",
+        "peephole": "compiler.tuning.generators.peephole:PeepholeGenerator",
     },
+    aliases={"polish": "peephole"},
 )
 
 #: Types by which users specify a generator: a name, a class or an instance.
@@ -36,7 +37,7 @@ def make_generators(given: "GeneratorSpec | Sequence[GeneratorSpec]") -> "list[G
     Raises
     ------
     InputError
-        There is no such generator, or its constructor needs arguments.
+        A generator does not exist, or its constructor needs arguments.
     """
     from compiler.tuning.generators.generator import Generator
 

@@ -133,15 +133,15 @@ class EquivalenceChecker:
         """
         record = CompilationTrace()
         plain = self._prepared.network(replace(network.schedule, programs={}), record)
-        plans = [
+        check_plans = [
             CheckPlan(list(_checked_tensors(stream, code.parts)), list(_parameters(stream)))
             for stream, code in zip(record.streams, plain.codes, strict=True)
         ]
         for extreme in (False, True):
             inputs, seed = self._inputs(number, extreme), number if extreme else None
-            wanted = _snapshots(plain, plans, inputs, seed)
+            wanted = _snapshots(plain, check_plans, inputs, seed)
             try:
-                found = _snapshots(network, plans, inputs, seed)
+                found = _snapshots(network, check_plans, inputs, seed)
             except (TrapError, ValidationError) as error:
                 return str(error)
             for mine, its in zip(found, wanted, strict=False):
@@ -222,7 +222,7 @@ def _bytes_of(stream: CommandStream, layer: Layer) -> NDArray[np.int64]:
 
 
 def _snapshots(
-    network: CompiledNetwork, watches: list[CheckPlan], inputs: Arrays, seed: int | None
+    network: CompiledNetwork, check_plans: list[CheckPlan], inputs: Arrays, seed: int | None
 ) -> list[TensorSnapshot]:
     """Run a network and snapshot its checked tensors after each program, and the outputs after each stage.
 
@@ -231,7 +231,7 @@ def _snapshots(
     out: list[TensorSnapshot] = []
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         session = Session(device, network)
-        plans = {id(stage): plan for stage, plan in zip(session.loaded, watches, strict=True)}
+        plans = {id(stage): plan for stage, plan in zip(session.loaded, check_plans, strict=True)}
         if seed is not None:
             rng = np.random.default_rng(seed)
             for stage in session.loaded:

@@ -47,7 +47,7 @@ class WorkerGroup(ABC):
         Raises
         ------
         WorkError
-            Simulators or processes die again and again, or a disk is full.
+            Simulators or processes die repeatedly, or a disk is full.
         """
 
     def prepare(self) -> None:  # noqa: B027
@@ -123,7 +123,7 @@ class _Worker:
 class WorkerPool(WorkerGroup):
     """Pool of child processes, each with a simulated machine; one that dies is replaced and its order repeated.
 
-    Compiling and proving take longer than simulating small networks, and threads would serialize them.
+    Compiling and validating take longer than simulating small networks; in threads they would run one at a time.
 
     Parameters
     ----------

@@ -5,8 +5,8 @@ import re
 from compiler.codegen.buffer_allocation import MemoryFullError
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.search_units import (
     Choice,
@@ -125,11 +125,11 @@ class CoordinateSearch(SearchMethod):
         return self.best.schedule, {}
 
     def _units_to_drop(self, error: InputError, tried: dict[int, Choice]) -> set[int]:
-        """Return the units whose choices to drop: those that the error names, or else a random one."""
+        """Return the units whose choices must be dropped: those that the error names, or else a random one."""
         names = set(error.layers) if isinstance(error, MemoryFullError) else set()
         names |= set(re.findall(r"layer '([^']*)'", str(error)))
         named = {number for number, unit in enumerate(self.units) if names & set(unit.names)}
-        for number in named - tried.keys():  # its best choice fit only with other choices of the other units
+        for number in named - tried.keys():  # its best choice fits only with other choices of the other units
             self._reset(self.units[number])
         return named & tried.keys() or set(self.rng.sample(sorted(tried), 1) if tried else ())
 

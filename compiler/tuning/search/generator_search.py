@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from hw.errors import InputError
 
@@ -52,7 +52,7 @@ class GeneratorSearch(SearchMethod):
     @property
     def predictor(self) -> PredictionErrors:
         """Errors of the candidates' predicted cycles, for candidates that have a prediction."""
-        return PredictionErrors.of([a for a, _ in self._pairs], [b for _, b in self._pairs])
+        return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def propose(self) -> Schedule:
         """Return the next candidate of the generator whose turn it is."""
@@ -85,12 +85,12 @@ class GeneratorSearch(SearchMethod):
 
     def _accept(self, generator: Generator, candidate: Candidate) -> bool:
         """Return True if a candidate compiles to programs that were not measured yet; others cost no trial."""
-        refused = self._refused(candidate.schedule)
-        if refused is not None:
-            generator.observe(candidate, refused)
-        return refused is None
+        rejection = self._rejection(candidate.schedule)
+        if rejection is not None:
+            generator.observe(candidate, rejection)
+        return rejection is None
 
-    def _refused(self, schedule: Schedule) -> Rejected | None:
+    def _rejection(self, schedule: Schedule) -> Rejected | None:
         """Return the reason not to measure a schedule; None if it will be measured."""
         if not self.register(schedule):
             violation = self.constraints.violation(schedule, self.first)

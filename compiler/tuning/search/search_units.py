@@ -21,7 +21,7 @@ from compiler.tuning.fusion.channel_streaming import (
     pooled_pairs,
     streaming_pairs,
 )
-from compiler.tuning.search.layer_space import LayerSpace
+from compiler.tuning.layer_space import LayerSpace
 from hw.config import MlaConfig
 
 #: Number of fused schedules of a pair that are tried first; number of tilings per layout and order of a layer.
@@ -94,7 +94,7 @@ class SearchUnit:
 def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
     """Yield the best tilings by estimate of each layout and order, alternating between them.
 
-    If the image comes from DRAM, tile sizes (powers of two) are distinguished too: a small first tile arrives sooner.
+    If the image comes from DRAM, tile sizes (powers of two) are distinguished too: a small first tile arrives earlier.
     """
     variants: dict[tuple, list[LayerSchedule]] = {}
     for tiling in space.tilings:
@@ -171,7 +171,7 @@ NetworkMutation = Callable[[Schedule], Schedule]
 
 
 def network_mutations(graph: Graph, first: Schedule, baseline: Measurement) -> list[NetworkMutation]:
-    """Return the network mutations to try: small layers without own tags, additions fused into other layers."""
+    """Return the network mutations to try: shared tags of small layers, additions fused into other layers."""
     small = {name for name in first.layers if baseline.layer_entry(name).cycles < _SMALL_LAYER_CYCLES}
     additions = movable_additions(graph, first.fusions)[-_MAX_MOVED_ADDITIONS:]
     moved = [partial(_move_addition, graph, name) for name in additions]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.registry import GeneratorSpec, make_generators
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.registry import GENERATORS_METHOD, LLM, METHODS
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
     from compiler.tuning_db.session import DatabaseSession
 
-#: Schedules of other conditions get at most one in `_TRANSFER_DIVISOR` trials, and at most `_MAX_TRANSFERRED` trials.
+#: The best schedules of other conditions are measured in at most one of `_TRANSFER_DIVISOR` trials, and in at most
+#: `_MAX_TRANSFERRED` trials.
 _TRANSFER_DIVISOR, _MAX_TRANSFERRED = 4, 4
 
 
@@ -68,7 +69,7 @@ def tune(
     language_model: Generator | None = None,
     generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
 ) -> TuningResult:
-    """Search for a schedule of less cost.
+    """Search for a schedule with lower cost.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ def tune(
     method : str, subclass of SearchMethod, or SearchMethod
         A key of METHODS, `LLM`, `module:Class`, a class, or an instance for this measurer, goal and constraints.
     trials : int
-        Maximum number of measurements besides that of the baseline.
+        Maximum number of measurements in addition to that of the baseline.
     goal : Objective
         Metric to minimize.
     seed : int
@@ -98,7 +99,7 @@ def tune(
     Raises
     ------
     InputError
-        There is no such method or generator, the method does not use generators, a plug-in fails, or the language
+        A method or generator does not exist, the method does not use generators, a plug-in fails, or the language
         model is missing.
     WorkError
         The baseline cannot be measured.
@@ -160,7 +161,7 @@ def check_generators(
     Raises
     ------
     InputError
-        There is no such method or generator, or the method does not use generators.
+        A method or generator does not exist, or the method does not use generators.
     """
     kind = None if method == LLM else METHODS.resolve(method)
     if generator is None:
@@ -212,4 +213,4 @@ def rejection_reason(trial: Trial) -> str | None:
         return f"{trial.result.stage}: {trial.result.reason}"
     if not trial.result.exact:
         return "its outputs are wrong"
-    return None if trial.result.believable else f"{trial.result.cycles} cycles are below the lower bound"
+    return None if trial.result.valid else f"{trial.result.cycles} cycles are below the lower bound"

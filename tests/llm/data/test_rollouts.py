@@ -30,11 +30,11 @@ def test_costs_equal_a_new_measurement(devices, walk, part, monkeypatch):
     assert group.ask is (Ask.EDITS if part else Ask.SCHEDULE) and group.ask.value in group.question
     assert len(group.answers) == len(group.costs) == 6
     harness = MeasureHarness(devices, "usual", POINT)
-    workshop, ((name, first),) = EditablePrograms(harness.first), harness.first.schedule.layers.items()
-    (piece,) = workshop.pieces
+    editable, ((name, first),) = EditablePrograms(harness.first), harness.first.schedule.layers.items()
+    (piece,) = editable.programs
     for words, cost in zip(group.answers, group.costs, strict=True):
         schedule = (
-            workshop.with_edits({piece.name: decode_edits(words)})
+            editable.with_edits({piece.name: decode_edits(words)})
             if part
             else Schedule(harness.first.schedule.fusions, {name: with_changes(words, first)})
         )

@@ -10,9 +10,9 @@ from compiler.llm.endpoint.model import EndpointModel
 from compiler.llm.endpoint.settings import Endpoint, SpendingLimits
 from compiler.llm.generate.lm_generator import LmGenerator, language_model
 from compiler.profile.measurement import Measurement
+from compiler.tuning.constraints import Constraints
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Constraints
 from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import TuningResult, tune
 from hw.errors import InputError
@@ -72,7 +72,7 @@ def run_search(
     found = tune(
         measurer, LLM, trials, seed=1, language_model=author, constraints=constraints or Constraints()
     )
-    assert isinstance(found.best.result, Measurement) and found.best.result.believable
+    assert isinstance(found.best.result, Measurement) and found.best.result.valid
     return found, author, heard
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from compiler.llm.endpoint.client import estimated_tokens
 from compiler.llm.endpoint.model import Chat
 from compiler.llm.endpoint.prompt import MeasuredExample, cut_page, prompt_for, whole_page
+from compiler.tuning.constraints import Constraints
 from compiler.tuning.generators.generator import GeneratorTask
-from compiler.tuning.search.constraints import Constraints
 
 
 def texts(task: GeneratorTask, room: int, examples: tuple[MeasuredExample, ...] = ()) -> tuple[str, str]:

@@ -17,9 +17,9 @@ def test_search_can_be_stopped_during_a_request(measurer: Measurer) -> None:
         job = SearchJob(
             graph, measurer.prepared.config, CompileOptions(rounding="reference"), "llm", endpoint=endpoint
         )
-        with SearchProcess(job) as proposer:
-            proposer.order(Begin(measurer.conditions.dram, measurer.first.schedule))
-            proposer.order(None)
-            while not server.asked and proposer.process.is_alive():
+        with SearchProcess(job) as search:
+            search.submit(Begin(measurer.conditions.dram, measurer.first.schedule))
+            search.submit(None)
+            while not server.asked and search.process.is_alive():
                 time.sleep(0.05)
-    assert len(server.asked) == 1 and proposer.process.exitcode == 0
+    assert len(server.asked) == 1 and search.process.exitcode == 0

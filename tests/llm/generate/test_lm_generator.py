@@ -12,9 +12,9 @@ from compiler.llm.tokens.layer_prompt import Programs
 from compiler.llm.tokens.prompt_tokens import CAUSES, Ask, rejected
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
+from compiler.tuning.constraints import Constraints
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Constraints
 from hw.config import load_target
 from tests.llm.lm_fixtures import POINTS, RecordingModel, random_model
 
@@ -142,7 +142,7 @@ def test_edits_apply_to_edited_programs(task: GeneratorTask) -> None:
     _, _, (candidate,) = propose(task, CandidateKind.EDITS, [])
     edited = replace(task, schedule=candidate.schedule)
     before, after = (
-        {piece.name: piece.unrolled.commands for piece in Programs(each).pieces} for each in (task, edited)
+        {piece.name: piece.unrolled.commands for piece in Programs(each).programs} for each in (task, edited)
     )
     changed = {name for name in before if [c.values for c in before[name]] != [c.values for c in after[name]]}
     assert changed == {candidate.description.split(":")[0]} or len(before) > 1

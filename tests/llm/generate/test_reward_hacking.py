@@ -131,6 +131,6 @@ def test_fewer_cycles_than_the_lower_bound_are_not_believed(measurer: Measurer, 
     """Measurements below the lower bound are not believed, as for sums over one of two channel blocks."""
     for program in (FIRST, SECOND):
         result = measure_edited(measurer, task, program, ("set matrix.ic_count, 2", "set matrix.ic_count, 1"))
-        assert isinstance(result, Measurement) and not result.believable
+        assert isinstance(result, Measurement) and not result.valid
     fast = replace(task.measured, cycles=task.measured.floor - 1)
-    assert fast.exact and not fast.believable
+    assert fast.exact and not fast.valid

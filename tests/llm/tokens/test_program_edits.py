@@ -106,7 +106,7 @@ def every_edit(count: int) -> Iterator[Edit]:
 @pytest.mark.parametrize("name", ["conv", "max_pool"])
 def test_grammar_offers_all_valid_edits(name: str) -> None:
     made = workshop(name)
-    (piece,) = made.pieces
+    (piece,) = made.programs
     commands = piece.unrolled.commands[:12]
     grammar = EditsGrammar(made.config, commands)
     for edit in every_edit(len(commands)):
@@ -126,7 +126,7 @@ def _allowed(made: EditablePrograms, commands: tuple[Issued, ...], edit: Edit) -
 
 def test_unchanged_and_tried_programs_cannot_end() -> None:
     made = workshop("conv")
-    (piece,) = made.pieces
+    (piece,) = made.programs
     tried: set[tuple[Edit, ...]] = set()
     grammar = EditsGrammar(made.config, piece.unrolled.commands, tried)
     steps = next(

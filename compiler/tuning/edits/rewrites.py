@@ -139,7 +139,7 @@ Rewrite = Callable[[Sequence[Item]], list[Item]]
 
 
 def defer_fields(items: Sequence[Item]) -> list[Item]:
-    """Set fields just before the command that uses them, and only if they change, so commands issue earlier."""
+    """Set fields just before the command that uses them, and only if they change, so that commands issue earlier."""
     values: Values = dict(DEFAULTS)
     return _FieldDeferral(values).run(items, last=True)
 

@@ -28,15 +28,23 @@ TRANSFORMATIONS: dict[str, frozenset[str]] = {
     "layout": frozenset({"fold_kernel_width", "im2col", "pixels_per_pass"}),
     "buffers": frozenset({"x_buffers", "w_buffers", "y_buffers", "acc_buffers", "param_buffers"}),
     "prefetch": frozenset({"prefetch"}),
-    "ramp": frozenset({"split_first_tile", "split_last_tile"}),
+    "split_tiles": frozenset({"split_first_tile", "split_last_tile"}),
     "scale": frozenset({"common_scale"}),
     "on_chip": frozenset({"on_chip"}),
-    "planes": frozenset({"stream_channel_blocks"}),
-    "turns": frozenset({"interleave"}),
-    "program": frozenset({"same_program_as_previous"}),
-    "tag": frozenset({"own_counter_tag"}),
+    "channel_blocks": frozenset({"stream_channel_blocks"}),
+    "interleave": frozenset({"interleave"}),
+    "same_program": frozenset({"same_program_as_previous"}),
+    "counter_tag": frozenset({"own_counter_tag"}),
     "chain": frozenset(),  # fusion of nodes to layers
     "micro-program": frozenset(),  # texts that replace the code generator's programs
+}
+#: Former names of transformations, which are still accepted.
+_ALIASES = {
+    "ramp": "split_tiles",
+    "planes": "channel_blocks",
+    "turns": "interleave",
+    "program": "same_program",
+    "tag": "counter_tag",
 }
 
 
@@ -47,17 +55,18 @@ class Constraints:
     Parameters
     ----------
     forbidden : frozenset of str
-        Keys of TRANSFORMATIONS that are forbidden.
+        Forbidden transformations: keys of TRANSFORMATIONS. Former names are replaced by the present ones.
 
     Raises
     ------
     InputError
-        There is no such transformation.
+        A transformation does not exist.
     """
 
     forbidden: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "forbidden", frozenset(_ALIASES.get(name, name) for name in self.forbidden))
         for name in sorted(self.forbidden):
             if name not in TRANSFORMATIONS:
                 raise InputError(

@@ -61,7 +61,7 @@ class LayerSpace:
 
     @cached_property
     def tilings(self) -> list[Tiling]:
-        """All tilings that fit by the static compiler's estimate, best first, without duplicates."""
+        """Tilings that fit by the static compiler's estimate, best first, without duplicates."""
         return [Tiling(cycles, schedule) for cycles, schedule in ranked_tilings(self.context, self.layer)]
 
     def draw(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
