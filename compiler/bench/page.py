@@ -126,7 +126,7 @@ def _table(suite: str, document: Mapping[str, Any]) -> Iterator[str]:
     yield "| --- | --: | --: | --: | --: | --- | --- | --: |"
     for result in document["results"]:
         cycles, limit = result["cycles"], result["floor_layerwise_cycles"]
-        peer = peer_of(suite, result["name"])
+        peer = published_result(suite, result["name"])
         text = "" if peer is None else f"{peer.cycles:,} ({peer.name}): {peer.cycles / cycles:.2f} x"
         yield (
             f"| {result['name']} | {cycles:,} | {limit:,} | {limit / cycles:.1%} | {result['utilization']:.1%} | "
@@ -199,7 +199,7 @@ def _bar(svg: Svg, y: float, result: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Peer:
+class PublishedResult:
     """Name of an accelerator and its cycles."""
 
     name: str
@@ -207,32 +207,32 @@ class Peer:
 
 
 #: Best published figure of a case, by suite and name.
-PEERS: dict[str, dict[str, Peer]] = {
+PUBLISHED_RESULTS: dict[str, dict[str, PublishedResult]] = {
     "gemm": {
-        "64x64x64": Peer("Gemmini", 2_392),
-        "128x128x128": Peer("Gemmini", 10_885),
-        "512x512x512": Peer("Gemmini", 531_701),
-        "12544x256x64": Peer("Gemmini", 971_097),
-        "12544x64x256": Peer("Gemmini", 810_687),
-        "3136x512x128": Peer("Gemmini", 807_378),
-        "3136x128x512": Peer("Gemmini", 810_632),
-        "784x1024x256": Peer("Gemmini", 814_190),
+        "64x64x64": PublishedResult("Gemmini", 2_392),
+        "128x128x128": PublishedResult("Gemmini", 10_885),
+        "512x512x512": PublishedResult("Gemmini", 531_701),
+        "12544x256x64": PublishedResult("Gemmini", 971_097),
+        "12544x64x256": PublishedResult("Gemmini", 810_687),
+        "3136x512x128": PublishedResult("Gemmini", 807_378),
+        "3136x128x512": PublishedResult("Gemmini", 810_632),
+        "784x1024x256": PublishedResult("Gemmini", 814_190),
     },
     "nets": {
-        "resnet50": Peer("NVDLA-256, modelled", 21_700_000),
-        "mobilenet_v1": Peer("SCALE-Sim, modelled", 5_100_000),
-        "mobilenet_v2": Peer("SCALE-Sim, modelled", 4_400_000),
-        "bert_layer": Peer("Gemmini, matrices alone", 3_740_000),
+        "resnet50": PublishedResult("NVDLA-256, modelled", 21_700_000),
+        "mobilenet_v1": PublishedResult("SCALE-Sim, modelled", 5_100_000),
+        "mobilenet_v2": PublishedResult("SCALE-Sim, modelled", 4_400_000),
+        "bert_layer": PublishedResult("Gemmini, matrices alone", 3_740_000),
     },
     "tiny": {
-        "pretrainedResnet_quant": Peer("MLPerf Tiny, a pipeline for this network", 58_800),
-        "kws_ref_model": Peer("MLPerf Tiny", 46_300),
-        "vww_96_int8": Peer("MLPerf Tiny", 74_500),
-        "ad01_int8": Peer("Gemmini", 36_700),
+        "pretrainedResnet_quant": PublishedResult("MLPerf Tiny, a pipeline for this network", 58_800),
+        "kws_ref_model": PublishedResult("MLPerf Tiny", 46_300),
+        "vww_96_int8": PublishedResult("MLPerf Tiny", 74_500),
+        "ad01_int8": PublishedResult("Gemmini", 36_700),
     },
 }
 
 
-def peer_of(suite: str, name: str) -> Peer | None:
+def published_result(suite: str, name: str) -> PublishedResult | None:
     """Return the best published figure of a case, or None."""
-    return PEERS.get(suite, {}).get(name)
+    return PUBLISHED_RESULTS.get(suite, {}).get(name)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files
 from compiler.cli.programs import add_call, number, read_program, span
 from compiler.util.files import report, write_report
 from hw.errors import InputError, WorkError, shown
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     from cosim.driver import Driver
     from hw.config import load_target
 
-    claim(args)
+    check_files(args)
     config, program = load_target(args.target), read_program(args.program)
     arrays = _arrays(args)
     _check_ranges(args, arrays)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_memory, add_seed, add_target, claim
+from compiler.cli.options import add_memory, add_seed, add_target, check_files
 from compiler.util.files import write_output
 from hw.errors import InputError, shown
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.stage is not None and args.stage not in STAGES:
         raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}")
-    claim(args, "output")
+    check_files(args, "output")
     form = _format(args)
     if args.stage is None and form == "text":
         text = str(_read(args))

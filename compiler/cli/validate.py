@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.options import TARGET, add_json, add_target, claim, integer
+from compiler.cli.options import TARGET, add_json, add_target, check_files, integer
 from compiler.cli.programs import add_call, in_network, in_program, read_program
 from compiler.util.files import report
 from hw.errors import InputError
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.runtime.package.writer import SUFFIX
     from hw.config import load_target
 
-    claim(args)
+    check_files(args)
     if args.program.suffix.lower() == SUFFIX:
         return _network(args)
     return _program(args, load_target(args.target or TARGET))

@@ -27,7 +27,7 @@ class ControlInstructions(Protocol):
 
 
 def _halt(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    path.timeline.end_call()
+    path.order.end_call()
 
 
 def _trap(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:

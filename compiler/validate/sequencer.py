@@ -38,7 +38,7 @@ class SymbolicSequencer:
     ----------
     config : MlaConfig
         Hardware configuration to validate for.
-    windows : list of Window
+    windows : list of DramWindow
         DRAM ranges that programs may access.
     code : DecodedProgram
         The call's program.
@@ -156,7 +156,7 @@ class SymbolicSequencer:
                 path, "statistics", "%cycle differs from run to run: no result may depend on it"
             )
         unit = _UNIT_OF[which]
-        if path.timeline.known[unit] < path.timeline.issued[unit]:
+        if path.order.known[unit] < path.order.issued[unit]:
             name = unit.name.lower()
             reason = f"%{which.name.lower()} is read while {name} may still run: fence {name} first"
             raise self.refuse(path, "race", reason)
@@ -205,10 +205,10 @@ class SymbolicSequencer:
         if path.written and (missing := path.written.enter(unit, c)):
             reason = f"{unit.name.lower()} reads {missing[0]} {missing[1]:#x} before anything has written it"
             raise self.refuse(path, "uninitialized", reason)
-        timeline = path.timeline
+        order = path.order
         signal = imm >> 16 & 0xFFFF | (d >> 2 & 15) << SEQUENCER * SEMAPHORES_PER_PAIR
-        timeline.issue(unit, imm & 0xFFFF, signal, regions, self.location(path))
-        path.figures.command(unit, regions, sum(timeline.issued) - sum(timeline.known))
+        order.issue(unit, imm & 0xFFFF, signal, regions, self.location(path))
+        path.figures.command(unit, regions, sum(order.issued) - sum(order.known))
         path.fall_through(path.pc + 1)
 
     def _clear(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
@@ -223,11 +223,11 @@ class SymbolicSequencer:
         path.fall_through(path.pc + 1)
 
     def _wait(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-        path.timeline.wait(d & 15, self.location(path))
+        path.order.wait(d & 15, self.location(path))
         path.fall_through(path.pc + 1)
 
     def _fence(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-        path.timeline.fence(d & 15, self.location(path))
+        path.order.fence(d & 15, self.location(path))
         path.fall_through(path.pc + 1)
 
 

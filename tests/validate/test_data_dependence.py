@@ -77,9 +77,9 @@ go:
 
 
 def test_both_ways_are_followed():
-    assert proof(BOTH_WAYS.format(few=8, mark=""), 5).ways == 2
+    assert proof(BOTH_WAYS.format(few=8, mark=""), 5).paths == 2
     refused(BOTH_WAYS.format(few=0xFFFFF, mark="<<"), "bounds", 5)
-    assert proof(BOTH_WAYS.format(few=0xFFFFF, mark=""), 0).ways == 1  # nothing is below 0
+    assert proof(BOTH_WAYS.format(few=0xFFFFF, mark=""), 0).paths == 1  # nothing is below 0
 
 
 def test_ways_meet_again():
@@ -96,7 +96,7 @@ def test_ways_meet_again():
         halt
     """.replace("blt r1, 100, r1", "blt r1, op0, again")
     report = proof(source, 100)
-    assert report.ways == 101
+    assert report.paths == 101
     assert report.commands["fuse"] == 100
 
 
@@ -105,12 +105,12 @@ def test_ways_must_not_take_too_long(monkeypatch):
     source = (
         "fence fuse ;{mark}\nbeq %fuse_max, r0, other\nadd r1, 1\nother: loop 100, end\nadd r2, 1\nend: halt"
     )
-    monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 90)
-    assert proof(source.format(mark="")).ways == 2
+    monkeypatch.setattr(explore, "MAX_PATH_INSTRUCTIONS", 90)
+    assert proof(source.format(mark="")).paths == 2
     twice = "fence fuse\nbeq %fuse_zeros, r0, half\nadd r1, 2\nhalf: " + source.format(mark=" <<")
     refused(twice, "statistics", text="more than 90 instructions")
-    monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 1000)
-    assert proof(twice).ways == 4
+    monkeypatch.setattr(explore, "MAX_PATH_INSTRUCTIONS", 1000)
+    assert proof(twice).paths == 4
 
 
 def test_unknown_bits_may_be_data():
@@ -120,7 +120,7 @@ def test_unknown_bits_may_be_data():
         source.replace("shl r1, r1, 5", "shl r1, r1, 4").replace("issue load", "issue load ; <<"),
         "statistics",
     )
-    assert proof("fence fuse\nset fuse.mult, %fuse_max\nset fuse.d_base, 3\nissue fuse\nhalt").ways == 1
+    assert proof("fence fuse\nset fuse.mult, %fuse_max\nset fuse.d_base, 3\nissue fuse\nhalt").paths == 1
 
 
 # What has been written
@@ -157,5 +157,5 @@ def test_written_on_one_way_only():
         "set store.dram, 0x1000\nfence fuse\nbeq %fuse_max, r0, skip\nset load.word, fill=1\nissue load\n"
     )
     source += "skip: fence load\nissue store ; <<\nhalt"
-    assert proof(source).ways == 2
+    assert proof(source).paths == 2
     refused(source, "uninitialized", require_written=True)
