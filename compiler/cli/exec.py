@@ -96,7 +96,7 @@ def _dump(text: str) -> _Dump:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prove, run and report; status 1 if the program is refused or traps."""
+    """Prove, run and report; status 1 if the program is rejected or traps."""
     from cosim.driver import Driver
     from hw.config import load_target
 
@@ -178,10 +178,10 @@ def _prove(args: argparse.Namespace, config: "MlaConfig", program: "Program") ->
         validate(config, [MacroCall(program, args.operands)], args.window)
     except ValidationError as error:
         if args.json:
-            refused = {"cycles": None, "trap": None, "dumps": {}, "refusal": error.to_json()}
-            write_report(refused, args.json)
+            rejected = {"cycles": None, "trap": None, "dumps": {}, "refusal": error.to_json()}
+            write_report(rejected, args.json)
         where = in_program(error, [program], [args.program])
-        raise WorkError(f"refused: {where}: {error.kind}: {error.reason}") from None
+        raise WorkError(f"rejected: {where}: {error.kind}: {error.reason}") from None
 
 
 def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T,T,...",
         type=_targets,
         required=True,
-        help="targets to compare; values as for --target of the other verbs",
+        help="targets to compare; values as for --target of the other commands",
     )
     parser.add_argument(
         "--device",

@@ -85,7 +85,7 @@ MIN_CONTEXT_TOKENS, MIN_ANSWER_TOKENS = 1024, 64
 
 def add_endpoint(parser: argparse.ArgumentParser) -> None:
     """Add the options of `--method llm`; options that are not given are None."""
-    group = parser.add_argument_group(f"language model of --method {LLM}")
+    group = parser.add_argument_group(f"options for the language model of --method {LLM}")
     group.add_argument(
         "--endpoint",
         metavar="URL",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SUMMARY = "prove that a micro-program is safe"
 EXAMPLE = "mla validate copy.mlap --operands 0x4000,0x8000,64 --window 0x4000:0x8000"
 
-_REFUSED = 1
+_REJECTED = 1
 _MAX_CALLS = 1 << 16
 
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--require-written",
         action="store_true",
-        help="refuse reads of on-chip memory that the program has not written",
+        help="reject reads of on-chip memory that the program has not written",
     )
     add_target(parser, None, f"{TARGET}, or the target of a compiled network")
     add_json(parser)
@@ -89,7 +89,7 @@ def _network(args: argparse.Namespace) -> int:
         with progress(f"proving {args.program.name}"):
             reports = validate_network(network, samples=args.calls, require_written=args.require_written)
     except ValidationError as error:
-        return _refuse(args, error, in_network(error, network, args.program))
+        return _reject(args, error, in_network(error, network, args.program))
     stages = [{"stage": index, **found.to_json()} for index, found in reports.items()]
     text = "\n".join(f"stage {index}: {found}" for index, found in reports.items())
     report({"valid": True, "stages": stages}, text or "safe: nothing runs on the accelerator", args.json)
@@ -115,12 +115,12 @@ def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
                 **limit,
             )
     except ValidationError as error:
-        return _refuse(args, error, in_program(error, programs, paths))
+        return _reject(args, error, in_program(error, programs, paths))
     report({"valid": True, **found.to_json()}, str(found), args.json)
     return 0
 
 
-def _refuse(args: argparse.Namespace, error: "ValidationError", where: str) -> int:
-    text = f"refused: {where}: {error.kind}: {error.reason}"
+def _reject(args: argparse.Namespace, error: "ValidationError", where: str) -> int:
+    text = f"rejected: {where}: {error.kind}: {error.reason}"
     report({"valid": False, "refusal": error.to_json()}, text, args.json)
-    return _REFUSED
+    return _REJECTED
