@@ -1,10 +1,10 @@
-"""A search method of your own: simulated annealing over schedules.
+"""Plug-in search method: simulated annealing over schedules.
 
     mla tune network.tflite --trials 50 --method annealing:Annealing     (in this folder)
     python examples/annealing.py network.tflite [TRIALS]
 
-A method says which schedule to measure next; compiling, proving, running and comparing outputs is not its business, so
-a bad proposal costs a trial and nothing else.
+A method selects the schedule to measure next. The search driver compiles it, proves its programs safe, runs it and
+compares the outputs, so a bad proposal costs only a trial.
 """
 
 import math

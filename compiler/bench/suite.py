@@ -103,7 +103,9 @@ def run_suite(
         document["sim_khz"] = cycles / seconds / 1000
     if bare:  # taken before and after, because the host's own speed changes
         document["bare_array_khz"] = (bare[0] + _bare_khz()) / 2
-        if config.n == BARE_ARRAY_N and case is None:  # set for this machine and this case
+        if (
+            config.n == BARE_ARRAY_N and case is None
+        ):  # the targets apply to this size and the default case only
             document["bars"] = bars(document["sim_khz"], document["bare_array_khz"])
     return document
 

@@ -62,7 +62,7 @@ def programs_in(path: Path) -> "list[Program]":
 
 
 def one_program_in(path: Path) -> "Program":
-    """Assemble a text file with exactly one program; InputError as in `programs_in` or if there are several."""
+    """Assemble a text file with exactly one program; raises InputError like `programs_in`, and for several programs."""
     program, *more = programs_in(path)
     if more:
         line = f":{more[0].lines[0]}" if more[0].lines else ""

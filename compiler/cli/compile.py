@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    """Add the options shared by all verbs that compile."""
+    """Add the options shared by all verbs that compile models."""
     parser.add_argument("--strict", action="store_true", help="fail if an operator would run on the host")
     parser.add_argument(
         "--rounding",

@@ -1,4 +1,4 @@
-"""`mla doctor`: checks that the required tools are installed; needs the standard library alone."""
+"""`mla doctor`: checks that the required tools are installed; needs only the standard library."""
 
 import argparse
 import ctypes

@@ -1,4 +1,4 @@
-"""`mla exec`: proves a micro-program, runs it as one macro-instruction and dumps DRAM."""
+"""`mla exec`: validates a micro-program, runs it as one macro-instruction and dumps DRAM."""
 
 import argparse
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hw.config import MlaConfig
     from hw.isa.program import Program
 
-SUMMARY = "prove a micro-program and run it once"
+SUMMARY = "prove a micro-program safe and run it once"
 EXAMPLE = (
     "mla exec copy.s --operands 0x1000,0x2000 --window 0x1000:64:r --window 0x2000:64:w --put 0x1000=x.npy "
     "--dump 0x2000:64"
@@ -96,7 +96,7 @@ def _dump(text: str) -> _Dump:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prove, run and report; status 1 if the program is rejected or traps."""
+    """Validate, run and report; status 1 if the program is rejected or traps."""
     from cosim.driver import Driver
     from hw.config import load_target
 
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     config, program = load_target(args.target), read_program(args.program)
     arrays = _arrays(args)
     _check_ranges(args, arrays)
-    _prove(args, config, program)
+    _validate(args, config, program)
     with _open(args, config) as device:
         driver = Driver(device, _RING_SLOTS, _DRAM_BYTES)
         for index in range(config.windows):
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
-    """Read the arrays of `--put` as little endian; InputError if a file is unreadable or has another dtype."""
+    """Read the arrays of `--put` as little endian; raises InputError if a file is unreadable or has another dtype."""
     from compiler.cli.inputs import read_array
 
     arrays = []
@@ -169,8 +169,8 @@ def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
             )
 
 
-def _prove(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:
-    """Prove the program; WorkError with the line of the first unsafe instruction."""
+def _validate(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:
+    """Prove the program safe; raises WorkError with the line of the first unsafe instruction."""
     from compiler.cli.programs import in_program
     from compiler.validate import MacroCall, ValidationError, validate
 

@@ -85,7 +85,7 @@ def run_to_status(name: str, work: Callable[[], int]) -> int:
 
 
 def _flushed(work: Callable[[], int]) -> int:
-    """Call `work` and flush its output; OSError if that fails."""
+    """Call `work` and flush its output; raises OSError if that fails."""
     try:
         status = work()
     except SystemExit as leaving:

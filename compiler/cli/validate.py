@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the statistics of the proof, or where and why it fails."""
+    """Print the statistics of the proof, or the instruction at which it fails, and the reason."""
     from compiler.runtime.package.writer import SUFFIX
     from hw.config import load_target
 
@@ -86,7 +86,7 @@ def _network(args: argparse.Namespace) -> int:
     if args.target is not None:
         check_machine(args.program, network, args.target)
     try:
-        with progress(f"proving {args.program.name}"):
+        with progress(f"validating {args.program.name}"):
             reports = validate_network(network, samples=args.calls, require_written=args.require_written)
     except ValidationError as error:
         return _reject(args, error, in_network(error, network, args.program))
@@ -105,7 +105,7 @@ def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
     programs = [read_program(path) for path in paths]
     limit = {} if args.limit is None else {"limit": args.limit}
     try:
-        with progress(f"proving {args.program.name}"):
+        with progress(f"validating {args.program.name}"):
             found = validate(
                 config,
                 [MacroCall(programs[0], args.operands)] * args.calls,

@@ -1,4 +1,4 @@
-"""Refusals and reports of the validator."""
+"""Errors and reports of the validator."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -16,7 +16,7 @@ from hw.isa.program import Program
 
 #: Default limit on the instructions of one call.
 LIMIT = 1 << 22
-#: Limits on the explored paths, and on the instructions of all paths but the first.
+#: Limits on the explored paths, and on the instructions of all paths except the first.
 MAX_PATHS = 4096
 MAX_PATH_INSTRUCTIONS = 1 << 22
 #: Limits on the bytes of paths still to be explored, and on the states remembered to merge paths.
@@ -69,12 +69,12 @@ def validate(
 
 
 def followed(stream: CallStream, *, require_written: bool = False) -> ProofReport:
-    """Prove a stream by exploring it, without the proof memo; errors as in `validate`."""
+    """Prove a stream safe by exploring it, without the proof memo; errors as in `validate`."""
     return _Proof(stream, require_written).run()
 
 
 class _Proof:
-    """Explores every path. Where a path reaches an explored state, it ends there."""
+    """Exploration of every path; a path ends where it reaches an explored state."""
 
     def __init__(self, stream: CallStream, require_written: bool):
         self.stream = stream
@@ -105,7 +105,7 @@ class _Proof:
                 reason = (
                     f"the paths that the data can select take more than {MAX_PATH_INSTRUCTIONS} instructions"
                 )
-                raise self._sequencer(path).refuse(path, "statistics", f"{reason}; {_MEET}")
+                raise self._sequencer(path).error_at(path, "statistics", f"{reason}; {_MEET}")
         return self.figures.report(len(self.stream.calls), self.paths)
 
     def _follow(self, path: ExecutionPath) -> None:
@@ -159,16 +159,16 @@ class _Proof:
         path.steps += 1
 
     def _other(self, path: ExecutionPath) -> ExecutionPath:
-        """Add a path that is identical so far."""
+        """Return a copy of a path, counted as another path."""
         self.paths += 1
         if self.paths > MAX_PATHS:
             reason = f"the data can select more than {MAX_PATHS} paths up to here; {_MEET}"
-            raise self._sequencer(path).refuse(path, "statistics", reason)
+            raise self._sequencer(path).error_at(path, "statistics", reason)
         other = path.fork()
         self._open_bytes += other.bytes
         if self._open_bytes > MAX_PATH_BYTES:
             reason = f"the paths that the data can select take more than {MAX_PATH_BYTES} bytes to explore; {_MEET}"
-            raise self._sequencer(path).refuse(path, "statistics", reason)
+            raise self._sequencer(path).error_at(path, "statistics", reason)
         return other
 
     def _been_here(self, path: ExecutionPath) -> bool:

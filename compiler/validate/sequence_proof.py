@@ -62,7 +62,7 @@ class _Clocks:
     def enter(
         self, unit: Unit, number: int, regions: Sequence[StridedRegion], location: InstructionLocation
     ) -> None:
-        """Ignore the accesses: the traces have them."""
+        """Ignore the accesses: the traces contain them."""
 
     def forget(self, known: Clock) -> "_Clocks":
         """Return the object itself: all clocks are needed."""
@@ -137,7 +137,7 @@ class ProofMemo:
 
 
 def proved(stream: CallStream) -> ProofReport | None:
-    """Report of a stream that the memo proves safe; None if it must be explored."""
+    """Return the report of a stream that the memo proves safe; None if it must be explored."""
     if stream.pinned or any(call.instead for call in stream.calls):
         return None
     memo = _memo(stream.config)

@@ -348,4 +348,4 @@ def _execute_call(sequencer: SymbolicSequencer, path: ExecutionPath) -> None:
     """Execute a call to its end; its control flow must not depend on data."""
     while (op := sequencer.run(path)) is not MicroOp.HALT:
         if op is None:
-            raise sequencer.refuse(path, "statistics", "control flow before the program depends on data")
+            raise sequencer.error_at(path, "statistics", "control flow before the program depends on data")
