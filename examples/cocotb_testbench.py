@@ -2,8 +2,9 @@
 
     python examples/cocotb_testbench.py     (the first run builds a model of the chip: minutes)
 
-`copies` is the testbench. `Bus` gives the project's driver the few calls that it needs of a device, so that loading a
-program and enqueueing work takes no register access by hand. Needs the packages of the extra `test`.
+`copies` is the testbench. `Bus` implements the calls of the device interface that the project's driver needs, so that
+the testbench loads programs and enqueues work through the driver instead of registers. Needs the packages of the extra
+`test`.
 """
 
 import mmap
@@ -40,9 +41,9 @@ COPY = """
 
 
 class Bus:
-    """The part of `cosim.device.Device` that `Driver` uses, over the ports of the chip.
+    """Methods of `cosim.device.Device` that `Driver` uses, implemented on the ports of the chip.
 
-    The driver is ordinary, blocking code: it runs in a thread (`bridge`), and these methods are coroutines that it
+    The driver is blocking code: it runs in a thread (`bridge`), and these methods are coroutines that it
     calls from there (`resume`).
     """
 
@@ -79,12 +80,12 @@ class Bus:
 
     @resume
     async def run_cycles(self, cycles: int) -> None:
-        """Let cycles pass."""
+        """Advance the clock."""
         await ClockCycles(self.dut.clk, cycles)
 
     @resume
     async def wait_irq(self, timeout_cycles: int) -> bool:
-        """Wait for the interrupt, at most so many cycles."""
+        """Wait for the interrupt, at most the given number of cycles, and return whether it is raised."""
         if not self.dut.irq.value:
             await First(RisingEdge(self.dut.irq), ClockCycles(self.dut.clk, timeout_cycles))
         return bool(self.dut.irq.value)
@@ -92,7 +93,7 @@ class Bus:
 
 @cocotb.test()
 async def copies(dut: Any) -> None:
-    """The testbench: reset the chip, run one program, compare DRAM."""
+    """Reset the chip, run one program, compare DRAM."""
     bus = Bus(dut)
     dut.rst.value = 1
     cocotb.start_soon(Clock(dut.clk, 2, unit="ns").start())

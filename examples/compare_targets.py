@@ -1,4 +1,4 @@
-"""Compare two targets for one model: memory, programs, roofline, and on request measured cycles.
+"""Compare two targets for one model: memory, programs, roofline and, with `rtl`, measured cycles.
 
     python examples/compare_targets.py network.tflite n4 n8 [rtl]
 
@@ -13,7 +13,7 @@ import compiler
 
 
 def main(model: str, first: str, second: str, kind: str = "golden") -> None:
-    """Print a line for each target; the outputs must be the same."""
+    """Print a line for each target; the outputs must be equal."""
     results = []
     for target in (first, second):
         network = compiler.compile(model, target)

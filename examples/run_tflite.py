@@ -26,17 +26,17 @@ def main(model: str, target: str = "n4") -> None:
         for each in network.inputs
     }
 
-    # The golden model needs no simulator: it is the quick way to get outputs.
+    # The golden model needs no simulator and is faster.
     with compiler.open_device(network, "golden") as device:
         expected = compiler.Session(device, network).run(sample)
 
-    # The RTL counts cycles, and its outputs are the same, bit by bit.
+    # The RTL counts cycles; its outputs are bit-exact.
     with compiler.open_device(network, "rtl", say=print) as device:
         session = compiler.Session(device, network)
         outputs, cycles = session.measure(sample)
     for name, array in outputs.items():
         assert np.array_equal(array, expected[name])
-        print(f"{name}: {array.dtype}{list(array.shape)}, greatest at {int(array.argmax())}")
+        print(f"{name}: {array.dtype}{list(array.shape)}, maximum at {int(array.argmax())}")
     print(f"{cycles:,} cycles, {network.floor.cycles(network.config):,} at the roofline")
 
 

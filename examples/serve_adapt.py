@@ -1,4 +1,4 @@
-"""Serve a stream of requests while better programs are searched for, and follow what happens.
+"""Serve a stream of requests while better programs are searched for, and print the decisions.
 
     python examples/serve_adapt.py network.onnx images.npy [REQUESTS]
 

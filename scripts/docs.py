@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hw.bus.register_map import REGISTERS
 from hw.isa import reference
-from scripts import docs_operators, docs_pictures, docs_ports
+from scripts import docs_cli, docs_operators, docs_pictures, docs_ports
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -36,6 +36,7 @@ def generated() -> dict[str, str]:
         "isa.md": reference.page(),
         "registers.md": registers_page(),
         "ports.md": docs_ports.page(),
+        "cli.md": docs_cli.page(),
         "operators.md": docs_operators.page((DOCS / "operators.md").read_text()),
         **{f"pictures/{name}": text for name, text in docs_pictures.pictures().items()},
     }

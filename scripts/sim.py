@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from compiler.cli.exit_status import run_to_status
-from compiler.cli.options import claim
+from compiler.cli.options import check_files
 from compiler.frontends.model import read_model
 from compiler.initial_schedule.initial import naive_schedule
 from compiler.online_tuning.observers import ServingHistory, ServingProgress
@@ -88,7 +88,7 @@ def _check(args: argparse.Namespace) -> int:
             args.waves.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{args.waves} cannot be written: {error.strerror}") from error
-    claim(args, "waves", "picture")
+    check_files(args, "waves", "picture")
     return images
 
 

@@ -92,7 +92,7 @@ class _Draft:
         return f"c{self.count}"
 
     def _scaled(self, op: str, name: str, tensor: Tensor) -> str:
-        """Add a conversion of a tensor between integers and real numbers."""
+        """Add a conversion of a tensor between integers and real values."""
         meaning = tensor.quantization
         if meaning is None:
             raise InputError(f"tensor {tensor.name!r} has no quantization")

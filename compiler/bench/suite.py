@@ -84,26 +84,28 @@ def run_suite(
         "bars": None,
     }
     cases, dram = SUITES[suite](case), DramTiming(dram_latency, bytes_per_cycle)
-    _say(f"on {target}")
+    _log(f"on {target}")
     bare = [_bare_khz()] if suite == "sim" else []
     cycles = seconds = 0.0
     with progress(f"measuring {suite}", len(cases), "cases") as task:
         for index, each in enumerate(cases):
-            _say(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
+            _log(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
             rng = np.random.default_rng([seed, index])
-            result, taken = run_case(each, config, rng, open_machine or open_rtl, _say, dram=dram)
+            result, taken = run_case(each, config, rng, open_machine or open_rtl, _log, dram=dram)
             document["results"].append(result)
             cycles, seconds = cycles + (result["cycles"] or 0), seconds + taken.seconds
             task.advance()
     if suite == "conditions":
         document["target"] = "n16 and others"
         with progress("measuring conditions"):
-            document["results"] = list(run_conditions(seed, _say))
+            document["results"] = list(run_conditions(seed, _log))
     if cycles:
         document["sim_khz"] = cycles / seconds / 1000
     if bare:  # taken before and after, because the host's own speed changes
         document["bare_array_khz"] = (bare[0] + _bare_khz()) / 2
-        if config.n == BARE_ARRAY_N and case is None:  # set for this machine and this case
+        if (
+            config.n == BARE_ARRAY_N and case is None
+        ):  # the targets apply to this size and the default case only
             document["bars"] = bars(document["sim_khz"], document["bare_array_khz"])
     return document
 
@@ -111,11 +113,11 @@ def run_suite(
 def _bare_khz() -> float:
     from cosim.rtl.sim_speed_baseline import bare_array_khz
 
-    _say("the bare array")
+    _log("the bare array")
     return bare_array_khz(_BARE_SECONDS)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files
 from compiler.util.files import report
 
 SUMMARY = "measure a benchmark suite and print its table"
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.bench import format_document, run_suite
     from hw.config import load_target
 
-    claim(args)
+    check_files(args)
     config = load_target(args.target)
     document = run_suite(
         args.suite,

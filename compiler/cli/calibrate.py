@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim, integer
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files, integer
 from compiler.util.files import report
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.util.progress import log, progress
     from hw.config import load_target
 
-    claim(args, "out")
+    check_files(args, "out")
     conditions = HardwareProfile(
         load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
     )

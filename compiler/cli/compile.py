@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.exit_status import warn, warnings
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, claim, integer, size
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, check_files, integer, size
 from compiler.util.files import report, write_output
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    """Add the options shared by all verbs that compile."""
+    """Add the options shared by all verbs that compile models."""
     parser.add_argument("--strict", action="store_true", help="fail if an operator would run on the host")
     parser.add_argument(
         "--rounding",
@@ -133,8 +133,9 @@ def compile_model(
     schedule: "Schedule | None" = None,
     graph: "Graph | None" = None,
     record: "CompilationTrace | None" = None,
+    target: str | None = None,
 ) -> "CompiledNetwork":
-    """Compile a model file, or its graph, with the options of `add_compile` and `--seed`."""
+    """Compile a model file, or its graph, with the options of `add_compile`; `target` replaces `--target`."""
     from compiler.api import compile
     from compiler.util.progress import progress
 
@@ -143,7 +144,7 @@ def compile_model(
     with progress(f"compiling {args.model.name}"):
         return compile(
             source,
-            args.target,
+            target or args.target,
             rounding=options.rounding,
             schedule=schedule,
             strict=options.strict,
@@ -244,7 +245,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.runtime.program_text import listing
     from compiler.runtime.run_report import memory_use
 
-    claim(args, "output", "save_schedule", "listing")
+    check_files(args, "output", "save_schedule", "listing")
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)
     write_output(args.output, to_bytes(network))
     report_provenance(args, network)

@@ -1,8 +1,8 @@
-"""`mla completion`: a script that lets a shell complete verbs and options."""
+"""`mla completion`: a script that lets a shell complete commands and options."""
 
 import argparse
 
-SUMMARY = "print a script that completes verbs and options in a shell"
+SUMMARY = "print a script that completes commands and options in a shell"
 EXAMPLE = 'eval "$(mla completion bash)"'
 SHELLS = ("bash", "zsh")
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_db, add_json, claim
+from compiler.cli.options import add_db, add_json, check_files
 from compiler.util.files import atomic_output, report
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
-    claim(args, *(["file"] if args.action == "export" else []))
+    check_files(args, *(["file"] if args.action == "export" else []))
     if args.action != "import" and isinstance(args.db, Path) and not args.db.exists():
         raise InputError(f"--db: there is no database {args.db}")
     with TuningDatabase(args.db, read_only=args.action != "import") as database:

@@ -1,4 +1,4 @@
-"""`mla doctor`: checks that the required tools are installed; needs the standard library alone."""
+"""`mla doctor`: checks that the required tools are installed; needs only the standard library."""
 
 import argparse
 import ctypes
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from compiler.cli.options import add_json, claim
+from compiler.cli.options import add_json, check_files
 from compiler.util.files import report
 from cosim.rtl import toolchain
 from cosim.rtl.cache import cache_folder
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Report every check; status 1 if a required one failed."""
-    claim(args)
+    check_files(args)
     results = [check() for check in CHECKS]
     lines = []
     for result in results:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from compiler.cli.options import release
+from compiler.cli.options import unwatch_files
 from hw.errors import MlaError
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -68,24 +68,24 @@ def run_to_status(name: str, work: Callable[[], int]) -> int:
         try:
             return _flushed(work)
         except MlaError as error:
-            _say(f"{name}: {error}")
+            _log(f"{name}: {error}")
             return error.exit_status
         except KeyboardInterrupt:
-            _say(f"{name}: interrupted")
+            _log(f"{name}: interrupted")
             return INTERRUPTED
         except BrokenPipeError:  # the reader of the pipe has exited (`| head`)
             return FAILED
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            _say(f"{name}: {error.strerror or error}{where}")
+            _log(f"{name}: {error.strerror or error}{where}")
             return FAILED
         finally:
             _drop_unwritten_output()
-            release()
+            unwatch_files()
 
 
 def _flushed(work: Callable[[], int]) -> int:
-    """Call `work` and flush its output; OSError if that fails."""
+    """Call `work` and flush its output; raises OSError if that fails."""
     try:
         status = work()
     except SystemExit as leaving:
@@ -103,7 +103,7 @@ def _flush_output() -> None:
         raise OSError(error.errno, error.strerror, "standard output") from error
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     """Write a line to standard error; a failure to write is ignored."""
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, claim
+from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, check_files
 from compiler.util.files import report
 from hw.errors import InputError, shown
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T,T,...",
         type=_targets,
         required=True,
-        help="targets to compare; values as for --target of the other verbs",
+        help="targets to compare; values as for --target of the other commands",
     )
     parser.add_argument(
         "--device",
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.util.progress import log
     from hw.config import load_target
 
-    claim(args)
+    check_files(args)
     configs = {name: load_target(name) for name in args.targets}
     if args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is compiled for one target: explore needs the model itself")
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     for number, (name, config) in enumerate(configs.items(), 1):
         log(f"{name} ({number} of {len(configs)}): compiling")
         try:
-            network = compile_model(argparse.Namespace(**vars(args) | {"target": name}), graph=graph)
+            network = compile_model(args, graph=graph, target=name)
         except InputError as error:
             log(f"{name}: {error}")
             rows.append(_row(name, config) | dict.fromkeys(_MEASURED) | {"reason": str(error)})

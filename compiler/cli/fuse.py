@@ -162,11 +162,11 @@ def _table(document: dict[str, Any], *, show_all: bool) -> str:
                 f"{best['what']}{more}{why}",
             ]
         )
-    refused = [site for site in document["sites"] if not site["possible"]]
-    rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in refused if show_all]
+    impossible = [site for site in document["sites"] if not site["possible"]]
+    rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in impossible if show_all]
     lines.append(format_table(_COLUMNS, rows))
-    if refused and not show_all:
-        lines.append(f"{len(refused)} more are impossible (--all lists the reasons)")
+    if impossible and not show_all:
+        lines.append(f"{len(impossible)} more are impossible (--all lists the reasons)")
     return "\n".join(lines)
 
 

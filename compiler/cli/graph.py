@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_memory, add_seed, add_target, claim
+from compiler.cli.options import add_memory, add_seed, add_target, check_files
 from compiler.util.files import write_output
 from hw.errors import InputError, shown
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     named = FORMER_NAMES.get(args.stage, args.stage)
     if named is not None and named not in STAGES:
         raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(named)}")
-    claim(args, "output")
+    check_files(args, "output")
     form = _format(args)
     if named is None and form == "text":
         text = str(_read(args))

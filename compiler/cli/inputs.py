@@ -82,7 +82,7 @@ class StoredArray:
         return math.prod(shape) * self.dtype.itemsize
 
     def read(self, count: int) -> NDArray:
-        """Return the first `count` samples, or all if there are fewer; ValueError if the file is truncated."""
+        """Return the first `count` samples, or all if there are fewer; raises ValueError if the file is truncated."""
         size = self.byte_count(count)
         data = self.data.read(size)
         if len(data) < size:
@@ -151,7 +151,7 @@ def open_arrays(path: "Path | io.BytesIO") -> Iterator[ArrayFile]:
     Parameters
     ----------
     path : Path or BytesIO
-        Path of the file, or its contents in memory (`str` of it names the file in messages).
+        Path of the file, or its contents in memory (its `str` names the file in messages).
 
     Raises
     ------
@@ -301,9 +301,7 @@ def _scaled(
         if q is not None and q.whole:
             low, high = ((end - offset - q.zero_point[0]) * q.scale[0] for end in (0, 255))
             meaning = f", to the model {low:.4g}..{high:.4g}"
-        taken = (
-            f"{tensor.dtype} {-offset}..{255 - offset}{meaning} (--input-scale MEAN,STD for other numbers)"
-        )
+        taken = f"{tensor.dtype} {-offset}..{255 - offset}{meaning} (--input-scale MEAN,STD for other values)"
         print(f"{path}: pixels 0..255 are {taken}", file=sys.stderr)
         return stored
     mean, std = scale or _UNIT

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from compiler.llm.evaluate.race import Raced
     from compiler.llm.evaluate.sample_quality import Sampled
 
+#: Default of `--machine`, and the name of this configuration in the corpus and in reports.
+DEFAULT_MACHINE, _CORPUS_NAME = "default", "usual"
+
 
 def run(args: argparse.Namespace) -> int:
     """Run all searches, compare and report."""
@@ -29,16 +32,18 @@ def run(args: argparse.Namespace) -> int:
     for name in baselines:
         if name not in METHODS:
             raise InputError(f"--methods must be among {', '.join(METHODS)}, not {name!r}")
-    if args.machine not in MACHINES:
-        raise InputError(f"--machine must be one of {', '.join(map(repr, MACHINES))}, not {args.machine!r}")
+    machine_name = _CORPUS_NAME if args.machine == DEFAULT_MACHINE else args.machine
+    if machine_name not in MACHINES:
+        names = ", ".join(repr(DEFAULT_MACHINE if each == _CORPUS_NAME else each) for each in MACHINES)
+        raise InputError(f"--machine must be one of {names}, not {args.machine!r}")
     if 0 < args.samples < GROUP_SIZE:
         raise InputError(f"--samples must be 0 or at least {GROUP_SIZE}, not {args.samples}")
-    model, machine = model_of(args), MACHINES[args.machine]
+    model, machine = model_of(args), MACHINES[machine_name]
     trials: dict[str, int] = {LLM: args.trials}
     for name in baselines:
         trials[name] = args.baseline_trials
     points = held_out_points(
-        machine.conditions.config.n, args.seed, machine, shapes=args.machine not in HELD_OUT
+        machine.conditions.config.n, args.seed, machine, shapes=machine_name not in HELD_OUT
     )
     raced: list[Raced] = []
     answers: list[Sampled] = []
@@ -50,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
                     sampled(measurer, point.family, model, args.samples, args.seed, args.temperature)
                 )
     whole = {
-        "machine": args.machine,
+        "machine": machine_name,
         "seeds": args.seeds,
         "trials": trials,
         "layers": [_row(each) for each in raced],

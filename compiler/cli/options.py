@@ -196,12 +196,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON (- for standard output)")
 
 
-#: Output files of the running verb.
-_claimed: list[Path] = []
+#: Output files of the running verb; opening one for reading is an error.
+_watched: list[Path] = []
 
 
-def claim(args: argparse.Namespace, *options: str) -> None:
-    """Reject unwritable or conflicting output files, and watch for later reads of them.
+def check_files(args: argparse.Namespace, *options: str) -> None:
+    """Reject output files that are unwritable or conflict with other files, and watch for later reads of them.
 
     Parameters
     ----------
@@ -213,19 +213,19 @@ def claim(args: argparse.Namespace, *options: str) -> None:
     Raises
     ------
     InputError
-        As `check_outputs`; until `release` is called, also from any attempt to open an output file for reading.
+        As for `check_outputs`; until `unwatch_files` is called, also for an attempt to open an output file for reading.
     """
     values = vars(args)
     written = [values[name] for name in options]
     others = (value for name, value in values.items() if name not in options)
     check_outputs(written, _paths(others), values.get("json"))
     _watch_files()
-    _claimed[:] = _all(written, values.get("json"))
+    _watched[:] = _all(written, values.get("json"))
 
 
-def release() -> None:
+def unwatch_files() -> None:
     """Stop watching the output files; called when the verb has ended."""
-    _claimed.clear()
+    _watched.clear()
 
 
 def check_outputs(
@@ -275,15 +275,15 @@ def _overwriting(path: Path) -> InputError:
     return InputError(f"{path} is an input: the output must be another file")
 
 
-def _refuse_to_read(event: str, args: tuple[Any, ...]) -> None:
+def _reject_read(event: str, args: tuple[Any, ...]) -> None:
     """Audit hook that raises InputError if an output file is opened for reading."""
-    if event != "open" or not _claimed or args[2] & os.O_ACCMODE == os.O_WRONLY:
+    if event != "open" or not _watched or args[2] & os.O_ACCMODE == os.O_WRONLY:
         return
     try:
         opened = os.stat(_source(args[0]))  # noqa: PTH116 - it may be a file descriptor
     except (OSError, ValueError, TypeError):
         return  # opening it will raise the error
-    for path in _claimed:
+    for path in _watched:
         if path.is_file() and os.path.samestat(opened, path.stat()):
             raise _overwriting(path)
 
@@ -297,4 +297,4 @@ def _source(opened: Any) -> Any:
 @cache
 def _watch_files() -> None:
     """Install the audit hook once; hooks cannot be removed."""
-    sys.addaudithook(_refuse_to_read)
+    sys.addaudithook(_reject_read)

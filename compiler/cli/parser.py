@@ -93,7 +93,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="show versions and the cache folder, and exit"
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     for name in VERBS:
         module = importlib.import_module(f"compiler.cli.{name}")
         verb = verbs.add_parser(

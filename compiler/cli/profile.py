@@ -7,7 +7,15 @@ from typing import Any
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.exit_status import warnings
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
+from compiler.cli.options import (
+    add_clock,
+    add_json,
+    add_memory,
+    add_samples,
+    add_seed,
+    add_target,
+    check_files,
+)
 from compiler.util.files import report, write_output
 from compiler.util.tables import Column, figures, format_table
 
@@ -44,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.util.progress import log
     from compiler.visualize.profile_page import page
 
-    claim(args, "trace", "report")
+    check_files(args, "trace", "report")
     network = network_of(args)
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     rate = args.dram_bytes_per_cycle or network.config.n

@@ -16,7 +16,15 @@ from compiler.cli.compile import (
     warn_about_quality,
 )
 from compiler.cli.exit_status import warnings
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
+from compiler.cli.options import (
+    add_clock,
+    add_json,
+    add_memory,
+    add_samples,
+    add_seed,
+    add_target,
+    check_files,
+)
 from compiler.util.files import report, write_output
 from compiler.util.progress import log
 
@@ -58,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.runtime.device import open_device
     from compiler.runtime.run_report import back_to_back, document, run_samples
 
-    claim(args, "out")
+    check_files(args, "out")
     network = network_of(args)
     for each in network.host:
         log(f"runs on the host: {each.node} ({each.op}): {each.reason}")

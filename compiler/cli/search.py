@@ -85,7 +85,7 @@ MIN_CONTEXT_TOKENS, MIN_ANSWER_TOKENS = 1024, 64
 
 def add_endpoint(parser: argparse.ArgumentParser) -> None:
     """Add the options of `--method llm`; options that are not given are None."""
-    group = parser.add_argument_group(f"language model of --method {LLM}")
+    group = parser.add_argument_group(f"options for the language model of --method {LLM}")
     group.add_argument(
         "--endpoint",
         metavar="URL",
@@ -141,7 +141,7 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "LanguageModelGenerator | None":
+def generator_of(args: argparse.Namespace, say: Callable[[str], None]) -> "LanguageModelGenerator | None":
     """Return the language model of the options or the built-in one; None if the method is not `llm`.
 
     Raises
@@ -157,9 +157,9 @@ def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Language
         return None
     from compiler.llm.generate.lm_generator import language_model
 
-    author = language_model(endpoint, say)
-    author.check()
-    return author
+    generator = language_model(endpoint, say)
+    generator.check()
+    return generator
 
 
 def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:

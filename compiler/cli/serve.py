@@ -15,10 +15,10 @@ from compiler.cli.options import (
     add_renamed,
     add_seed,
     add_target,
-    claim,
+    check_files,
     integer,
 )
-from compiler.cli.search import add_endpoint, add_method, author_of, check_method
+from compiler.cli.search import add_endpoint, add_method, check_method, generator_of
 from compiler.util.files import write_output, write_report
 from hw.errors import shown
 
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.online_tuning.serve import Serving, open_machine, serve
     from compiler.util.progress import log, progress
 
-    claim(args, "out", "profile", "picture")
+    check_files(args, "out", "profile", "picture")
     _check(args)
     check_method(args)
     network, job = _network(args)
@@ -225,7 +225,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
 
     if not args.adapt:
         return network_of(args), None
-    author = author_of(args, log)
+    generator = generator_of(args, log)
     source, options = source_of(args)
     job = SearchJob(
         source.graph,
@@ -234,7 +234,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
         args.method,
         seed=args.seed,
         db=args.db,
-        endpoint=author.endpoint if author else None,
+        endpoint=generator.endpoint if generator else None,
         generators=tuple(args.generator or ()),
     )
     schedule = read_schedule(args.schedule) if args.schedule else None

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, claim, integer
-from compiler.cli.search import add_endpoint, add_method, author_of, check_method, spending_table
+from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, check_files, integer
+from compiler.cli.search import add_endpoint, add_method, check_method, generator_of, spending_table
 from compiler.util.files import report, write_output
 from compiler.util.tables import Column, figures, format_table
 
@@ -81,13 +81,13 @@ def run(args: argparse.Namespace) -> int:
     from hw.config import load_target
     from hw.errors import InputError
 
-    claim(args, "save_schedule")
+    check_files(args, "save_schedule")
     check_method(args)
     try:
         Constraints(frozenset(args.forbid))
     except InputError as error:
         raise InputError(f"--forbid: {error}") from None
-    author = author_of(args, log)
+    generator = generator_of(args, log)
 
     source, options = source_of(args)
     with (
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
             database=database,
             devices=args.devices,
             cluster=args.cluster,
-            language_model=author,
+            language_model=generator,
             on_trial=on_trial,
             log=log,
         )
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
     rate = float(args.dram_bytes_per_cycle or load_target(args.target).n)
     whole = head(args, "rtl", rate) | _document(args, tuned)
-    whole |= {"endpoint": None if author is None else author.document()}
+    whole |= {"endpoint": None if generator is None else generator.document()}
     report(whole, _table(whole), args.json)
     return 0
 

@@ -93,7 +93,7 @@ def with_texts(network: CompiledNetwork, texts: Mapping[str, ProgramText]) -> Co
     for name in texts:
         if name not in names:
             known = ", ".join(map(repr, names))
-            raise InputError(f"schedule: program {name!r}: there is none of that name, only {known}")
+            raise InputError(f"schedule: program {name!r}: no program has this name, only {known}")
     return with_programs(
         network,
         [

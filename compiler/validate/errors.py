@@ -1,4 +1,4 @@
-"""Refusals and reports of the validator."""
+"""Errors and reports of the validator."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -138,7 +138,7 @@ class ProofReport:
     ----------
     calls : int
         Number of macro-instructions.
-    ways : int
+    paths : int
         Number of execution paths that the data can select.
     instructions : int
         Number of micro-instructions executed.
@@ -151,7 +151,7 @@ class ProofReport:
     """
 
     calls: int
-    ways: int
+    paths: int
     instructions: int
     commands: dict[str, int]
     peak_in_flight: int
@@ -159,13 +159,13 @@ class ProofReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON-serializable dict."""
-        return dict(vars(self))
+        return {"ways" if name == "paths" else name: value for name, value in vars(self).items()}
 
     def __str__(self) -> str:
         commands = ", ".join(f"{count} {unit}" for unit, count in self.commands.items())
         lines = [
             f"safe: {_counted(self.calls, 'call')}, {_counted(self.instructions, 'instruction')}, "
-            f"{_counted(self.ways, 'path')}",
+            f"{_counted(self.paths, 'path')}",
             f"commands: {commands}; at most {self.peak_in_flight} in flight",
         ]
         for space, spans in self.regions.items():
@@ -217,15 +217,15 @@ class ProofFigures:
             mine = self.reach.get(key, (low, high))
             self.reach[key] = min(mine[0], low), max(mine[1], high)
 
-    def report(self, calls: int, ways: int) -> ProofReport:
-        """Make the report of `calls` calls and `ways` paths."""
+    def report(self, calls: int, paths: int) -> ProofReport:
+        """Make the report of `calls` calls and `paths` execution paths."""
         regions: dict[str, dict[str, list[int] | None]] = {}
         for (space, write), span in sorted(self.reach.items()):
             regions.setdefault(space, {"read": None, "write": None})["write" if write else "read"] = list(
                 span
             )
         commands = {unit.name.lower(): self.commands[unit] for unit in Unit}
-        return ProofReport(calls, ways, self.instructions, commands, self.peak, regions)
+        return ProofReport(calls, paths, self.instructions, commands, self.peak, regions)
 
 
 def _count(number: int, noun: str) -> str:

@@ -197,7 +197,7 @@ def coordinate_steps(start: int, steps: tuple[tuple[int, int], ...], limit: int)
 def _padded(
     space: str, c: CommandFields, u_steps: tuple, v_steps: tuple, others: Dims, run: int
 ) -> Iterator[StridedRegion]:
-    """A stream addressed by coordinates."""
+    """Yield the region of a stream that is addressed by coordinates."""
     u, v = coordinate_steps(c.u0, u_steps, c.u_lim), coordinate_steps(c.v0, v_steps, c.v_lim)
     if u is None or v is None:
         return

@@ -224,7 +224,7 @@ class HappensBefore:
         return (*known[:unit], count, *known[unit + 1 :])  # type: ignore[return-value]
 
     def wait(self, number: int, location: InstructionLocation) -> None:
-        """Let the sequencer consume a token, which may make room for a unit; ValidationError if it waits forever."""
+        """Let the sequencer consume a token, which may make room for a unit; raises ValidationError if it waits forever."""
         tokens = self._tokens[SEQUENCER][number]
         full = len(tokens) >= SEMAPHORE_MAX
         if not tokens:
@@ -236,7 +236,7 @@ class HappensBefore:
             self._move_all()
 
     def fence(self, mask: int, location: InstructionLocation) -> None:
-        """Let the sequencer wait for units; ValidationError if it waits forever."""
+        """Let the sequencer wait for units; raises ValidationError if it waits forever."""
         for unit in bits(mask):
             if self._queues[unit]:
                 raise ValidationError("deadlock", location, f"the fence waits forever: {self._blocked(unit)}")

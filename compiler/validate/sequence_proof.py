@@ -62,7 +62,7 @@ class _Clocks:
     def enter(
         self, unit: Unit, number: int, regions: Sequence[StridedRegion], location: InstructionLocation
     ) -> None:
-        """Ignore the accesses: the traces have them."""
+        """Ignore the accesses: the traces contain them."""
 
     def forget(self, known: Clock) -> "_Clocks":
         """Return the object itself: all clocks are needed."""
@@ -72,22 +72,22 @@ class _Clocks:
 def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
     """Proof of a sequence of calls from idle units; None if it is unsafe, leaves a token, or cannot be decided."""
     clocks = _Clocks()
-    timeline = HappensBefore(config.queue_depth, clocks)
+    order = HappensBefore(config.queue_depth, clocks)
     figures = ProofFigures()
     ends: list[Clock] = []
     logs: dict[Kind, list[tuple[int, Log]]] = {}
     try:
         for number, trace in enumerate(traces):
             if number >= MAX_IN_FLIGHT:
-                timeline.wait_for(ends[number - MAX_IN_FLIGHT])
+                order.wait_for(ends[number - MAX_IN_FLIGHT])
             for kind, log in trace.logs.items():
-                logs.setdefault(kind, []).append((timeline.issued[kind[0]], log))
+                logs.setdefault(kind, []).append((order.issued[kind[0]], log))
             figures.add(trace.figures)
             figures.instructions += trace.steps
-            figures.peak = max(figures.peak, _ordered(timeline, trace))
-            timeline.end_call()
-            ends.append(tuple(timeline.issued))  # type: ignore[arg-type]
-        timeline.end()
+            figures.peak = max(figures.peak, _ordered(order, trace))
+            order.end_call()
+            ends.append(tuple(order.issued))  # type: ignore[arg-type]
+        order.end()
     except ValidationError:
         return None
     known = [np.array(each, np.int64).reshape(-1, len(Unit)) for each in clocks.known]
@@ -97,17 +97,17 @@ def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
     return SequenceProof(figures, line, max(trace.steps for trace in traces))
 
 
-def _ordered(timeline: HappensBefore, trace: Trace) -> int:
+def _ordered(order: HappensBefore, trace: Trace) -> int:
     """Simulate the commands of a call; returns the maximum number in flight."""
     peak = 0
     for what, number, signal in trace.events:
         if what == WAIT:
-            timeline.wait(number, _NOWHERE)
+            order.wait(number, _NOWHERE)
         elif what == FENCE:
-            timeline.fence(number, _NOWHERE)
+            order.fence(number, _NOWHERE)
         else:
-            timeline.issue(_UNITS[what], number, signal, [], _NOWHERE)
-            peak = max(peak, sum(timeline.issued) - sum(timeline.known))
+            order.issue(_UNITS[what], number, signal, [], _NOWHERE)
+            peak = max(peak, sum(order.issued) - sum(order.known))
     return peak
 
 
@@ -137,7 +137,7 @@ class ProofMemo:
 
 
 def proved(stream: CallStream) -> ProofReport | None:
-    """Report of a stream that the memo proves safe; None if it must be explored."""
+    """Return the report of a stream that the memo proves safe; None if it must be explored."""
     if stream.pinned or any(call.instead for call in stream.calls):
         return None
     memo = _memo(stream.config)

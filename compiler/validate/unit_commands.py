@@ -44,9 +44,8 @@ def _reads_own_results(n: int, fields: tuple[tuple[str, int], ...]) -> bool:
     written, when = _touched(block.address(c, "d")[last], lanes[last] * width, _order(block)[last])
     low, high = int(written.min()), int(written.max())
     first = np.full(high - low + 1, len(block.valid), np.int64)
-    first[written[::-1] - low] = when[
-        ::-1
-    ]  # of several assignments to an address the last one stays: the earliest
+    # Of several assignments to an address the last one remains: that of the earliest point.
+    first[written[::-1] - low] = when[::-1]
     for where, address, length, order in _reads(n, c, block):
         if where == space and address.size:
             read, at = _touched(address, length, order)
@@ -79,7 +78,7 @@ def _reads(
 
 
 def _touched(address: np.ndarray, length: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every touched address with the index of the point that touches it, in the order of the points."""
+    """Return each touched address with the index of the point that touches it, in the order of the points."""
     length = np.maximum(length, 1)
     offsets = np.arange(int(length.max()))
     taken = offsets < length[:, None]

@@ -49,14 +49,14 @@ def _unordered(
     first = clocks[one[0]][log.numbers, other[0]]
     if one[0] == other[0]:
         return first, log.numbers
-    # A unit's clock never decreases: the commands that do not know of this command's end are the first ones.
+    # A unit's clock never decreases: the commands that start before this one has retired are the first ones.
     return first, np.searchsorted(clocks[other[0]][:, one[0]], log.numbers, "right")
 
 
-def _disjoint(log: Log, other: Log, first: NDArray[np.int64], behind: NDArray[np.int64]) -> bool:
-    """Return True if no access of `log` shares an address with the other log's accesses by commands first..behind-1."""
+def _disjoint(log: Log, other: Log, first: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
+    """Return True if no access of `log` shares an address with the other log's accesses by commands first..end-1."""
     start = np.searchsorted(other.numbers, first)
-    counts = np.maximum(np.searchsorted(other.numbers, behind) - start, 0)
+    counts = np.maximum(np.searchsorted(other.numbers, end) - start, 0)
     total = int(counts.sum())
     if total > _MAX_PAIRS:
         return False

@@ -127,7 +127,7 @@ def test_rejected_program_names_line(mla, source):
     source.write_text(COPY.format(wait=""))
     result = mla("exec", source, *GOLDEN)
     assert (result.status, result.out) == (1, "")
-    assert result.err.startswith(f"mla exec: refused: {source}:8: `issue store`: race: ")
+    assert result.err.startswith(f"mla exec: rejected: {source}:8: `issue store`: race: ")
     assert result.err.count("\n") == 1
     result = mla("exec", source, *GOLDEN, "--json", "-")
     document = json.loads(result.out)

@@ -75,7 +75,7 @@ def test_rejected_edit_names_stage_and_line(mla, package, tmp_path):
     assert refused.status == 1 and '"stage": 0' in refused.out
     shown = mla("validate", changed).out
     place = shown.split("(line ")[1].split(" of mla disasm)")[0]
-    assert shown.startswith(f"refused: {changed}: stage 0, program '") and ", for layer '" in shown
+    assert shown.startswith(f"rejected: {changed}: stage 0, program '") and ", for layer '" in shown
     printed = mla("disasm", changed).out.splitlines()[int(place) - 1]
     assert printed.split(";")[0].strip() == shown.split("`")[1]
     run = mla("run", changed, "--target", "n4", "--device", "golden")
@@ -141,7 +141,7 @@ def test_error_in_binary_names_last_branch_target(mla, tmp_path):
     assert mla("asm", source, "-o", image).status == 0
     shown = mla("validate", image).out
     assert (
-        f"refused: {image}: instruction 3, 1 after target 2 (line 5 of its disassembly), `issue store`"
+        f"rejected: {image}: instruction 3, 1 after target 2 (line 5 of its disassembly), `issue store`"
         in shown
     )
-    assert mla("validate", source).out.startswith(f"refused: {source}:6: `issue store`")
+    assert mla("validate", source).out.startswith(f"rejected: {source}:6: `issue store`")

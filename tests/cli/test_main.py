@@ -107,7 +107,7 @@ def test_completion_for_other_shells(mla, complains):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["-v"], "required: VERB"),
+        (["-v"], "required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
         (["serv"], "invalid choice: 'serv' (did you mean serve?)"),
         (["xyz"], "invalid choice: 'xyz' (choose from doctor, asm, "),

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from compiler.cli.options import check_outputs, claim, release
+from compiler.cli.options import check_files, check_outputs, unwatch_files
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
 
@@ -150,15 +150,15 @@ def test_two_outputs_to_one_file_are_rejected(complains, files, arguments):
 def test_imported_python_file_is_an_input(tmp_path, monkeypatch):
     """An imported Python file is an input, whether the import compiles it or uses cached byte code."""
     monkeypatch.syspath_prepend(tmp_path)
-    text = tmp_path / "claimed_module.py"
+    text = tmp_path / "watched_module.py"
     text.write_text("")
     for _ in range(2):
-        claim(argparse.Namespace(output=text), "output")
-        with pytest.raises(InputError, match=r"claimed_module\.py is an input"):
-            importlib.import_module("claimed_module")
-        release()
-        importlib.import_module("claimed_module")
-        monkeypatch.delitem(sys.modules, "claimed_module")
+        check_files(argparse.Namespace(output=text), "output")
+        with pytest.raises(InputError, match=r"watched_module\.py is an input"):
+            importlib.import_module("watched_module")
+        unwatch_files()
+        importlib.import_module("watched_module")
+        monkeypatch.delitem(sys.modules, "watched_module")
 
 
 def test_outputs_can_be_read_later(mla, files):

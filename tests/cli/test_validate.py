@@ -66,12 +66,12 @@ def test_rejected_program_names_line(mla, program):
     result = mla("validate", source, *ARGUMENTS)
     assert (result.status, result.err) == (1, "")
     assert result.out.startswith(
-        f"refused: {source}:8: `issue store`: race: store reads sp 0x0..0xf without waiting for"
+        f"rejected: {source}:8: `issue store`: race: store reads sp 0x0..0xf without waiting for"
     )
     result = mla("validate", image, *ARGUMENTS)
     assert result.status == 1
     assert result.out.startswith(
-        f"refused: {image}: instruction 5 (line 7 of its disassembly), `issue store`: race: "
+        f"rejected: {image}: instruction 5 (line 7 of its disassembly), `issue store`: race: "
     )
     assert mla("disasm", image).out.splitlines()[7 - 1].split(";")[0].strip() == "issue store"
     document = json.loads(mla("validate", image, *ARGUMENTS, "--json", "-").out)
@@ -92,7 +92,7 @@ def test_options_change_the_result(mla, program):
     caller, _ = program("callp 0, 0\nhalt\n", "caller")
     pinned, _ = program("issue store\nret\n", "pinned")
     result = mla("validate", caller, "--pinned", pinned)
-    assert (result.status, result.out.split(" `")[0]) == (1, f"refused: {pinned}:1:")
+    assert (result.status, result.out.split(" `")[0]) == (1, f"rejected: {pinned}:1:")
     assert mla("validate", caller, "--pinned", pinned, "--window", "0:1:w").status == 0
     written = mla("validate", caller, "--pinned", pinned, "--window", "0:1:w", "--require-written")
     assert ": uninitialized: store reads sp 0x0" in written.out
@@ -167,5 +167,5 @@ def test_invalid_instruction_words(mla, program, word):
     result = mla("validate", image, "--target", "n4")
     assert (result.status, result.err) == (1, "")
     assert result.out.startswith(
-        f"refused: {image}: instruction 0 (line 2 of its disassembly), `.word {word:#018x}`"
+        f"rejected: {image}: instruction 0 (line 2 of its disassembly), `.word {word:#018x}`"
     )

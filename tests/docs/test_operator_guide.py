@@ -51,7 +51,7 @@ assert np.abs(given - wanted).max() < 0.06, np.abs(given - wanted).max()
 
 def steps() -> list[tuple[str, str | None, str]]:
     text = (ROOT / "docs/operators.md").read_text()
-    section = text.partition("### A function of one number")[2].partition("\n### ")[0]
+    section = text.partition("### A unary function")[2].partition("\n### ")[0]
     return [
         (each["path"], each["table"], dedent(each["code"]).removeprefix("```python\n"))
         for each in STEP.finditer(section)

@@ -24,7 +24,7 @@ _FILE_ENDINGS = ("md", "py", "json", "toml")
 #: Inline code that is the name of a source file, with or without its folder.
 _FILE = re.compile(r"`((?:[\w.-]+/)*\w+\.(?:py|toml|s))`")
 #: Files that pages name as examples: commands write them, or users have them.
-_EXAMPLES = {"digits.s", "pyproject.toml"}
+_EXAMPLES = {"FILE.s", "digits.s", "pyproject.toml"}
 
 
 def path_exists(path: str) -> bool:

@@ -35,7 +35,7 @@ def test_examples_are_listed_and_start_with_their_command():
 def test_run_tflite(tmp_path):
     lines = output(tmp_path, "run_tflite.py", model_path("kws_ref_model")).splitlines()
     assert "12 layers" in lines[0] and "0 nodes on the host" in lines[0]
-    assert re.fullmatch(r"Identity: int8\[1, 12\], greatest at \d+", lines[-2])
+    assert re.fullmatch(r"Identity: int8\[1, 12\], maximum at \d+", lines[-2])
     cycles, roofline = (int(text.replace(",", "")) for text in re.findall(r"[\d,]{4,}", lines[-1]))
     assert cycles > roofline
 

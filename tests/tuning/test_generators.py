@@ -99,7 +99,7 @@ def test_text_replaces_one_specific_program(measurer: Measurer, task: GeneratorT
     stale = replace(schedule, programs={name: ProgramText("0" * 64, text)})
     with pytest.raises(InputError, match="its text replaces another program"):
         prepared.network(stale)
-    with pytest.raises(InputError, match="there is none of that name, only"):
+    with pytest.raises(InputError, match="no program has this name, only"):
         prepared.network(replace(schedule, programs={"nobody": ProgramText("0" * 64, text)}))
     made = next(p for code in measurer.first.codes for p in code.programs if p.name == name)
     empty = replace(schedule, programs={name: ProgramText(digest_of(made), "; nothing")})

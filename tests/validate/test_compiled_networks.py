@@ -19,7 +19,7 @@ def test_every_network_is_safe(name: str, target: str) -> None:
     reports = validate_network(network, samples=2, require_written=True)
     assert len(reports) == len(network.codes) > 0
     for report in reports.values():
-        assert report.ways == 1
+        assert report.paths == 1
         assert report.commands["matrix"] > 0
 
 

@@ -77,9 +77,9 @@ go:
 
 
 def test_both_paths_are_followed():
-    assert proof(TWO_PATHS.format(few=8, mark=""), 5).ways == 2
+    assert proof(TWO_PATHS.format(few=8, mark=""), 5).paths == 2
     rejected(TWO_PATHS.format(few=0xFFFFF, mark="<<"), "bounds", 5)
-    assert proof(TWO_PATHS.format(few=0xFFFFF, mark=""), 0).ways == 1  # no value is below 0
+    assert proof(TWO_PATHS.format(few=0xFFFFF, mark=""), 0).paths == 1  # no value is below 0
 
 
 def test_paths_merge_at_a_fence():
@@ -96,7 +96,7 @@ def test_paths_merge_at_a_fence():
         halt
     """.replace("blt r1, 100, r1", "blt r1, op0, again")
     report = proof(source, 100)
-    assert report.ways == 101
+    assert report.paths == 101
     assert report.commands["fuse"] == 100
 
 
@@ -105,12 +105,12 @@ def test_instructions_of_further_paths_are_limited(monkeypatch):
     source = (
         "fence fuse ;{mark}\nbeq %fuse_max, r0, other\nadd r1, 1\nother: loop 100, end\nadd r2, 1\nend: halt"
     )
-    monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 90)
-    assert proof(source.format(mark="")).ways == 2
+    monkeypatch.setattr(explore, "MAX_PATH_INSTRUCTIONS", 90)
+    assert proof(source.format(mark="")).paths == 2
     twice = "fence fuse\nbeq %fuse_zeros, r0, half\nadd r1, 2\nhalf: " + source.format(mark=" <<")
     rejected(twice, "statistics", text="more than 90 instructions")
-    monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 1000)
-    assert proof(twice).ways == 4
+    monkeypatch.setattr(explore, "MAX_PATH_INSTRUCTIONS", 1000)
+    assert proof(twice).paths == 4
 
 
 def test_unknown_bits_in_data_are_accepted():
@@ -120,7 +120,7 @@ def test_unknown_bits_in_data_are_accepted():
         source.replace("shl r1, r1, 5", "shl r1, r1, 4").replace("issue load", "issue load ; <<"),
         "statistics",
     )
-    assert proof("fence fuse\nset fuse.mult, %fuse_max\nset fuse.d_base, 3\nissue fuse\nhalt").ways == 1
+    assert proof("fence fuse\nset fuse.mult, %fuse_max\nset fuse.d_base, 3\nissue fuse\nhalt").paths == 1
 
 
 # Initialized memory
@@ -157,5 +157,5 @@ def test_memory_initialized_on_one_path_only():
         "set store.dram, 0x1000\nfence fuse\nbeq %fuse_max, r0, skip\nset load.word, fill=1\nissue load\n"
     )
     source += "skip: fence load\nissue store ; <<\nhalt"
-    assert proof(source).ways == 2
+    assert proof(source).paths == 2
     rejected(source, "uninitialized", require_written=True)

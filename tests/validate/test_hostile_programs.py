@@ -181,6 +181,6 @@ def test_paths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         "fence fuse\nbeq %fuse_max, r0, a ;{0}\nadd r1, 1\na: loop 100, e\nadd r2, r2, 1\nfence fuse\ne: halt"
     )
     monkeypatch.setattr(check_module, "MAX_STATES", 4)
-    assert validate(CONFIG, [MacroCall(assemble(source.format("")))], WINDOWS).ways == 2
-    monkeypatch.setattr(check_module, "MAX_WAY_BYTES", 1000)
+    assert validate(CONFIG, [MacroCall(assemble(source.format("")))], WINDOWS).paths == 2
+    monkeypatch.setattr(check_module, "MAX_PATH_BYTES", 1000)
     rejected(source.format("<<"), "statistics", text="bytes")

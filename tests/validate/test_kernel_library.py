@@ -64,7 +64,7 @@ def test_each_operation(ops):
         ops.calls.clear()
         operation(ops, np.random.default_rng(5))
         report = validate(ops.config, ops.calls, ops.windows)
-        assert report.ways == 1
+        assert report.paths == 1
         assert report.commands["store"] > 0, operation
 
 

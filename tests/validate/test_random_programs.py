@@ -56,7 +56,7 @@ def test_good_programs_are_accepted_and_bad_ones_rejected(target):
         stops = any(isinstance(item, Stop) for m in runs(case) for item in case.programs[m.program].body)
         if not traps(case):
             report = check(case, library, programs)  # the case contains the seed, which pytest prints
-            passed, ways = passed + 1, max(ways, report.ways)
+            passed, ways = passed + 1, max(ways, report.paths)
         elif stops:
             with pytest.raises(ValidationError) as caught:
                 check(case, library, programs)

@@ -89,8 +89,8 @@ def test_edges_lead_down(seed: int) -> None:
     graph = nx.DiGraph(random_view(np.random.default_rng(seed)))
     layout = layered(graph, dict.fromkeys(graph, 50.0), 10.0)
     level = {key: number for number, rank in enumerate(layout.ranks) for key in rank}
-    for (a, b), way in layout.ways.items():
-        assert [level[key] for key in way] == list(range(level[a], level[b] + 1)), f"seed {seed}"
+    for (a, b), route in layout.routes.items():
+        assert [level[key] for key in route] == list(range(level[a], level[b] + 1)), f"seed {seed}"
 
 
 def test_columns_hold_every_rank_once() -> None:

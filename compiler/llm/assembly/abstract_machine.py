@@ -137,7 +137,7 @@ class AbstractMachine:
         except ValidationError:
             self.unsafe = True
         # A command that blocks in its queue would never be issued, as far as is known.
-        self.unsafe |= op is MicroOp.ISSUE and self.path.timeline.waiting
+        self.unsafe |= op is MicroOp.ISSUE and self.path.order.waiting
         self.unknown |= self.unsafe
         if op in ALU:
             self.written |= 1 << d % REGISTERS
@@ -186,7 +186,7 @@ class AbstractMachine:
 
     def _state(self) -> tuple:
         """Return the state that the next iteration depends on, except the command order."""
-        return tuple(self.path.registers), tuple(map(tuple, self.path.fields)), self.path.timeline.counts
+        return tuple(self.path.registers), tuple(map(tuple, self.path.fields)), self.path.order.counts
 
     def _add_work(self, cycles: list[int]) -> None:
         """Add work to the units, in cycles."""
@@ -244,7 +244,7 @@ class ProgramTracker:
     def counts(self) -> tuple[int, ...]:
         """Semaphore counts, by consumer (4: the sequencer), then producer and index."""
         if self._counts is None:
-            self._counts = self.machine.path.timeline.counts
+            self._counts = self.machine.path.order.counts
         return self._counts
 
     @property
@@ -274,8 +274,8 @@ class ProgramTracker:
         key = unit, self.available(unit) if wait is None else wait
         if key not in self._issuable:
             regions = self._regions(unit)
-            timeline = self.machine.path.timeline
-            self._issuable[key] = regions is not None and not timeline.races(unit, key[1], regions)
+            order = self.machine.path.order
+            self._issuable[key] = regions is not None and not order.races(unit, key[1], regions)
         return self._issuable[key]
 
     def _regions(self, unit: Unit) -> list[StridedRegion] | None:
@@ -348,4 +348,4 @@ def _execute_call(sequencer: SymbolicSequencer, path: ExecutionPath) -> None:
     """Execute a call to its end; its control flow must not depend on data."""
     while (op := sequencer.run(path)) is not MicroOp.HALT:
         if op is None:
-            raise sequencer.refuse(path, "statistics", "control flow before the program depends on data")
+            raise sequencer.error_at(path, "statistics", "control flow before the program depends on data")

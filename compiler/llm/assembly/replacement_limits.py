@@ -35,7 +35,7 @@ def limits_in_place(
     """
     call = calls[index]
     after = AbstractMachine.at_start(ProgramLimits(config=config, windows=windows, before=calls[: index + 1]))
-    counts = enumerate(after.path.timeline.counts)
+    counts = enumerate(after.path.order.counts)
     leaves = {_semaphore(index): count for index, count in counts if count}
     return ProgramLimits(
         tokens=tokens,

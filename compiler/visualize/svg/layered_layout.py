@@ -25,13 +25,13 @@ class Layered:
         Node keys per rank in order; long edges have dummy keys (source, target, rank).
     x : dict
         Horizontal centre of each key.
-    ways : dict
+    routes : dict
         Keys along each edge, including its ends.
     """
 
     ranks: list[list[Key]] = field(default_factory=list)
     x: dict[Key, float] = field(default_factory=dict)
-    ways: dict[tuple[Key, Key], list[Key]] = field(default_factory=dict)
+    routes: dict[tuple[Key, Key], list[Key]] = field(default_factory=dict)
 
 
 def layered(graph: nx.DiGraph, width: dict[Key, float], gap: float, bend: float = 14) -> Layered:
@@ -39,8 +39,8 @@ def layered(graph: nx.DiGraph, width: dict[Key, float], gap: float, bend: float 
     out = Layered()
     _rank(graph, out)
     near: dict[Key, list[Key]] = {key: [] for rank in out.ranks for key in rank}
-    for way in out.ways.values():
-        for a, b in pairwise(way):
+    for route in out.routes.values():
+        for a, b in pairwise(route):
             near[a].append(b)
             near[b].append(a)
     level = {key: number for number, rank in enumerate(out.ranks) for key in rank}
@@ -64,7 +64,7 @@ def _rank(graph: nx.DiGraph, out: Layered) -> None:
         out.ranks[level[key]].append(key)
     for a, b in graph.edges():
         between: list[Key] = [(a, b, rank) for rank in range(level[a] + 1, level[b])]
-        out.ways[a, b] = [a, *between, b]
+        out.routes[a, b] = [a, *between, b]
         for rank, key in enumerate(between, level[a] + 1):
             out.ranks[rank].append(key)
 

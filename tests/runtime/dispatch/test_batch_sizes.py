@@ -162,7 +162,7 @@ def test_every_size_is_validated(rng: np.random.Generator) -> None:
     draft = Draft(rng)
     graph = draft.graph.finish([_dense(draft).name])
     network = compile(graph, "n4", batches=(1, 2, 4))
-    assert next(iter(validate_network(network, samples=2).values())).ways > 3
+    assert next(iter(validate_network(network, samples=2).values())).paths > 3
 
 
 @pytest.mark.parametrize(

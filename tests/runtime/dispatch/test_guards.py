@@ -132,7 +132,7 @@ COUNT = "issue fuse\n{}halt"
 
 def _proof(*calls: MacroCall, text: str | None = None, kind: str = "") -> int:
     if text is None:
-        return validate(CONFIG, calls, [(0x1000, 0x1FFF, 3)]).ways
+        return validate(CONFIG, calls, [(0x1000, 0x1FFF, 3)]).paths
     with pytest.raises(ValidationError) as refused:
         validate(CONFIG, calls, [(0x1000, 0x1FFF, 3)])
     assert refused.value.kind == kind and text in str(refused.value)

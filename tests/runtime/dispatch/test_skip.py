@@ -197,7 +197,7 @@ def test_ad01_skips_silence() -> None:
 
 def test_both_programs_are_validated(rng: np.random.Generator) -> None:
     network = compile(gated(rng), "n4", skip="gate")
-    assert [report.ways for report in validate_network(network, samples=2).values()] == [3]
+    assert [report.paths for report in validate_network(network, samples=2).values()] == [3]
     again = from_bytes(io.BytesIO(to_bytes(network)))
     assert to_bytes(again) == to_bytes(network) and names(again) == names(network)
 
