@@ -13,8 +13,8 @@ from compiler.llm.model.weights import load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import WorkError
-from scripts.jsonl_log import Lines
-from scripts.process_pool import in_lanes
+from scripts.jsonl_log import JsonlLog
+from scripts.process_pool import run_parallel
 
 _MACHINE, _SEED = "usual", 0
 
@@ -41,7 +41,7 @@ class _Job:
     samples: int
 
 
-def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> dict[str, Any]:
+def evaluate_model(model: Path, layers: int, samples: int, lanes: int, file: Path) -> dict[str, Any]:
     """Measure answers about held-out layers, which are the same in every call.
 
     Parameters
@@ -66,17 +66,17 @@ def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> di
     machine, mine = MACHINES[_MACHINE], digest(model.read_bytes())[:12]
     points = islice(held_out_points(machine.conditions.config.n, _SEED, machine), layers)
     jobs = [_Job(f"{mine} {place} {samples}", place, point, samples) for place, point in enumerate(points)]
-    done = {row["key"] for row in Lines(file).read()}
-    in_lanes(_judge, [job for job in jobs if job.key not in done], lanes, model, file)
-    rows = {row["key"]: Sampled(**row["sampled"]) for row in Lines(file).read()}
+    done = {row["key"] for row in JsonlLog(file).read()}
+    run_parallel(_evaluate, [job for job in jobs if job.key not in done], lanes, model, file)
+    rows = {row["key"]: Sampled(**row["sampled"]) for row in JsonlLog(file).read()}
     if missing := [job for job in jobs if job.key not in rows]:
         raise WorkError(f"{file}: {len(missing)} layers were not judged; the same call goes on")
     found = [rows[job.key] for job in jobs]
     return figures(found) | {"layers": [asdict(each) for each in found]}
 
 
-def _judge(job: _Job, model: Path, file: Path) -> None:
+def _evaluate(job: _Job, model: Path, file: Path) -> None:
     machine = MACHINES[_MACHINE]
     with Measurer(job.point.graph(), machine.conditions, machine.options, 1, _SEED) as measurer:
         found = sampled(measurer, job.point.family, load(model)[0], job.samples, job.place)
-    Lines(file).add({"key": job.key, "sampled": asdict(found)})
+    JsonlLog(file).add({"key": job.key, "sampled": asdict(found)})

@@ -9,7 +9,7 @@ from typing import Any
 from hw.errors import InputError
 
 
-class Lines:
+class JsonlLog:
     """JSONL file.
 
     Parameters

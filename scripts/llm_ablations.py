@@ -19,7 +19,7 @@ from compiler.llm.model.weights import load_extended, save
 from compiler.llm.training.pretrain import Plan, default_plan, train
 from compiler.util.files import atomic_output
 from hw.errors import MlaError
-from scripts.eval_lm import judged
+from scripts.eval_lm import evaluate_model
 from scripts.reports import write_report
 
 #: What is left out, by what the variant is called.
@@ -46,7 +46,7 @@ def main() -> int:
     try:
         for variant in VARIANTS:
             _train(args, variant)
-        rows = [{"without": variant} | _judged(args, variant) for variant in VARIANTS]
+        rows = [{"without": variant} | _evaluated(args, variant) for variant in VARIANTS]
     except MlaError as error:
         print(f"llm_ablations: {error}", file=sys.stderr)
         return error.exit_status
@@ -79,7 +79,7 @@ def _train(args: argparse.Namespace, variant: str) -> None:
     folder = args.folder / variant
     folder.mkdir(parents=True, exist_ok=True)
     found = train(
-        list(read(args.corpus)), plan(variant, whole), folder, lambda text: _say(variant, text), start
+        list(read(args.corpus)), plan(variant, whole), folder, lambda text: _log(variant, text), start
     )
     with atomic_output(path) as made:
         save(found.model, made, found.about)
@@ -89,10 +89,10 @@ def _model(args: argparse.Namespace, variant: str) -> Path:
     return args.folder / variant / "model.safetensors"
 
 
-def _judged(args: argparse.Namespace, variant: str) -> dict[str, Any]:
-    _say(variant, "judging")
+def _evaluated(args: argparse.Namespace, variant: str) -> dict[str, Any]:
+    _log(variant, "judging")
     file = args.folder / variant / "judged.jsonl"
-    return judged(_model(args, variant), args.layers, args.samples, args.lanes, file)
+    return evaluate_model(_model(args, variant), args.layers, args.samples, args.lanes, file)
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
@@ -108,7 +108,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _say(variant: str, text: str) -> None:
+def _log(variant: str, text: str) -> None:
     print(f"without {variant}: {text}", flush=True)
 
 

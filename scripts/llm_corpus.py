@@ -20,7 +20,7 @@ from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.trajectories import Trajectory
 from cosim.rtl.cache import cache_folder
 
-_SAY = 30.0
+_REPORT_SECONDS = 30.0
 
 
 def main() -> int:
@@ -34,48 +34,56 @@ def main() -> int:
     args = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
     lanes = [
-        spawn.Process(target=_lane, args=(args.folder, args.pack, args.seed, lane, args.lanes, args.seconds))
+        spawn.Process(
+            target=_worker, args=(args.folder, args.pack, args.seed, lane, args.lanes, args.seconds)
+        )
         for lane in range(args.lanes)
     ]
     for lane in lanes:
         lane.start()
     for lane in lanes:
         lane.join()
-    walks = _known(args.pack, args.folder)
-    pack(walks.values(), args.pack)
-    steps = sum(len(walk.steps) for walk in walks.values())
-    variants = sum(len(walk.edited.variants) for walk in walks.values() if walk.edited is not None)
+    trajectories = _known(args.pack, args.folder)
+    pack(trajectories.values(), args.pack)
+    steps = sum(len(trajectory.steps) for trajectory in trajectories.values())
+    variants = sum(
+        len(trajectory.edited.variants)
+        for trajectory in trajectories.values()
+        if trajectory.edited is not None
+    )
     size = args.pack.stat().st_size
-    print(f"{len(walks)} networks, {steps} measurements of schedules, {variants} of edits, {size:,} bytes")
+    print(
+        f"{len(trajectories)} networks, {steps} measurements of schedules, {variants} of edits, {size:,} bytes"
+    )
     return max(lane.exitcode or 0 for lane in lanes)
 
 
 def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Trajectory]:
     """Return all measurements; those of a journal replace packed ones."""
     files = [*([packed] if packed.exists() else []), *sorted(folder.glob("*.jsonl"))]
-    return {(walk.machine, walk.index): walk for file in files for walk in read(file)}
+    return {(trajectory.machine, trajectory.index): trajectory for file in files for trajectory in read(file)}
 
 
-def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds: float) -> None:
+def _worker(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds: float) -> None:
     """Measure every `lanes`-th network until the time is over or the parent process has died."""
     parent, known = os.getppid(), _known(packed, folder)
     journal, devices = CorpusJournal(folder / f"{seed}.{lane}.jsonl"), Devices()
     end, told, found = monotonic() + seconds, monotonic(), 0
     try:
-        for walk in _walks(known, journal, devices, seed, lane, lanes):
-            if walk is not None:
-                journal.add(walk)
+        for trajectory in _measurements(known, journal, devices, seed, lane, lanes):
+            if trajectory is not None:
+                journal.add(trajectory)
                 found += 1
             if monotonic() > end or os.getppid() != parent:
                 return
-            if monotonic() > told + _SAY:
+            if monotonic() > told + _REPORT_SECONDS:
                 told = monotonic()
                 print(f"lane {lane}: {found} networks, {end - told:.0f} s left", flush=True)
     finally:
         devices.close()
 
 
-def _walks(
+def _measurements(
     known: dict[tuple[str, int], Trajectory],
     journal: CorpusJournal,
     devices: Devices,
@@ -84,9 +92,9 @@ def _walks(
     lanes: int,
 ) -> Iterator[Trajectory | None]:
     """Yield measurements indefinitely: first of networks without edits, then of new networks."""
-    for key, walk in sorted(known.items(), key=lambda each: each[1].index):
-        if walk.index % lanes == lane and walk.edited is None and key not in journal.done:
-            yield with_edits(devices, walk, seed)
+    for key, trajectory in sorted(known.items(), key=lambda each: each[1].index):
+        if trajectory.index % lanes == lane and trajectory.edited is None and key not in journal.done:
+            yield with_edits(devices, trajectory, seed)
     for name, index in corpus_indices(seed, lane, lanes):
         if (name, index) not in known and (name, index) not in journal.done:
             yield measure(devices, name, index, seed)

@@ -25,10 +25,10 @@ from compiler.llm.model.weights import load, save
 from compiler.llm.training.pretrain import fine_tune, fine_tuning_plan
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.training_rounds import begin, corpus_of, evaluate, log, model_of, write_curve
 
 Key = tuple[str, int]
-_SAY = 10
+_REPORT_NETWORKS = 10
 
 
 def main() -> int:
@@ -57,14 +57,14 @@ def main() -> int:
     )
     args = parser.parse_args()
     try:
-        _iterate(args)
+        _run_rounds(args)
     except MlaError as error:
         print(f"llm_iterate: {error}", file=sys.stderr)
         return error.exit_status
     return 0
 
 
-def _iterate(args: argparse.Namespace) -> None:
+def _run_rounds(args: argparse.Namespace) -> None:
     for option, least in {
         "rounds": 0,
         "networks": 1,
@@ -79,54 +79,59 @@ def _iterate(args: argparse.Namespace) -> None:
             raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")
     options = ("networks", "answers", "temperature", "drawn", "turns", "steps", "layers", "samples", "seed")
     begin(args.folder, {option: getattr(args, option) for option in options}, args.llm, args.corpus)
-    walks = {(walk.machine, walk.index): walk for walk in read(corpus_of(args.folder))}
-    points, asked = [judge(args.folder, 0, args.layers, args.samples, args.lanes)], set[Key]()
-    say(write_curve(args.folder, points))
+    trajectories = {
+        (trajectory.machine, trajectory.index): trajectory for trajectory in read(corpus_of(args.folder))
+    }
+    points, asked = [evaluate(args.folder, 0, args.layers, args.samples, args.lanes)], set[Key]()
+    log(write_curve(args.folder, points))
     for number in range(1, args.rounds + 1):
         before, model = model_of(args.folder, number - 1), model_of(args.folder, number)
-        mine = networks_of_round(list(walks.values()), number, args.networks, args.seed)
-        known = {(walk.machine, walk.index): len(walk.steps) for walk in mine}
-        found = _asked(args, number, mine, before)
-        walks |= found
+        mine = networks_of_round(list(trajectories.values()), number, args.networks, args.seed)
+        known = {(trajectory.machine, trajectory.index): len(trajectory.steps) for trajectory in mine}
+        found = _sample_answers(args, number, mine, before)
+        trajectories |= found
         asked |= known.keys()
         if not model.exists():
             better = fine_tune(
                 load(before)[0],
-                list(walks.values()),
+                list(trajectories.values()),
                 asked,
                 fine_tuning_plan(args.steps, args.seed + number),
                 args.folder / str(number),
-                say,
+                log,
             )
             with atomic_output(model) as path:
                 save(better.model, path, better.about)
         new = {key: found[key].steps[known[key] :] for key in known}
         costs = {key: [step.cycles for step in found[key].steps[: known[key]]] for key in known}
         points.append(
-            judge(args.folder, number, args.layers, args.samples, args.lanes)
+            evaluate(args.folder, number, args.layers, args.samples, args.lanes)
             | {
                 "networks": len(known),
                 "answers": sum(map(len, new.values())),
                 "better": sum(any(step.cycles < min(costs[key]) for step in new[key]) for key in known),
             }
         )
-        say(write_curve(args.folder, points))
+        log(write_curve(args.folder, points))
     if args.pack is not None:
-        pack(walks.values(), args.pack)
+        pack(trajectories.values(), args.pack)
 
 
-def _asked(
+def _sample_answers(
     args: argparse.Namespace, number: int, mine: list[Trajectory], model: Path
 ) -> dict[Key, Trajectory]:
     """Return the networks of a round with the model's answers; those in a journal are not measured again."""
-    folder, wanted = args.folder / str(number), {(walk.machine, walk.index) for walk in mine}
+    folder, wanted = (
+        args.folder / str(number),
+        {(trajectory.machine, trajectory.index) for trajectory in mine},
+    )
     found = _journals(folder, wanted)
-    left = [walk for walk in mine if (walk.machine, walk.index) not in found]
+    left = [trajectory for trajectory in mine if (trajectory.machine, trajectory.index) not in found]
     if left:
-        say(f"round {number}: {len(left)} networks to be asked about")
+        log(f"round {number}: {len(left)} networks to be asked about")
         spawn = multiprocessing.get_context("spawn")
         lanes = [
-            spawn.Process(target=_lane, args=(args, number, lane, left[lane :: args.lanes], model))
+            spawn.Process(target=_worker, args=(args, number, lane, left[lane :: args.lanes], model))
             for lane in range(args.lanes)
         ]
         for lane in lanes:
@@ -144,23 +149,29 @@ def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Trajectory]:
     found: dict[Key, Trajectory] = {}
     for path in sorted(folder.glob("*.jsonl")):
         CorpusJournal(path)
-        found |= {key: walk for walk in read(path) if (key := (walk.machine, walk.index)) in wanted}
+        found |= {
+            key: trajectory
+            for trajectory in read(path)
+            if (key := (trajectory.machine, trajectory.index)) in wanted
+        }
     return found
 
 
-def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Trajectory], model: Path) -> None:
+def _worker(
+    args: argparse.Namespace, number: int, lane: int, trajectories: list[Trajectory], model: Path
+) -> None:
     """Sample answers about networks until all are done or the parent process has died."""
     journal, devices = CorpusJournal(args.folder / str(number) / f"{lane}.jsonl"), Devices()
     parent = os.getppid()
     asking = SamplingOptions(load(model)[0], args.answers, args.temperature, args.drawn, args.turns)
     try:
-        for count, walk in enumerate(walks, 1):
-            rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")
-            journal.add(extend(devices, walk, asking, rng))
+        for count, trajectory in enumerate(trajectories, 1):
+            rng = random.Random(f"{args.seed} {number} {trajectory.machine} {trajectory.index}")
+            journal.add(extend(devices, trajectory, asking, rng))
             if os.getppid() != parent:
                 return
-            if count % _SAY == 0:
-                say(f"round {number}, lane {lane}: {count} of {len(walks)} networks")
+            if count % _REPORT_NETWORKS == 0:
+                log(f"round {number}, lane {lane}: {count} of {len(trajectories)} networks")
     finally:
         devices.close()
 

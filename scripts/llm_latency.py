@@ -36,7 +36,7 @@ from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
 from scripts.bench_store import measure
-from scripts.jsonl_log import Lines
+from scripts.jsonl_log import JsonlLog
 from scripts.reports import write_report
 
 #: What is timed, and how many seconds its unit has.
@@ -62,7 +62,7 @@ def main() -> int:
     keys = [f"{args.seed}.{number} {asked}" for number in range(args.layers)]
     if not args.only_render:
         _ask(keys, model, args)
-    rows = {row["key"]: row for row in Lines(args.file).read()}
+    rows = {row["key"]: row for row in JsonlLog(args.file).read()}
     print(render([rows[key] for key in keys if key in rows], args.file))
     return 0
 
@@ -71,13 +71,13 @@ def _ask(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
     """Measure the times of all layers without results."""
     version()  # the digest of the sources, once a process
     machine = MACHINES[MACHINE]
-    done = {row["key"] for row in Lines(args.file).read()}
+    done = {row["key"] for row in JsonlLog(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.seed, machine)
     for key, point in zip(keys, islice(points, len(keys)), strict=True):
         if key not in done:
             row = {"key": key, "layer": keys_of(point)[0], "cores": len(os.sched_getaffinity(0))}
             row |= times_of(point, model, args.times)
-            Lines(args.file).add(row)
+            JsonlLog(args.file).add(row)
             print(f"{row['layer']}: {median(row['candidate']):.2f} s", flush=True)
 
 
@@ -111,8 +111,8 @@ def _seconds_of_answer(task: GeneratorTask, model: Gpt) -> float:
     began = perf_counter()
     ((name, subject),) = subjects_of(task).items()
     request = Schedules(task, name, subject)
-    question = request.question(profile=model.profile)
-    draw(model, LANGUAGE, question, request.grammar, 1, np.random.default_rng(task.seed))
+    prompt = request.prompt(profile=model.profile)
+    draw(model, LANGUAGE, prompt, request.grammar, 1, np.random.default_rng(task.seed))
     return perf_counter() - began
 
 

@@ -32,10 +32,10 @@ from compiler.tuning.search.method import Trial
 from compiler.tuning.search.registry import LLM, METHODS
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
-from scripts.jsonl_log import Lines
+from scripts.jsonl_log import JsonlLog
 from scripts.llm_race_report import render
-from scripts.measurement_cache import FileMemory
-from scripts.process_pool import in_lanes
+from scripts.measurement_cache import FileCache
+from scripts.process_pool import run_parallel
 
 TRIALS = {LLM: 64, "hpm": 256, "random": 128, "evolution": 128}
 MACHINE = "usual"
@@ -80,7 +80,7 @@ class Job:
     searches: tuple[Search, ...]
 
 
-class Clocked(Measurer):
+class TimedMeasurer(Measurer):
     """Measurer that records its own run time.
 
     Attributes
@@ -129,13 +129,13 @@ def main() -> int:
             f"{len(jobs)} layers, {left} of {len(jobs) * args.seeds * len(trials)} searches left", flush=True
         )
         waiting = [job for job in jobs if job.searches]
-        status = in_lanes(run, waiting, args.lanes, args.file, args.llm)
+        status = run_parallel(run, waiting, args.lanes, args.file, args.llm)
     keys = {
         key(number, args.draw, search, args.llm)
         for number in range(args.layers)
         for search in searches(trials, args.seeds)
     }
-    rows = [row for row in Lines(args.file).read() if row["key"] in keys]
+    rows = [row for row in JsonlLog(args.file).read() if row["key"] in keys]
     print(render(rows, args.file))
     return status
 
@@ -169,7 +169,7 @@ def searches(trials: dict[str, int], seeds: int) -> list[Search]:
 def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[Job]:
     """Return the jobs with searches that have no results yet."""
     machine = MACHINES[MACHINE]
-    done = {row["key"] for row in Lines(args.file).read()}
+    done = {row["key"] for row in JsonlLog(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.draw, machine)
     return [
         Job(
@@ -206,13 +206,13 @@ def run(job: Job, file: Path, model: Path) -> None:
     """Run searches and append their results to the file."""
     importlib.import_module("lightgbm")  # takes seconds, which are no method's
     machine, began = MACHINES[MACHINE], monotonic()
-    with Clocked(job.point.graph(), machine.conditions, machine.options) as measurer:
+    with TimedMeasurer(job.point.graph(), machine.conditions, machine.options) as measurer:
         measurer.baseline()  # opens the machine
         measured = file.with_suffix("") / f"{job.draw}.{job.number}.jsonl"
-        cache = measurer.cache = FileMemory(measurer.prepared, machine.conditions, measured)
+        cache = measurer.cache = FileCache(measurer.prepared, machine.conditions, measured)
         for search in job.searches:
             row = _searched(measurer, cache, search, _model(model))
-            Lines(file).add({"key": key(job.number, job.draw, search, model), **_about(job), **row})
+            JsonlLog(file).add({"key": key(job.number, job.draw, search, model), **_about(job), **row})
     print(f"{job.number}: {keys_of(job.point)[0]}: {monotonic() - began:.0f} s", flush=True)
 
 
@@ -220,7 +220,7 @@ def _about(job: Job) -> dict[str, Any]:
     return {"number": job.number, "layer": keys_of(job.point)[0], "point": job.point.as_json()}
 
 
-def _searched(measurer: Clocked, cache: FileMemory, search: Search, model: Gpt) -> dict[str, Any]:
+def _searched(measurer: TimedMeasurer, cache: FileCache, search: Search, model: Gpt) -> dict[str, Any]:
     """Return the curve of a search with times: of the method alone, and in total as if no measurement were cached."""
     cache.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
     own: list[float] = []

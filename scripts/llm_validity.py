@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 
 from compiler.cache.digest import name as digest
-from compiler.llm.assembly.lexicon import STOP
-from compiler.llm.assembly.program_request import ProgramRequest
 from compiler.llm.data.held_out import HELD_OUT, MACHINES, keys_of
 from compiler.llm.decode.sampler import SampledAnswer, TokenGrammar, draw
 from compiler.llm.evaluate.race import held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules, fields_of
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
+from compiler.llm.tokens.assembly_tokens import STOP
 from compiler.llm.tokens.layer_prompt import Programs, subjects_of
 from compiler.llm.tokens.prompt_tokens import Ask
-from compiler.llm.tokens.schedule_delta import END, ChangesGrammar
+from compiler.llm.tokens.schedule_delta import END, ScheduleDeltaGrammar
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
@@ -39,19 +39,19 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
-from scripts.jsonl_log import Lines
-from scripts.process_pool import in_lanes
+from scripts.jsonl_log import JsonlLog
+from scripts.process_pool import run_parallel
 from scripts.reports import write_report
 
 #: How answers are kept right: to what compiles and was not tried, as in a search; to what means something; not at all.
-WAYS = ("fitting", "grammar", "free")
+MODES = ("fitting", "grammar", "free")
 #: What an answer may get to, one after the other; then whether it is faster than the static compiler's.
 STAGES = ("complete", "compiled", "proved", "ran", "exact", "faster")
 #: Stages that an answer has got to which was rejected.
 _REJECTED = {"compile": 1, "validate": 2, "trap": 3, "time": 3, "same": 4}
 
 
-class Free:
+class Unconstrained:
     """Grammar that allows every token until the last one.
 
     Parameters
@@ -63,19 +63,19 @@ class Free:
     def __init__(self, last: str):
         self.last = last
 
-    def after(self, words: Sequence[str]) -> Sequence[str]:
+    def after(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return all tokens, or none after the last one."""
-        return () if words and words[-1] == self.last else LANGUAGE.words
+        return () if tokens and tokens[-1] == self.last else LANGUAGE.tokens
 
-    def ends(self, words: Sequence[str]) -> bool:
+    def ends(self, tokens: Sequence[str]) -> bool:
         """Always."""
         return True
 
 
-class Meaning(ChangesGrammar):
+class AnyScheduleDelta(ScheduleDeltaGrammar):
     """Grammar of schedule deltas that accepts every complete answer."""
 
-    def ends(self, words: Sequence[str]) -> bool:
+    def ends(self, tokens: Sequence[str]) -> bool:
         """Always."""
         return True
 
@@ -114,20 +114,20 @@ def answers_of(request: LmRequest, model: Gpt, way: str, count: int, seed: int) 
     rng, out = np.random.default_rng(seed), list[SampledAnswer]()
     while len(out) < count:
         together = min(request.answers_per_draw, count - len(out))
-        out += draw(model, LANGUAGE, request.question(profile=model.profile), grammar, together, rng)
+        out += draw(model, LANGUAGE, request.prompt(profile=model.profile), grammar, together, rng)
     return [_schedule(request, each) for each in out]
 
 
 def _grammar(request: LmRequest, way: str) -> TokenGrammar | None:
     if way == "grammar" and isinstance(request, Schedules):
-        return Meaning(fields_of(request.subject.layer))
-    return Free(STOP if request.ask is Ask.PROGRAM else END) if way == "free" else request.grammar
+        return AnyScheduleDelta(fields_of(request.subject.layer))
+    return Unconstrained(STOP if request.ask is Ask.PROGRAM else END) if way == "free" else request.grammar
 
 
 def _schedule(request: LmRequest, answer: SampledAnswer) -> Schedule | None:
     """Return the schedule of an answer; None if the answer is incomplete or invalid."""
     try:
-        return request.candidate(answer.words).schedule if answer.complete else None
+        return request.candidate(answer.tokens).schedule if answer.complete else None
     except (InputError, ValueError):
         return None
 
@@ -175,12 +175,12 @@ def main() -> int:
         jobs = jobs_of(args)
     except InputError as error:
         parser.error(str(error))
-    done = {row["key"] for row in Lines(args.file).read()}
+    done = {row["key"] for row in JsonlLog(args.file).read()}
     waiting = [job for job in jobs if job.key not in done]
     print(f"{len(jobs)} questions, {len(jobs) - len(waiting)} of them done", flush=True)
-    status = 0 if args.only_render else in_lanes(ask, waiting, args.lanes, args.seed, args.file)
+    status = 0 if args.only_render else run_parallel(evaluate_job, waiting, args.lanes, args.seed, args.file)
     keys = {job.key for job in jobs}
-    print(render([row for row in Lines(args.file).read() if row["key"] in keys], args.file))
+    print(render([row for row in JsonlLog(args.file).read() if row["key"] in keys], args.file))
     return status
 
 
@@ -210,7 +210,7 @@ def _model(path: Path) -> Gpt:
     return load(path)[0]
 
 
-def ask(job: Job, seed: int, file: Path) -> None:
+def evaluate_job(job: Job, seed: int, file: Path) -> None:
     """Sample answers about a layer in each mode, evaluate them and append the results to the file."""
     machine, began = MACHINES[job.machine], monotonic()
     row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0], "answers": 0}
@@ -220,15 +220,15 @@ def ask(job: Job, seed: int, file: Path) -> None:
             measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed
         )
         known: dict[str, Result] = {}
-        for way in WAYS:
+        for way in MODES:
             request = KINDS[job.kind](task)
             answers = answers_of(request, _model(job.model), way, job.answers, seed)
             stages = [stage_of(each, measurer, known, baseline.cycles) for each in answers]
             row[way] = [sum(stage > at for stage in stages) for at in range(len(STAGES))]
             row["answers"] = len(answers)
     row |= {"reasons": sorted(set(filter(None, map(_reason, known.values()))))}
-    Lines(file).add(row)
-    counts = "; ".join(f"{way} {row[way][4]} of {row['answers']} exact" for way in WAYS)
+    JsonlLog(file).add(row)
+    counts = "; ".join(f"{way} {row[way][4]} of {row['answers']} exact" for way in MODES)
     print(f"{row['layer']}: {counts}, {monotonic() - began:.0f} s", flush=True)
 
 
@@ -258,7 +258,7 @@ def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
     whole = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         mine = [row for row in rows if row["kind"] == kind and row["answers"]]
-        for way in WAYS:
+        for way in MODES:
             counts = [sum(row[way][at] for row in mine) for at in range(len(STAGES))]
             whole.append(
                 {

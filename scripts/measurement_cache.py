@@ -10,10 +10,10 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.json_codec import read_result, result_values
 from hw.errors import InputError
-from scripts.jsonl_log import Lines
+from scripts.jsonl_log import JsonlLog
 
 
-class FileMemory:
+class FileCache:
     """Measurement cache of a measurer.
 
     Keys are program words and initial memory, so that later compiler versions can use the file.
@@ -38,7 +38,7 @@ class FileMemory:
         self.prepared, self.conditions = prepared, conditions
         self.seconds = 0.0
         self._keys: dict[str, str | None] = {}
-        self._lines = None if file is None else Lines(file)
+        self._lines = None if file is None else JsonlLog(file)
         self._known: dict[str, tuple[Result, float]] = {}
         for data in self._lines.read() if self._lines else ():
             self._known[data["key"]] = read_result(data["result"]), data.get("seconds", 0.0)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 
-def in_lanes(work: Callable[..., None], items: Sequence[Item], lanes: int, *more: Any) -> int:
+def run_parallel(work: Callable[..., None], items: Sequence[Item], lanes: int, *more: Any) -> int:
     """Process all items in parallel.
 
     Parameters

@@ -20,7 +20,7 @@ from compiler.tuning.search.method import with_layer
 from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
-from scripts.measurement_cache import FileMemory
+from scripts.measurement_cache import FileCache
 
 #: Layers of at most 200 tilings on n16.
 LAYERS = {
@@ -52,7 +52,7 @@ def main() -> int:
     conditions, rows = HardwareProfile(load_target("n16")), []
     for name in args.layers:
         with Measurer(LAYERS[name].graph(), conditions, CompileOptions(rounding="reference")) as measurer:
-            measurer.cache = FileMemory(measurer.prepared, conditions, args.file)
+            measurer.cache = FileCache(measurer.prepared, conditions, args.file)
             rows.append(_row(name, measurer, args))
             print(_shown(rows[-1]), flush=True)
             if args.random:

@@ -34,7 +34,7 @@ from hw.config import load_target
 from hw.errors import InputError
 from scripts import sim_report
 from scripts.networks.digits import HELD_OUT, MODEL, Digits, load_digits_split
-from scripts.sim_accuracy import Marks
+from scripts.sim_accuracy import AccuracyCheck
 
 BUILD = Path(__file__).parent.parent / "build"
 TARGET, METHOD = "n16", "coordinate"
@@ -129,7 +129,7 @@ def _run(args: argparse.Namespace) -> int:
     with progress("compiling digits"):
         serving, compiled = plan(images, adapt=clocked and not args.waves)
     say(sim_report.environment(serving, compiled, args.device))
-    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=clocked)
+    marks, history = AccuracyCheck(compiled, digits.labels), ServingHistory(clocked=clocked)
     with _open(serving, args, say) as device, progress("serving digits", images, "images") as task:
         watcher = ServingProgress(task, clocked=clocked, note=lambda: f"{marks.accuracy:.1%} right")
         status = serve(serving, device, requests_of(compiled, digits), [marks, history, watcher])

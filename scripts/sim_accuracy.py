@@ -10,7 +10,7 @@ from compiler.serving.request import RequestResult
 from scripts.networks.digits import MODEL
 
 
-class Marks(ServingObserver):
+class AccuracyCheck(ServingObserver):
     """Checker of every served image.
 
     Parameters

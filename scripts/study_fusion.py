@@ -22,15 +22,15 @@ from compiler.tuning.fusion.engine import FusionEngine
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.errors import InputError
-from scripts.measurement_cache import FileMemory, programs_of
+from scripts.measurement_cache import FileCache, programs_of
 
 #: A seed that `mla calibrate` does not take by default.
 _SEED = 20261
 #: Ways of a chain at most, those first that promise most.
-_WAYS = 24
+_MAX_VARIANTS = 24
 _CLOSE, _NEAR = 1.005, 1.01
 #: As many as a search would measure first.
-_PROMISED = 3
+_TOP_PREDICTIONS = 3
 
 
 def main() -> int:
@@ -62,7 +62,7 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
     """Return the predicted and measured cycles of all variants of a chain."""
     conditions = HardwareProfile(load_target("n16"))
     with Measurer(point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
-        measurer.cache = FileMemory(measurer.prepared, conditions, file)
+        measurer.cache = FileCache(measurer.prepared, conditions, file)
         engine = FusionEngine(measurer.prepared, conditions, find_model(conditions))
         first = measurer.first.schedule
         options = engine.options(first, engine.opportunities(first))
@@ -73,7 +73,7 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
         ]
         chosen = programs_of(measurer.prepared.network(engine.choose(first, options)), conditions)
         found: dict[str, dict[str, Any]] = {}
-        for what, schedule in ways[:_WAYS]:
+        for what, schedule in ways[:_MAX_VARIANTS]:
             try:
                 key = programs_of(measurer.prepared.network(schedule), conditions)
             except InputError:  # it does not fit
@@ -123,11 +123,11 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     close, near = (sum(chosen <= limit * best for chosen, best, _ in each) for limit in (_CLOSE, _NEAR))
     worse = sum(chosen > _NEAR * unfused for chosen, _, unfused in each)
     worst = max(chosen / best - 1 for chosen, best, _ in each)
-    among = sum(_among(row, _PROMISED) for row in rows)
+    among = sum(_among(row, _TOP_PREDICTIONS) for row in rows)
     return (
         f"{len(rows)} chains: chosen is the measured best in {exact}, within 0.5% of it in {close}, within 1% in "
         f"{near}; at worst {worst:.1%} behind it; more than 1% slower than unfused in {worse}; "
-        f"the best is one of the {_PROMISED} that promise most in {among}"
+        f"the best is one of the {_TOP_PREDICTIONS} that promise most in {among}"
     )
 
 

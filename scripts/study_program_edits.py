@@ -39,9 +39,9 @@ from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
 from hw.errors import InputError
-from scripts.jsonl_log import Lines
-from scripts.measurement_cache import FileMemory
-from scripts.process_pool import in_lanes
+from scripts.jsonl_log import JsonlLog
+from scripts.measurement_cache import FileCache
+from scripts.process_pool import run_parallel
 from scripts.study_program_edits_report import render
 
 KINDS = (
@@ -140,12 +140,12 @@ def main() -> int:
         jobs = jobs_of(args)
     except InputError as error:
         parser.error(str(error))
-    done = {row["key"] for row in Lines(rows_file(args.folder)).read()}
+    done = {row["key"] for row in JsonlLog(rows_file(args.folder)).read()}
     waiting = [job for job in jobs if job.key not in done]
     print(f"{len(jobs)} layers, {len(jobs) - len(waiting)} of them done", flush=True)
-    status = 0 if args.only_render else in_lanes(look, waiting, args.lanes)
+    status = 0 if args.only_render else run_parallel(run_job, waiting, args.lanes)
     wanted = {job.key: number for number, job in enumerate(jobs)}
-    rows = {row["key"]: row for row in Lines(rows_file(args.folder)).read() if row["key"] in wanted}
+    rows = {row["key"]: row for row in JsonlLog(rows_file(args.folder)).read() if row["key"] in wanted}
     print(render(sorted(rows.values(), key=lambda row: wanted[row["key"]]), args.folder))
     return status
 
@@ -211,12 +211,12 @@ def _compiles(point: CalibrationNetwork) -> bool:
         return False
 
 
-def look(job: Job) -> None:
+def run_job(job: Job) -> None:
     """Study one layer and append the results to the file."""
     conditions, began = HardwareProfile(load_target("n16")), monotonic()
     with Measurer(job.point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
         file = job.folder / "measured" / f"{job.name.replace(' ', '_').replace('/', 'by')}.jsonl"
-        cache = measurer.cache = FileMemory(measurer.prepared, conditions, file)
+        cache = measurer.cache = FileCache(measurer.prepared, conditions, file)
         baseline = measurer.baseline()
         schedules, asked = schedules_of(measurer, cache, job.trials, job.seed)
         told = monotonic()
@@ -245,7 +245,7 @@ def look(job: Job) -> None:
                 f"{job.name}: {name} {found['cycles']:,}, {row['programs'][name]['seconds']:.0f} s",
                 flush=True,
             )
-    Lines(rows_file(job.folder)).add(row)
+    JsonlLog(rows_file(job.folder)).add(row)
 
 
 def cycles(trial: Trial) -> int:
@@ -264,7 +264,7 @@ def _summary(trial: Trial) -> dict[str, Any]:
     return {"cycles": trial.result.cycles, "where": where, "schedule": stored(trial.schedule)}
 
 
-def schedules_of(measurer: Measurer, cache: FileMemory, trials: int, seed: int) -> tuple[list[Trial], int]:
+def schedules_of(measurer: Measurer, cache: FileCache, trials: int, seed: int) -> tuple[list[Trial], int]:
     """Return trials of schedules with distinct programs, best first, and the number of requested measurements.
 
     There are fewer only if a round of all methods finds no more; then at least as many were requested.
@@ -287,7 +287,7 @@ def schedules_of(measurer: Measurer, cache: FileMemory, trials: int, seed: int) 
     return sorted(found.values(), key=lambda trial: trial.cost or 0.0), asked
 
 
-class Quoted(LmGenerator):
+class RecordingGenerator(LmGenerator):
     """Language model generator that records its answers.
 
     Attributes
@@ -322,7 +322,7 @@ class Quoted(LmGenerator):
 PROGRAMS: dict[str, Callable[[], Generator | None]] = {
     "edits": lambda: None,
     "polish": GENERATORS["polish"],
-    LLM: Quoted,
+    LLM: RecordingGenerator,
 }
 
 
@@ -349,9 +349,9 @@ def programs_of(
     baseline, results = measurer.baseline(), Counter({"measured": 0, "rejected": 0, "inexact": 0})
     searchers = [_searcher(measurer, name, start, baseline, seed + at) for at, start in enumerate(starts)]
     for searcher in searchers:
-        _go_on(measurer, searcher, round(trials * _SHARED) // len(searchers), results)
+        _continue(measurer, searcher, round(trials * _SHARED) // len(searchers), results)
     for searcher in sorted(searchers, key=lambda each: cycles(each.best)):
-        _go_on(measurer, searcher, trials - results["measured"], results)
+        _continue(measurer, searcher, trials - results["measured"], results)
     searcher = min(searchers, key=lambda each: cycles(each.best))
     best, edits, said = searcher.best, [], []
     if isinstance(searcher, ProgramEditSearch) and best.schedule.programs:
@@ -360,14 +360,14 @@ def programs_of(
         said = [
             text
             for each in searcher.generators
-            if isinstance(each, Quoted)
+            if isinstance(each, RecordingGenerator)
             for text in each.answers(best.schedule)
         ]
     begun = {"start": searchers.index(searcher), "starts": [cycles(start) for start in starts]}
     return dict(results) | begun | {"edits": edits, "said": said} | _summary(best)
 
 
-def _go_on(measurer: Measurer, searcher: SearchMethod, count: int, results: Counter[str]) -> None:
+def _continue(measurer: Measurer, searcher: SearchMethod, count: int, results: Counter[str]) -> None:
     """Try further programs while there are any."""
     for _ in range(count):
         schedule = searcher.propose()

@@ -23,18 +23,18 @@ from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
-from scripts.measurement_cache import FileMemory
+from scripts.measurement_cache import FileCache
 
 FROZEN = Path(__file__).with_suffix(".json")
 PUBLISHED = ("mobilenet_v1", "mobilenet_v2")
-USUAL_NAME = "usual"
+DEFAULT_CONDITIONS = "usual"
 
 
 def conditions() -> dict[str, HardwareProfile]:
     """Return the hardware profiles by name."""
     n16 = load_target("n16")
     return {
-        USUAL_NAME: HardwareProfile(n16),
+        DEFAULT_CONDITIONS: HardwareProfile(n16),
         "bandwidth / 4": HardwareProfile(n16, DramTiming(DEFAULT_DRAM.latency, n16.n / 4)),
         "latency 400": HardwareProfile(n16, DramTiming(400)),
         "SP 64 KiB": HardwareProfile(replace(n16, sp_bytes=1 << 16)),
@@ -101,7 +101,7 @@ def main() -> int:
         best: Schedule | None = None
         for condition in args.conditions:
             row, schedule = _row(network, condition, best, args)
-            best = schedule if condition == USUAL_NAME else best
+            best = schedule if condition == DEFAULT_CONDITIONS else best
             rows.append(row)
             print(row, flush=True)
             if args.json:
@@ -118,9 +118,9 @@ def _row(
     source = ModelSource(model_file(network) if network in PUBLISHED else model_path(network))
     place = conditions()[condition]
     with Measurer(source.graph, place, CompileOptions(rounding=source.rounding)) as measurer:
-        measurer.cache = FileMemory(measurer.prepared, place, args.file)
+        measurer.cache = FileCache(measurer.prepared, place, args.file)
         runs = [tune(measurer, args.method, args.trials, seed=seed) for seed in range(args.seeds)]
-        over = measurer.measure([usual])[0] if usual is not None and condition != USUAL_NAME else None
+        over = measurer.measure([usual])[0] if usual is not None and condition != DEFAULT_CONDITIONS else None
     best = min(runs, key=lambda run: run.best.cost or 0)
     frozen: dict[str, Any] = json.loads(FROZEN.read_text("utf-8"))
     row = Row(

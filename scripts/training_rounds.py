@@ -10,7 +10,7 @@ from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.util.files import read_input, write_output
 from compiler.visualize.svg.charts import draw_rounds
 from hw.errors import InputError
-from scripts.eval_lm import judged
+from scripts.eval_lm import evaluate_model
 
 
 def model_of(folder: Path, number: int) -> Path:
@@ -48,14 +48,14 @@ def begin(folder: Path, asked: Mapping[str, Any], llm: Path, corpus: Path) -> No
     write_output(path, (json.dumps(asked) + "\n").encode())
 
 
-def judge(folder: Path, number: int, layers: int, samples: int, lanes: int) -> dict[str, Any]:
+def evaluate(folder: Path, number: int, layers: int, samples: int, lanes: int) -> dict[str, Any]:
     """Return a point of the curve: quality of single answers about layers that are the same in every round."""
-    say(f"round {number}: judging")
+    log(f"round {number}: judging")
     file = folder / f"judged.{number}.jsonl"
-    return {"round": number} | judged(model_of(folder, number), layers, samples, lanes, file)
+    return {"round": number} | evaluate_model(model_of(folder, number), layers, samples, lanes, file)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print progress immediately."""
     print(text, flush=True)
 

@@ -10,7 +10,7 @@ from hw.errors import MlaError
 from scripts.coverage.merge import merge
 from scripts.coverage.report import Report
 from scripts.coverage.sources import ROOT
-from scripts.coverage.waivers import read_reasons
+from scripts.coverage.waivers import read_waivers
 
 REASONS = ROOT / "tests" / "soak" / "unreached.toml"
 
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--reasons", type=Path, default=REASONS, metavar="FILE", help="explanations (TOML)")
     options = parser.parse_args(arguments)
     try:
-        report = Report(merge(options.folder), read_reasons(options.reasons))
+        report = Report(merge(options.folder), read_waivers(options.reasons))
         print("\n".join(report.lines()))
         if options.json:
             write_output(options.json, f"{json.dumps(report.json(), indent=1)}\n".encode())

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hw.errors import InputError
-from scripts.coverage.counts import Point, read_counts
-from scripts.coverage.source_map import WRITER, Place, Places
+from scripts.coverage.counts import VerilatorPoint, read_counts
+from scripts.coverage.source_map import WRITER, SourceLocation, SourceMap
 
 
 @dataclass(frozen=True, order=True)
-class Spot:
+class CoveragePoint:
     """Coverage point independent of the configuration of the chip.
 
     Parameters
@@ -29,7 +29,7 @@ class Spot:
         count as one.
     """
 
-    place: Place
+    place: SourceLocation
     module: str
     page: str
     kind: str
@@ -42,7 +42,7 @@ class Spot:
         return " ".join(part for part in (self.module, self.kind, self.label) if part)
 
 
-def merge(folder: Path) -> dict[Spot, int]:
+def merge(folder: Path) -> dict[CoveragePoint, int]:
     """Return the counts of all spots of the chips in a folder written by `--hw-coverage`.
 
     Raises
@@ -53,22 +53,22 @@ def merge(folder: Path) -> dict[Spot, int]:
     data = sorted(folder.glob("*.dat"))
     if not data:
         raise InputError(f"{folder} has no coverage data; fill it with pytest --hw-coverage {folder}")
-    chips: dict[str, Counter[Point]] = {}
+    chips: dict[str, Counter[VerilatorPoint]] = {}
     for path in data:
         chips.setdefault(path.name.split(".")[0], Counter()).update(read_counts(path))
-    merged: Counter[Spot] = Counter()
+    merged: Counter[CoveragePoint] = Counter()
     for key, counts in chips.items():
         chip = folder / f"{key}.v"
         if not chip.is_file():
             raise InputError(f"{chip} is missing: the data {key}.*.dat counts its lines")
-        merged.update(spots(Places(chip.read_text()), counts))
+        merged.update(coverage_points(SourceMap(chip.read_text()), counts))
     return dict(merged)
 
 
-def spots(places: Places, counts: Counter[Point]) -> Counter[Spot]:
+def coverage_points(places: SourceMap, counts: Counter[VerilatorPoint]) -> Counter[CoveragePoint]:
     """Return the counts of one chip by spot."""
     seen: Counter[tuple] = Counter()
-    result: Counter[Spot] = Counter()
+    result: Counter[CoveragePoint] = Counter()
     for point in sorted(counts):
         if not places.counts(point):
             continue
@@ -79,6 +79,6 @@ def spots(places: Places, counts: Counter[Point]) -> Counter[Spot]:
             same = (place, module.removeprefix("mla_chip."), point.page, point.kind, label)
         # Operands chosen by lane come in numbers and orders of which no two sizes have the same.
         one = place == WRITER or point.kind.startswith("cond")
-        result[Spot(*same, 0 if one else seen[same])] += counts[point]
+        result[CoveragePoint(*same, 0 if one else seen[same])] += counts[point]
         seen[same] += 1
     return result

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.coverage.merge import Spot
-from scripts.coverage.source_map import Place
+from scripts.coverage.merge import CoveragePoint
+from scripts.coverage.source_map import SourceLocation
 from scripts.coverage.sources import source_line
-from scripts.coverage.waivers import Reason
+from scripts.coverage.waivers import Waiver
 
 SCHEMA = 1
 GOAL = 95.0
@@ -44,11 +44,11 @@ class Share:
 class Unreached:
     """Unreached spots of a line, and the waivers that cover them."""
 
-    place: Place
+    place: SourceLocation
     points: int = 0
-    spots: list[Spot] = field(default_factory=list)
-    reasons: list[Reason] = field(default_factory=list)
-    open: list[Spot] = field(default_factory=list)
+    spots: list[CoveragePoint] = field(default_factory=list)
+    reasons: list[Waiver] = field(default_factory=list)
+    open: list[CoveragePoint] = field(default_factory=list)
 
 
 class Report:
@@ -62,12 +62,12 @@ class Report:
         Waivers returned by `read_reasons`.
     """
 
-    def __init__(self, counts: dict[Spot, int], reasons: list[Reason]):
+    def __init__(self, counts: dict[CoveragePoint, int], reasons: list[Waiver]):
         self.pages = {page: Share() for page in PAGES}
         self.total = Share()
         self.files: dict[str, Share] = defaultdict(Share)
-        self.unreached: dict[Place, Unreached] = {}
-        used: set[Reason] = set()
+        self.unreached: dict[SourceLocation, Unreached] = {}
+        used: set[Waiver] = set()
         for spot, count in sorted(counts.items()):
             for share in (self.pages[spot.page], self.total, self.files[spot.place.file]):
                 share.add(count)
@@ -78,7 +78,7 @@ class Report:
                 self.unreached[spot.place].points += 1
         self.stale = [reason for reason in reasons if reason not in used]
 
-    def _add(self, spot: Spot, reasons: list[Reason]) -> list[Reason]:
+    def _add(self, spot: CoveragePoint, reasons: list[Waiver]) -> list[Waiver]:
         """Record an unreached spot; return the waivers that cover it."""
         entry = self.unreached.setdefault(spot.place, Unreached(spot.place))
         entry.spots.append(spot)
@@ -142,7 +142,7 @@ def _entry_lines(entry: Unreached) -> Iterator[str]:
         yield f"    NOT EXPLAINED: {_where(entry.open)}"
 
 
-def _where(spots: list[Spot]) -> str:
+def _where(spots: list[CoveragePoint]) -> str:
     names = list(dict.fromkeys(spot.about for spot in spots))
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 

@@ -4,12 +4,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from scripts.coverage.source_map import Place
+from scripts.coverage.source_map import SourceLocation
 
 ROOT = Path(__file__).parents[2]
 
 
-def source_line(place: Place) -> str:
+def source_line(place: SourceLocation) -> str:
     """Return the text of a source line without its indentation; empty if there is none."""
     lines = source_lines(place.file)
     return lines[place.line - 1] if 0 < place.line <= len(lines) else ""

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hw.errors import InputError
-from scripts.coverage.merge import Spot
+from scripts.coverage.merge import CoveragePoint
 from scripts.coverage.sources import source_line
 
 FIELDS = {"file", "line", "reason", "where"}
 
 
 @dataclass(frozen=True)
-class Reason:
+class Waiver:
     """Waiver for unreached spots of a line.
 
     Parameters
@@ -31,7 +31,7 @@ class Reason:
     reason: str
     where: str = ""
 
-    def covers(self, spot: Spot) -> bool:
+    def covers(self, spot: CoveragePoint) -> bool:
         """Return whether the waiver covers a spot."""
         return (
             spot.place.file == self.file
@@ -40,7 +40,7 @@ class Reason:
         )
 
 
-def read_reasons(path: Path) -> list[Reason]:
+def read_waivers(path: Path) -> list[Waiver]:
     """Read the waivers of a TOML file: tables `[[unreached]]` with the fields of `Reason`.
 
     Raises
@@ -69,5 +69,5 @@ def read_reasons(path: Path) -> list[Reason]:
             re.compile(table.get("where", ""))
         except re.error as error:
             raise InputError(f"{path}: explanation {number}: where is no pattern: {error}") from error
-        reasons.append(Reason(**table))
+        reasons.append(Waiver(**table))
     return reasons

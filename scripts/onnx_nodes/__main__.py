@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from scripts.onnx_nodes.case import Where, run
+from scripts.onnx_nodes.case import Placement, run
 from scripts.onnx_nodes.page import PAGE, page
 from scripts.onnx_nodes.suite import node_tests
 
@@ -24,12 +24,12 @@ def main() -> int:
         print(f"{result.where.name.lower():11} {result.name} {result.error:.3f} {result.reason}", flush=True)
     counts = Counter(result.where for result in results)
     print(
-        ", ".join(f"{counts[where]} {where.name.lower()}" for where in Where),
+        ", ".join(f"{counts[where]} {where.name.lower()}" for where in Placement),
         f"in {time.monotonic() - started:.0f} s",
     )
     if args.page:
         Path(PAGE).write_text(page(tests, results))
-    return int(counts[Where.FAILED] > 0)
+    return int(counts[Placement.FAILED] > 0)
 
 
 if __name__ == "__main__":

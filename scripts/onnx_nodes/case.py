@@ -12,13 +12,13 @@ from onnx import numpy_helper
 from compiler.onnx_backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError
-from scripts.onnx_nodes.compare import Arrays, WrongError, checked
+from scripts.onnx_nodes.compare import Arrays, MismatchError, checked
 from scripts.onnx_nodes.scope import RANDOM, obstacle
 
 _SHOWN = 160
 
 
-class Where(IntEnum):
+class Placement(IntEnum):
     """Outcome of a test by where its node ran, best first."""
 
     FAILED = 0
@@ -47,7 +47,7 @@ class Result:
     """
 
     name: str
-    where: Where
+    where: Placement
     reason: str = ""
     error: float = 0.0
 
@@ -61,11 +61,11 @@ def run(test: Any) -> Result:
         Node test to run.
     """
     if any(node.op_type in RANDOM for node in test.model.graph.node):
-        return Result(test.name, Where.SKIPPED, obstacle(test))
+        return Result(test.name, Placement.SKIPPED, obstacle(test))
     found = []
     for constants in (False, True):
         found.append(_tried(test, constants))
-        if found[-1].where == Where.ACCELERATOR or len(test.model.graph.input) < 2:
+        if found[-1].where == Placement.ACCELERATOR or len(test.model.graph.input) < 2:
             break
     return min(reversed(found), key=lambda result: result.where)  # the later one tells more
 
@@ -77,14 +77,14 @@ def _tried(test: Any, constants: bool) -> Result:
             result = _one(test, inputs, outputs, constants)
             if worst is None or (result.where, result.error) > (worst.where, worst.error):
                 worst = result
-    except WrongError as error:
-        return Result(test.name, Where.FAILED, str(error))
+    except MismatchError as error:
+        return Result(test.name, Placement.FAILED, str(error))
     except MlaError as error:
         why = obstacle(test)
         if why:
-            return Result(test.name, Where.SKIPPED, why)
+            return Result(test.name, Placement.SKIPPED, why)
         text = str(error).removeprefix(f"{test.name!r}: ")
-        return Result(test.name, Where.REFUSED, text[:_SHOWN])
+        return Result(test.name, Placement.REFUSED, text[:_SHOWN])
     assert worst is not None
     return worst
 
@@ -142,13 +142,13 @@ def _prepared(model: onnx.ModelProto, sample: Mapping[str, Any]) -> MlaBackendRe
         return MlaBackend.prepare(model, sizes=sizes)
 
 
-def _where(ready: MlaBackendRep) -> tuple[Where, str]:
+def _where(ready: MlaBackendRep) -> tuple[Placement, str]:
     network = ready.network
     if network.infos:
         host = [each for each in network.host if each.reason != EDGE]
-        return (Where.BOTH, _reasons(host)) if host else (Where.ACCELERATOR, "")
+        return (Placement.BOTH, _reasons(host)) if host else (Placement.ACCELERATOR, "")
     views = all(each.op == "reshape" for each in network.host)
-    return (Where.VIEW, "") if views else (Where.HOST, _reasons(network.host))
+    return (Placement.VIEW, "") if views else (Placement.HOST, _reasons(network.host))
 
 
 def _reasons(host: Sequence[Any]) -> str:

@@ -17,10 +17,10 @@ Arrays = dict[str, np.ndarray]
 UNITS = 1
 FLOAT_UNITS = {"softmax": 2, "layer_norm": 2, "rms_norm": 2, "gelu": 2}
 #: Of a quantized result against the test's numbers: steps, and part of the greatest of them.
-STEPS, PART = 2, 0.02
+TOLERANCE_STEPS, RELATIVE_TOLERANCE = 2, 0.02
 
 
-class WrongError(Exception):
+class MismatchError(Exception):
     """Wrong result of a test; the message describes the difference."""
 
 
@@ -42,19 +42,19 @@ def checked(
     worst = 0.0
     for tensor, got, right in zip(ready.network.outputs, found, wanted, strict=True):
         if got.shape != right.shape or got.dtype != right.dtype:
-            raise WrongError(f"{tensor.name}: {got.dtype}{got.shape}, not {right.dtype}{right.shape}")
+            raise MismatchError(f"{tensor.name}: {got.dtype}{got.shape}, not {right.dtype}{right.shape}")
         if tensor.name not in steps:
             _same(tensor.name, got, right, test)
             continue
         step, units = steps[tensor.name]
         if _off(got, host[tensor.name]) > (units + 0.01) * step:
-            raise WrongError(f"{tensor.name}: more than {units} steps from the same operator on the host")
+            raise MismatchError(f"{tensor.name}: more than {units} steps from the same operator on the host")
         near = near or _rounded_answers(model, graph, sample)
         greatest = float(np.abs(right[np.isfinite(right)]).max(initial=0))
         off = _off(got, right)
-        bound = max(STEPS * step, PART * greatest) + _off(near[tensor.name], right)
+        bound = max(TOLERANCE_STEPS * step, RELATIVE_TOLERANCE * greatest) + _off(near[tensor.name], right)
         if len(model.graph.node) == 1 and off > bound:
-            raise WrongError(f"{tensor.name}: off by {off:.3g} with steps of {step:.3g}")
+            raise MismatchError(f"{tensor.name}: off by {off:.3g} with steps of {step:.3g}")
         worst = max(worst, off / greatest if greatest else 0.0)
     return worst
 
@@ -63,9 +63,9 @@ def _same(name: str, got: np.ndarray, right: np.ndarray, test: Any) -> None:
     """Check that results that are not quantized equal the expected ones."""
     if got.dtype.kind == "f":
         if not np.allclose(got, right, rtol=test.rtol, atol=test.atol, equal_nan=True):
-            raise WrongError(f"{name}: off by {_off(got, right):.3g}")
+            raise MismatchError(f"{name}: off by {_off(got, right):.3g}")
     elif not np.array_equal(got, right):
-        raise WrongError(f"{name}: {np.count_nonzero(got != right)} of {got.size} integers differ")
+        raise MismatchError(f"{name}: {np.count_nonzero(got != right)} of {got.size} integers differ")
 
 
 def _off(a: np.ndarray, b: np.ndarray) -> float:

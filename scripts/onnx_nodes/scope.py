@@ -20,7 +20,7 @@ RANDOM = (
     "RandomUniformLike",
 )
 #: Types that the machine's units compute with, or that are quantized to such.
-_IN_REACH = (TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8)
+_IN_SCOPE = (TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8)
 
 
 def obstacle(test: Any) -> str:
@@ -44,12 +44,12 @@ def obstacle(test: Any) -> str:
     return _refused(test.model)
 
 
-def in_reach(test: Any) -> bool:
+def in_scope(test: Any) -> bool:
     """Return whether a test has only types supported by the hardware, and at most two spatial dimensions."""
     inputs = test.model.graph.input
     images = len(inputs[0].type.tensor_type.shape.dim) <= 4 if inputs else False
     kinds = {value.type.tensor_type.elem_type for value in (*inputs[:1], *test.model.graph.output)}
-    return not obstacle(test) and images and kinds <= set(_IN_REACH)
+    return not obstacle(test) and images and kinds <= set(_IN_SCOPE)
 
 
 def _types(model: onnx.ModelProto) -> Iterator[int]:

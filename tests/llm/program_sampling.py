@@ -8,15 +8,15 @@ import numpy as np
 
 from compiler.api import compile
 from compiler.kernel_library.run import LIBRARY, resident_program
-from compiler.llm.assembly.decoder_state import AssemblyGrammar, GrammarState
-from compiler.llm.assembly.lexicon import WORDS
-from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.assembly.grammar import AssemblyGrammar, GrammarState
+from compiler.llm.tokens.assembly_tokens import TOKENS
+from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
 from compiler.llm.tokens.vocabulary import Vocabulary
 from compiler.runtime.compiled import CompiledNetwork
 from hw.isa.program import Program
 
 #: Words of other kinds may stand among them.
-VOCABULARY = Vocabulary(("before", *WORDS, *NUMBERS, "behind"))
+VOCABULARY = Vocabulary(("before", *TOKENS, *NUMBERS, "behind"))
 #: How much a word is wanted.
 Weight = Callable[[str], float]
 
@@ -30,12 +30,12 @@ def drawn(
 ) -> tuple[GrammarState, list[str]]:
     """A program drawn word by word from all that may come next."""
     state, words = grammar.start(), []
-    weights = np.array([weight(word) for word in VOCABULARY.words])
+    weights = np.array([weight(word) for word in VOCABULARY.tokens])
     while not state.done:
         shares = weights * state.mask
         assert shares.sum() > 0, words
         number = int(rng.choice(len(VOCABULARY), p=shares / shares.sum()))
-        words.append(VOCABULARY.words[number])
+        words.append(VOCABULARY.tokens[number])
         state.advance(number)
     assert not state.mask.any()
     return state, words

@@ -9,12 +9,12 @@ import pytest
 
 from hw.errors import InputError
 from scripts.coverage.__main__ import REASONS, main
-from scripts.coverage.counts import Point, read_counts, write_counts
-from scripts.coverage.merge import Spot, merge
+from scripts.coverage.counts import VerilatorPoint, read_counts, write_counts
+from scripts.coverage.merge import CoveragePoint, merge
 from scripts.coverage.report import Report
-from scripts.coverage.source_map import WRITER, Place, Places
+from scripts.coverage.source_map import WRITER, SourceLocation, SourceMap
 from scripts.coverage.sources import source_line, source_lines
-from scripts.coverage.waivers import Reason, read_reasons
+from scripts.coverage.waivers import Waiver, read_waivers
 
 VERILOG = """\
 module \\mla_chip.core$7 (clk);
@@ -45,20 +45,20 @@ module mla_ram(clk);
   always @(posedge clk) if (w_en) mem[w_addr] <= w_data;
 endmodule
 """
-CORE, PLACES = "mla_chip.core$7", Places(VERILOG)
-THEN = Point(2, 15, "v_branch", "cond_then", CORE, "2")
-BLOCK = Point(3, 3, "v_line", "block", CORE, "3,5")
-DUMMY = Point(4, 5, "v_branch", "if", CORE, "4")
-CASE = Point(9, 11, "v_line", "case", CORE, "9")
-IF = Point(12, 11, "v_line", "elsif", CORE, "12-13")
-ELSIF = Point(14, 20, "v_line", "if", CORE, "14-15")
-ELSE = Point(14, 21, "v_line", "else", CORE, "16-17")
-LAST = Point(20, 11, "v_line", "case", CORE, "20-21")
-RAM = Point(26, 3, "v_line", "block", "mla_ram", "26")
+CORE, PLACES = "mla_chip.core$7", SourceMap(VERILOG)
+THEN = VerilatorPoint(2, 15, "v_branch", "cond_then", CORE, "2")
+BLOCK = VerilatorPoint(3, 3, "v_line", "block", CORE, "3,5")
+DUMMY = VerilatorPoint(4, 5, "v_branch", "if", CORE, "4")
+CASE = VerilatorPoint(9, 11, "v_line", "case", CORE, "9")
+IF = VerilatorPoint(12, 11, "v_line", "elsif", CORE, "12-13")
+ELSIF = VerilatorPoint(14, 20, "v_line", "if", CORE, "14-15")
+ELSE = VerilatorPoint(14, 21, "v_line", "else", CORE, "16-17")
+LAST = VerilatorPoint(20, 11, "v_line", "case", CORE, "20-21")
+RAM = VerilatorPoint(26, 3, "v_line", "block", "mla_ram", "26")
 ALL = (THEN, BLOCK, DUMMY, CASE, IF, ELSIF, ELSE, LAST, RAM)
 
 
-def folder_of(tmp_path: Path, *counts: dict[Point, int], verilog: str | None = VERILOG) -> Path:
+def folder_of(tmp_path: Path, *counts: dict[VerilatorPoint, int], verilog: str | None = VERILOG) -> Path:
     if verilog is not None:
         (tmp_path / "chip1.v").write_text(verilog)
     for number, one in enumerate(counts):
@@ -66,13 +66,13 @@ def folder_of(tmp_path: Path, *counts: dict[Point, int], verilog: str | None = V
     return tmp_path
 
 
-def reached(**but: int) -> dict[Point, int]:
+def reached(**but: int) -> dict[VerilatorPoint, int]:
     named = {"last": LAST, "ternary": THEN}
     return dict.fromkeys(ALL, 1) | {named[name]: count for name, count in but.items()}
 
 
-def spot(line: int, kind: str = "case", label: str = "2'h1") -> Spot:
-    return Spot(Place("hw/chip.py", line), "core", "v_line", kind, label, 0)
+def spot(line: int, kind: str = "case", label: str = "2'h1") -> CoveragePoint:
+    return CoveragePoint(SourceLocation("hw/chip.py", line), "core", "v_line", kind, label, 0)
 
 
 def test_counts_survive_a_file(tmp_path: Path):
@@ -88,7 +88,7 @@ def test_instances_are_added_and_other_files_left_out(tmp_path: Path):
         + line.format(file="chip.v", path="TOP.b", n=3)
         + line.format(file="mla_top.sv", path="TOP", n=9)
     )
-    assert read_counts(tmp_path / "a.dat") == {Point(9, 11, "v_line", "case", "m", "9"): 5}
+    assert read_counts(tmp_path / "a.dat") == {VerilatorPoint(9, 11, "v_line", "case", "m", "9"): 5}
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_data_that_cannot_be_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("point", "line"), [(THEN, 3), (BLOCK, 4), (CASE, 4), (IF, 6), (ELSIF, 7), (ELSE, 8), (LAST, 5)]
 )
-def test_each_point_has_its_line(point: Point, line: int):
-    assert PLACES.place(point) == Place("hw/chip.py", line)
+def test_each_point_has_its_line(point: VerilatorPoint, line: int):
+    assert PLACES.place(point) == SourceLocation("hw/chip.py", line)
 
 
 def test_a_memory_is_the_writers():
@@ -128,7 +128,7 @@ def test_processes_are_added(tmp_path: Path):
 def test_chips_share_what_is_the_same(tmp_path: Path):
     folder_of(tmp_path, {LAST: 1})
     (tmp_path / "chip2.v").write_text("// other lines\n" + VERILOG.replace("core$7", "core$9"))
-    moved = Point(21, 11, "v_line", "case", "mla_chip.core$9", "21-22")
+    moved = VerilatorPoint(21, 11, "v_line", "case", "mla_chip.core$9", "21-22")
     write_counts(tmp_path / "chip2.0.dat", Counter({moved: 4}))
     assert merge(tmp_path)[spot(5)] == 5
 
@@ -161,17 +161,17 @@ def test_a_missing_chip(tmp_path: Path):
 def test_explanations_that_are_none(tmp_path: Path, text: str, message: str):
     (tmp_path / "r.toml").write_text(text)
     with pytest.raises(InputError, match=message):
-        read_reasons(tmp_path / "r.toml")
+        read_waivers(tmp_path / "r.toml")
 
 
 def test_explanations_that_are_no_text(tmp_path: Path):
     (tmp_path / "r.toml").write_bytes(b"# \xff\n")
     with pytest.raises(InputError, match=r"r\.toml cannot be read: .*utf-8"):
-        read_reasons(tmp_path / "r.toml")
+        read_waivers(tmp_path / "r.toml")
 
 
 def test_committed_explanations_name_lines_that_exist():
-    for reason in read_reasons(REASONS):
+    for reason in read_waivers(REASONS):
         assert reason.line in source_lines(reason.file), reason
 
 
@@ -191,17 +191,17 @@ def test_an_unreached_line_wants_an_explanation():
 
 
 def test_an_explanation_counts_for_its_spots_only():
-    line = source_line(Place("hw/chip.py", 5))
+    line = source_line(SourceLocation("hw/chip.py", 5))
     counts = {spot(4): 1, spot(5): 0, spot(5, label="2'h2"): 0}
-    report = Report(counts, [Reason("hw/chip.py", line, "it cannot", "2'h1$")])
-    assert [s.label for s in report.unreached[Place("hw/chip.py", 5)].open] == ["2'h2"]
+    report = Report(counts, [Waiver("hw/chip.py", line, "it cannot", "2'h1$")])
+    assert [s.label for s in report.unreached[SourceLocation("hw/chip.py", 5)].open] == ["2'h2"]
     assert "    because it cannot" in report.lines()
     assert "1 lines are not reached" in report.failures()[-1]
 
 
 @pytest.mark.parametrize("line", ["", "gone"])
 def test_a_stale_explanation(line: str):
-    reason = Reason("hw/chip.py", line or source_line(Place("hw/chip.py", 4)), "it cannot", "case")
+    reason = Waiver("hw/chip.py", line or source_line(SourceLocation("hw/chip.py", 4)), "it cannot", "case")
     (failure,) = Report({spot(4): 1}, [reason]).failures()
     assert failure == f"stale explanation: nothing unreached in hw/chip.py is {reason.line!r} where 'case'"
 

@@ -12,7 +12,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.measure.measurer import Measurer
 from scripts import llm_latency, llm_validity
-from scripts.llm_validity import KINDS, STAGES, WAYS, Free, stage_of
+from scripts.llm_validity import KINDS, MODES, STAGES, Unconstrained, stage_of
 
 
 def run(script, monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> None:
@@ -26,7 +26,7 @@ def test_answers_are_followed_to_their_ends(tmp_path, monkeypatch, capsys):
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     report = json.loads(file.with_suffix(".json").read_text("utf-8"))
     asked_about = [(each["kind"], each["way"]) for each in report]
-    assert asked_about == [(kind, way) for kind in KINDS for way in WAYS] and len(rows) == 2 * len(KINDS)
+    assert asked_about == [(kind, way) for kind in KINDS for way in MODES] and len(rows) == 2 * len(KINDS)
     for each in report:
         counts = [each[stage] for stage in STAGES]
         assert each["answers"] == 6 >= counts[0] and counts == sorted(counts, reverse=True)
@@ -61,7 +61,7 @@ def test_stages():
             known = {} if result is None else {measurer.first.schedule.to_json(): result}
             assert stage_of(answer, measurer, known, 100) == stage
         assert stage_of(Schedule((), {}), measurer, {}, 100) == 1  # measured: it does not compile
-    assert Free("end").after(["end"]) == () and "end" in Free("stop").after(["end"])
+    assert Unconstrained("end").after(["end"]) == () and "end" in Unconstrained("stop").after(["end"])
 
 
 def test_times_are_taken_once(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from compiler.visualize.svg.charts import draw_serving
 from scripts import sim_report
 from scripts.networks.digits import Digits, load_digits_split
 from scripts.sim import plan, requests_of
-from scripts.sim_accuracy import Marks
+from scripts.sim_accuracy import AccuracyCheck
 
 IMAGES = 48
 #: Cycles of an image under the static compiler's programs and under better ones: what was measured, and a little.
@@ -27,7 +27,7 @@ def some(count: int) -> Digits:
 def test_a_stream_that_gets_better():
     digits = some(IMAGES)
     serving, compiled = plan(IMAGES, adapt=True)
-    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=True)
+    marks, history = AccuracyCheck(compiled, digits.labels), ServingHistory(clocked=True)
     with open_machine(serving) as device:
         assert serve(serving, device, requests_of(compiled, digits), [marks, history]) == 0
     assert marks.images == marks.exact == IMAGES and marks.accuracy > 0.9
@@ -47,7 +47,7 @@ def test_a_stream_that_gets_better():
 def test_the_golden_model_classifies():
     digits = some(12)
     serving, compiled = plan(12, adapt=False)
-    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=False)
+    marks, history = AccuracyCheck(compiled, digits.labels), ServingHistory(clocked=False)
     with open_machine(serving, "golden") as device:
         assert serve(serving, device, requests_of(compiled, digits), [marks, history]) == 0
     assert marks.exact == 12 and not history.windows
@@ -60,7 +60,7 @@ def test_the_golden_model_classifies():
 def test_what_is_not_as_it_must_be_is_noticed(where):
     digits = some(6)
     serving, compiled = plan(6, adapt=False)
-    marks = Marks(compiled, digits.labels if where == "network" else (digits.labels + 1) % 10)
+    marks = AccuracyCheck(compiled, digits.labels if where == "network" else (digits.labels + 1) % 10)
     if where == "network":
         serving.network.codes[0].image[:] ^= np.uint8(0x15)
     with open_machine(serving, "golden") as device:

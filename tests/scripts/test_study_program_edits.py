@@ -76,7 +76,7 @@ def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
 
 
 def test_layers_are_chosen_by_their_names(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(study_program_edits, "look", lambda job: pytest.fail(f"{job.name} was looked at"))
+    monkeypatch.setattr(study_program_edits, "run_job", lambda job: pytest.fail(f"{job.name} was looked at"))
     report = run(monkeypatch, tmp_path, "--among", "max_pool", "--only-render")
     assert report["layers"] == []
     assert "1 layers, 0 of them done" in capsys.readouterr().out

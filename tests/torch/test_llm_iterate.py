@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.journal import read
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
@@ -77,7 +77,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_too_little_to_learn_from(corpus: Path, tmp_path: Path) -> None:
-    walks = [each for each in read(corpus) if not is_judged(each)]
-    asked = {(walks[0].machine, walks[0].index)}
+    trajectories = [each for each in read(corpus) if not is_validation(each)]
+    asked = {(trajectories[0].machine, trajectories[0].index)}
     with pytest.raises(InputError, match="1 networks are too few to learn from"):
-        fine_tune(load(SHIPPED)[0], walks, asked, fine_tuning_plan(3, 0), tmp_path)
+        fine_tune(load(SHIPPED)[0], trajectories, asked, fine_tuning_plan(3, 0), tmp_path)

@@ -24,7 +24,7 @@ from hw.isa.micro_instruction import ISSUE_D, LOOP_IMM, REGISTERS, STATISTIC_BAS
 from hw.isa.program import Program
 
 #: Number of semaphores per consumer.
-TOKENS = SEMAPHORES_PER_PAIR * len(Unit)
+SEMAPHORES_PER_CONSUMER = SEMAPHORES_PER_PAIR * len(Unit)
 #: Instructions that change the command of a unit, or the time available to it.
 _UNIT_INSTRUCTIONS = frozenset({MicroOp.SET, MicroOp.CLEAR, MicroOp.ISSUE})
 #: Statistics whose values are the same in every run.
@@ -265,7 +265,10 @@ class ProgramTracker:
     def available(self, consumer: int) -> int:
         """Return the bit mask of semaphores from which a unit or the sequencer can take a token now."""
         if self._available is None:
-            rows = [self.counts[start : start + TOKENS] for start in range(0, len(self.counts), TOKENS)]
+            rows = [
+                self.counts[start : start + SEMAPHORES_PER_CONSUMER]
+                for start in range(0, len(self.counts), SEMAPHORES_PER_CONSUMER)
+            ]
             self._available = [sum(1 << i for i, count in enumerate(row) if count) for row in rows]
         return self._available[consumer]
 

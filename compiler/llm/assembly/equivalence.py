@@ -6,11 +6,11 @@ from functools import cache, cached_property
 from itertools import product
 
 from compiler.codegen.semaphores import Issued
-from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
-from compiler.llm.assembly.completion import FENCE, HALT, Counts, semaphore_index
-from compiler.llm.assembly.decoder_state import GrammarState
-from compiler.llm.assembly.lexicon import SIGNALS, STOP, WAITS
-from compiler.llm.assembly.tokenizer import words_of
+from compiler.llm.assembly.abstract_machine import SEMAPHORES_PER_CONSUMER, ProgramTracker
+from compiler.llm.assembly.grammar import GrammarState
+from compiler.llm.assembly.program_completer import FENCE, HALT, Counts, semaphore_index
+from compiler.llm.assembly.tokenizer import encode_program
+from compiler.llm.tokens.assembly_tokens import SIGNALS, STOP, WAITS
 from compiler.tuning.edits.edit import MAX_DIMS, dims_of, footprint_of, must_precede, split
 from hw.config import MlaConfig
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, defaults, field_number
@@ -126,7 +126,7 @@ class PendingCommands:
                     return True, True
         return found, False
 
-    def words(self, fields: dict[Unit, Fields], tag: int) -> int:
+    def tokens(self, fields: dict[Unit, Fields], tag: int) -> int:
         """Return the tokens needed to issue all commands in order, without semaphores."""
         total, now = 0, dict(fields)
         for command in self.commands:
@@ -214,9 +214,9 @@ class EquivalenceAutomaton:
         """Return the number of pending commands of a unit."""
         return sum(command.unit == unit for command in self.pending.commands)
 
-    def words(self) -> int:
+    def tokens(self) -> int:
         """Return the tokens needed to finish, excluding semaphores."""
-        return self.pending.words(self.fields, self.tag) + 2
+        return self.pending.tokens(self.fields, self.tag) + 2
 
     @property
     def issuable(self) -> NextCommand | None:
@@ -240,7 +240,7 @@ class EquivalenceAutomaton:
         first = self.pending.commands[0]
         if self.tag != first.layer:
             return {_tokens(encode(MicroOp.TAG, imm=first.layer)): replace(self, tag=first.layer)}
-        if self.unit is None and budget < self.words() + self.pending.max_detour:
+        if self.unit is None and budget < self.tokens() + self.pending.max_detour:
             return replace(self, in_order=True)._instructions()
         return self._instructions()
 
@@ -263,7 +263,7 @@ class EquivalenceAutomaton:
         own = self.fields[unit]
         if own == candidate.fields:
             yield (
-                ISSUES[unit],
+                ISSUE_TOKENS[unit],
                 replace(self, pending=candidate.rest, unit=None, fixed=frozenset(), in_order=False),
             )
         for at in _differing_fields(unit, own, candidate.fields):
@@ -278,8 +278,8 @@ class EquivalenceAutomaton:
 
 
 #: Issue instruction of each unit, without semaphores.
-ISSUES = {
-    unit: tuple(words_of(Program("", (encode(MicroOp.ISSUE, d=ISSUE_D.pack(unit=unit)),)))[:-1])
+ISSUE_TOKENS = {
+    unit: tuple(encode_program(Program("", (encode(MicroOp.ISSUE, d=ISSUE_D.pack(unit=unit)),)))[:-1])
     for unit in Unit
 }
 
@@ -323,7 +323,7 @@ def _set_tokens(unit: Unit, at: int, value: int, selector: int) -> tuple[str, ..
 
 def _tokens(word: int) -> tuple[str, ...]:
     """Return the tokens of an instruction."""
-    return tuple(words_of(Program("", (word,)))[:-1])
+    return tuple(encode_program(Program("", (word,)))[:-1])
 
 
 def _longest(unit: Unit, at: int) -> int:
@@ -338,16 +338,16 @@ _LONGEST = {unit: [_longest(unit, at) for at in range(len(UNIT_FIELDS[unit]))] f
 #: Tokens that signal and wait for a semaphore.
 _SEMAPHORE_TOKENS = 2
 _SEMAPHORES = [(*pair, number) for pair in product(Unit, Unit) for number in range(SEMAPHORES_PER_PAIR)]
-_WAIT = {word: number for number, word in enumerate(WAITS)}
-_SIGNAL = {word: number for number, word in enumerate(SIGNALS)}
-_UNIT = {word: unit for unit, (word,) in ISSUES.items()}
+_WAIT = {token: number for number, token in enumerate(WAITS)}
+_SIGNAL = {token: number for number, token in enumerate(SIGNALS)}
+_UNIT = {token: unit for unit, (token,) in ISSUE_TOKENS.items()}
 
 
 def signal_counts(commands: Sequence[Issued]) -> list[int]:
     """Return the number of signals of each semaphore by the commands, in the order of all semaphore counts."""
-    out = [0] * (TOKENS * (SEQUENCER + 1))
+    out = [0] * (SEMAPHORES_PER_CONSUMER * (SEQUENCER + 1))
     for command in commands:
-        for number in range(TOKENS):
+        for number in range(SEMAPHORES_PER_CONSUMER):
             out[_signal_index(command.unit, number)] += command.signal >> number & 1
     return out
 
@@ -388,18 +388,18 @@ class EquivalenceDecoder:
                 producer
             ):
                 return False
-        return self._alone + self._work.words() <= self._token_budget(counts)
+        return self._alone + self._work.tokens() <= self._token_budget(counts)
 
-    def advance(self, word: str, counts: Counts) -> None:
-        """Append a token; `counts` as for `words`."""
-        extended = (*self._tokens, word)
+    def advance(self, token: str, counts: Counts) -> None:
+        """Append a token; `counts` as for `tokens`."""
+        extended = (*self._tokens, token)
         if not self._continues(extended):
-            options = {(FENCE,): self._state_after} if word == FENCE else self._next_instructions(counts)
-            self._work, self._options, extended = self._state_after, options, (word,)
+            options = {(FENCE,): self._state_after} if token == FENCE else self._next_instructions(counts)
+            self._work, self._options, extended = self._state_after, options, (token,)
         self._tokens, self._next_states = extended, None
         self._left -= 1
 
-    def words(self, state: GrammarState) -> set[str]:
+    def tokens(self, state: GrammarState) -> set[str]:
         """Return the tokens that may follow; if empty, only waiting for all units can follow.
 
         Parameters
@@ -421,10 +421,10 @@ class EquivalenceDecoder:
         heads = {option[0] for option in self._next_instructions(counts)}
         surplus = self._surplus(counts)
         return {
-            word
-            for word in heads
-            if word not in _UNIT
-            or state.tracker_after.may_issue(_UNIT[word], _surplus_waits(_UNIT[word], surplus))
+            token
+            for token in heads
+            if token not in _UNIT
+            or state.tracker_after.may_issue(_UNIT[token], _surplus_waits(_UNIT[token], surplus))
         }
 
     def _surplus(self, counts: Counts) -> list[int]:
@@ -434,11 +434,11 @@ class EquivalenceDecoder:
             for count, goal, owed in zip(counts, self._goal, self._owed_signals, strict=True)
         ]
         if self._unit is not None:
-            for word in self._tokens[1:]:
-                if word in _WAIT:
-                    surplus[TOKENS * self._unit + _WAIT[word]] -= 1
+            for token in self._tokens[1:]:
+                if token in _WAIT:
+                    surplus[SEMAPHORES_PER_CONSUMER * self._unit + _WAIT[token]] -= 1
                 else:
-                    surplus[_signal_index(self._unit, _SIGNAL[word])] += 1
+                    surplus[_signal_index(self._unit, _SIGNAL[token])] += 1
         return surplus
 
     @property
@@ -457,7 +457,7 @@ class EquivalenceDecoder:
     def _required_signals(self, unit: Unit) -> list[int]:
         """Return the semaphores that the current command of a unit must still signal for the final counts."""
         before, after, out = self._work.count(unit), self._state_after.count(unit), []
-        for number in range(TOKENS):
+        for number in range(SEMAPHORES_PER_CONSUMER):
             own = self._own[_signal_index(unit, number)]
             if min(own, before) > min(own, after) and SIGNALS[number] not in self._tokens:
                 out.append(number)
@@ -498,13 +498,15 @@ class EquivalenceDecoder:
         counts = tracker.counts
         candidate, after = self._work.issuable, self._state_after
         assert candidate
-        waits = [_WAIT[word] for word in self._tokens[1:] if word in _WAIT]
-        signals = [_SIGNAL[word] for word in self._tokens[1:] if word in _SIGNAL]
+        waits = [_WAIT[token] for token in self._tokens[1:] if token in _WAIT]
+        signals = [_SIGNAL[token] for token in self._tokens[1:] if token in _SIGNAL]
         surplus = self._surplus(counts)
         missing_waits = [
-            number for number in range(TOKENS) if surplus[TOKENS * unit + number] > after.count(unit)
+            number
+            for number in range(SEMAPHORES_PER_CONSUMER)
+            if surplus[SEMAPHORES_PER_CONSUMER * unit + number] > after.count(unit)
         ]
-        last = min(missing_waits, default=TOKENS - 1)
+        last = min(missing_waits, default=SEMAPHORES_PER_CONSUMER - 1)
         waited, free = (
             sum(1 << number for number in waits),
             _surplus_waits(unit, surplus) & tracker.available(unit),
@@ -518,7 +520,7 @@ class EquivalenceDecoder:
         if missing_waits:
             return wait_names, False
         required, optional = set(self._required_signals(unit)), set[int]()
-        for consumer in Unit if self._token_budget(counts) >= after.words() + _SEMAPHORE_TOKENS else ():
+        for consumer in Unit if self._token_budget(counts) >= after.tokens() + _SEMAPHORE_TOKENS else ():
             number = consumer * SEMAPHORES_PER_PAIR
             free = after.count(consumer) - surplus[_signal_index(unit, number)]
             if free > 0 and SIGNALS[number] not in self._tokens:
@@ -526,14 +528,21 @@ class EquivalenceDecoder:
                 optional |= {number} if dependents and free > 1 else set()
                 required |= {number} if cannot_wait_longer else set()
         signal_names = _named(
-            SIGNALS, _after(signals), min(required, default=TOKENS - 1), (optional | required).__contains__
+            SIGNALS,
+            _after(signals),
+            min(required, default=SEMAPHORES_PER_CONSUMER - 1),
+            (optional | required).__contains__,
         )
         return signal_names if signals else wait_names | signal_names, not required
 
 
 def _surplus_waits(unit: Unit, surplus: Sequence[int]) -> int:
     """Return the bit mask of semaphores of a unit with more tokens than their final count."""
-    return sum(1 << number for number in range(TOKENS) if surplus[TOKENS * unit + number] > 0)
+    return sum(
+        1 << number
+        for number in range(SEMAPHORES_PER_CONSUMER)
+        if surplus[SEMAPHORES_PER_CONSUMER * unit + number] > 0
+    )
 
 
 def _signal_index(producer: Unit, number: int) -> int:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from compiler.llm.assembly.field_ranges import field_span, part_spans
-from compiler.llm.assembly.lexicon import ANY_HEAD, GROUPS, HEADS, PAIRS, Head
 from compiler.llm.assembly.operands import Rules, Spans
+from compiler.llm.tokens.assembly_tokens import ANY_HEAD, GROUPS, HEADS, PAIRS, Head
 from compiler.validate.explore import LIMIT
 from compiler.validate.macro_call import MacroCall
 from cosim.semantics.command_checks import DramWindow
@@ -102,17 +102,19 @@ class MachineRules(Rules):
     @cached_property
     def _groups(self) -> dict[str, tuple[str, ...]]:
         """Return the usable tokens by group."""
-        heads = [word for word, head in HEADS.items() if self._jumps or head.op not in (*JUMPS, MicroOp.TRAP)]
+        heads = [
+            token for token, head in HEADS.items() if self._jumps or head.op not in (*JUMPS, MicroOp.TRAP)
+        ]
         allowed = {
-            word
-            for name, words in PAIRS.items()
-            for word, (index, value) in words.items()
+            token
+            for name, tokens in PAIRS.items()
+            for token, (index, value) in tokens.items()
             if value is None or self._has(name, index, value)
         }
-        pairs = {word for words in PAIRS.values() for word in words}
+        pairs = {token for tokens in PAIRS.values() for token in tokens}
         return {
-            name: tuple(word for word in words if word not in pairs or word in allowed)
-            for name, words in (GROUPS | {ANY_HEAD: tuple(heads)}).items()
+            name: tuple(token for token in tokens if token not in pairs or token in allowed)
+            for name, tokens in (GROUPS | {ANY_HEAD: tuple(heads)}).items()
         }
 
     @property

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from compiler.llm.assembly.lexicon import (
+from compiler.llm.tokens.assembly_tokens import (
     ANY_REGISTER,
     ANY_SELECTOR,
     GROUPS,
     NAMELESS,
     OPENERS,
     PAIRS,
-    REGISTER_WORDS,
+    REGISTER_TOKENS,
     SELECTORS,
     SEMAPHORES,
     TO,
@@ -22,7 +22,7 @@ from compiler.llm.assembly.lexicon import (
     pair_group,
     semaphore_group,
 )
-from compiler.llm.assembly.lexicon import SELECTOR as OTHER
+from compiler.llm.tokens.assembly_tokens import SELECTOR as NAMELESS_SELECTOR
 from compiler.llm.tokens.integer_tokens import BYTES, LONG, MINUS
 from hw.isa.fields import Packed
 from hw.isa.micro_instruction import LOOP_IMM, WORD, MicroOp
@@ -57,7 +57,7 @@ class Operand(ABC):
         """Yield the choices for the next token of the operand."""
 
     @abstractmethod
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
 
 
@@ -74,11 +74,11 @@ class Register(Operand):
         if not self.ends:
             yield TokenChoice(ANY_REGISTER)
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        if self.ends or word not in REGISTER_WORDS:
+        if self.ends or token not in REGISTER_TOKENS:
             return False
-        self.values["d"] = SELECTORS[word]
+        self.values["d"] = SELECTORS[token]
         return True
 
 
@@ -114,24 +114,24 @@ class Selector(Operand):
             if self._zero:
                 yield self._zero
             if self._nameless:
-                yield TokenChoice(OTHER, 1)
+                yield TokenChoice(NAMELESS_SELECTOR, 1)
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self._number:
-            if not self._number.accept(word):
+            if not self._number.accept(token):
                 return False
             if self._number.value is not None:
                 self.values[self._slot] = self._number.value
             return True
         if self.ends:
             return False
-        if word == OTHER and self._nameless:
+        if token == NAMELESS_SELECTOR and self._nameless:
             self._number = Number(_NAMELESS)
             return True
-        if word not in SELECTORS or (word == ZERO and not self._zero):
+        if token not in SELECTORS or (token == ZERO and not self._zero):
             return False
-        self.values[self._slot] = SELECTORS[word]
+        self.values[self._slot] = SELECTORS[token]
         return True
 
 
@@ -161,12 +161,12 @@ class Semaphores(Operand):
         if self.next < len(SEMAPHORES[self.kind]):
             yield TokenChoice(semaphore_group(self.kind, self.next))
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        words = SEMAPHORES[self.kind]
-        if word not in words[self.next :]:
+        tokens = SEMAPHORES[self.kind]
+        if token not in tokens[self.next :]:
             return False
-        number = words.index(word)
+        number = tokens.index(token)
         self.values[self.kind] = self.values.get(self.kind, 0) | 1 << number
         self.next = number + 1
         return True
@@ -252,25 +252,25 @@ class Sources(Operand):
         taken = self._taken
         return "hidden" if taken == [0] else "behind" if taken else "alone"
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        if self._number is None and self._accept_selector(word):
+        if self._number is None and self._accept_selector(token):
             return True
         if self._selector and not self._selector.ends:
             return False
         number = self._number or Number(self._spans[self._case()])
-        if not number.accept(word):
+        if not number.accept(token):
             return False
         self._number = number
         if number.value is not None:
             self.values[self._slot] = number.value
         return True
 
-    def _accept_selector(self, word: str) -> bool:
+    def _accept_selector(self, token: str) -> bool:
         if self._selector and not self._selector.ends:
-            return self._selector.accept(word)
+            return self._selector.accept(token)
         selector = self._next(len(self._taken))
-        if selector is None or not selector.accept(word):
+        if selector is None or not selector.accept(token):
             return False
         self._selector = selector
         return True
@@ -293,13 +293,13 @@ class PackedSources(Sources):
         super().__init__(values, slots, "imm", alone=(), **options)
         self.need = 0
         self._packed, self._parts = packed, parts
-        self._word: dict[str, int] = {}
+        self._packed_values: dict[str, int] = {}
         self._from = 0
         self._name, self._value = "", None
         self._set()
 
     def _set(self) -> None:
-        self.values["imm"] = self._packed.pack(**self._word)
+        self.values["imm"] = self._packed.pack(**self._packed_values)
 
     @property
     def _plain(self) -> bool:
@@ -317,19 +317,19 @@ class PackedSources(Sources):
             return
         if not self._plain:
             yield TokenChoice(pair_group(self._packed.name, self._from))
-            for word, index in OPENERS[self._packed.name]:
+            for token, index in OPENERS[self._packed.name]:
                 if index >= self._from and (spans := self._spans_of(index)):
-                    yield TokenChoice(word, shortest(spans) or 1)
+                    yield TokenChoice(token, shortest(spans) or 1)
         if self._plain or not self._from:
             yield from super().choices()
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self._value:
-            return self._accept_value(word)
-        pair = None if self._plain else PAIRS[self._packed.name].get(word)
+            return self._accept_value(token)
+        pair = None if self._plain else PAIRS[self._packed.name].get(token)
         if pair is None:
-            if self._from or not super().accept(word):
+            if self._from or not super().accept(token):
                 return False
             if self._number is None:
                 self.values["imm"] = 0
@@ -342,7 +342,7 @@ class PackedSources(Sources):
         if value is None:
             self._name, self._value = part.name, Number(self._spans_of(index))
         else:
-            self._word[part.name] = value
+            self._packed_values[part.name] = value
             self._set()
         return True
 
@@ -351,12 +351,12 @@ class PackedSources(Sources):
         part = self._packed.fields[index]
         return without(self._parts[part.name], part.default)
 
-    def _accept_value(self, word: str) -> bool:
+    def _accept_value(self, token: str) -> bool:
         number = self._value
-        if number is None or not number.accept(word):
+        if number is None or not number.accept(token):
             return False
         if number.value is not None:
-            self._word[self._name], self._value = number.value, None
+            self._packed_values[self._name], self._value = number.value, None
             self._set()
         return True
 
@@ -389,9 +389,9 @@ class Constant(Operand):
         """Yield the choices for the next token of the operand."""
         return self._number.choices()
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        if not self._number.accept(word):
+        if not self._number.accept(token):
             return False
         if self._number.value is not None:
             self.values[self._slot] = self._number.value + self._base
@@ -421,16 +421,16 @@ class LoopEnd(Operand):
         elif self._spans:
             yield TokenChoice(TO, self._target.need)
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self._open:
-            return self._target.accept(word)
-        self._open = word == TO and bool(self._spans)
+            return self._target.accept(token)
+        self._open = token == TO and bool(self._spans)
         return self._open
 
 
-_BYTE = {word: value for value, word in enumerate(BYTES)}
-_LENGTH = {word: int(word[1:]) for word in LONG}
+_BYTE = {token: value for value, token in enumerate(BYTES)}
+_LENGTH = {token: int(token[1:]) for token in LONG}
 
 
 def without(spans: Spans, value: int) -> Spans:
@@ -465,10 +465,10 @@ def shortest(spans: Spans) -> int | None:
 def _first(spans: Spans, negative: bool) -> tuple[TokenChoice, ...]:
     """Return the choices for the first token of a number, or of its magnitude after a minus."""
     out = [TokenChoice((max(low, 0), min(high, 255)), 0) for low, high in spans if low <= 255 and high >= 0]
-    for word, length in _LENGTH.items():
+    for token, length in _LENGTH.items():
         minimum, maximum = 1 << 8 * (length - 1), (1 << 8 * length) - 1
         if any(low <= maximum and high >= minimum for low, high in spans):
-            out.append(TokenChoice(word, length))
+            out.append(TokenChoice(token, length))
     if not negative and (magnitudes := _magnitudes(spans)):
         out.append(TokenChoice(MINUS, min(1 + choice.cost for choice in _first(magnitudes, True))))
     return tuple(out)
@@ -512,18 +512,18 @@ class Number:
                 if first <= last:
                     yield TokenChoice((first, last), self._left - 1)
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it is valid here."""
-        byte = _BYTE.get(word)
+        byte = _BYTE.get(token)
         for choice in self.choices():
-            if choice.option == word or (byte is not None and choice.has_byte(byte)):
+            if choice.option == token or (byte is not None and choice.has_byte(byte)):
                 break
         else:
             return False
-        if word == MINUS:
+        if token == MINUS:
             self._negative, self._spans = True, _magnitudes(self._spans)
         elif byte is None:
-            self._left = _LENGTH[word]
+            self._left = _LENGTH[token]
         else:
             self._value = self._value << 8 | byte
             self._left = self._left - 1 if self._left else 0

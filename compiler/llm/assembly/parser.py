@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from compiler.llm.assembly.lexicon import END, HEADS, STOP, Head, TokenChoice
 from compiler.llm.assembly.operands import Operand, Rules, Values
+from compiler.llm.tokens.assembly_tokens import END, HEADS, STOP, Head, TokenChoice
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, encode
 
@@ -121,7 +121,7 @@ class ProgramParser:
             if not operand.ends:
                 return
 
-    def accept(self, word: str) -> None:
+    def accept(self, token: str) -> None:
         """Append a token.
 
         Raises
@@ -130,41 +130,41 @@ class ProgramParser:
             The token is not valid here.
         """
         if self.done:
-            raise ValueError(f"{word!r} follows the end of the program")
-        if self.head and self._extend(word):
+            raise ValueError(f"{token!r} follows the end of the program")
+        if self.head and self._extend(token):
             pass
         elif self.head and not self.ends:
-            raise ValueError(f"{word!r} cannot be part of {self.head.word!r} here")
+            raise ValueError(f"{token!r} cannot be part of {self.head.token!r} here")
         else:
             self._finish()
-            self._begin(word)
+            self._begin(token)
         if self.head and not any(True for _ in self.choices()):
             self._finish()
 
-    def _extend(self, word: str) -> bool:
+    def _extend(self, token: str) -> bool:
         """Append a token to the current instruction; return whether it belongs to it."""
         while self.operands:
             operand = self.operands[0]
-            if operand.accept(word):
+            if operand.accept(token):
                 return True
             if not operand.ends:
                 return False
             self.operands.pop(0)
         return False
 
-    def _begin(self, word: str) -> None:
+    def _begin(self, token: str) -> None:
         """Start an instruction, or end a loop or the program."""
-        if word in HEADS:
-            self.head, self.values = HEADS[word], {}
+        if token in HEADS:
+            self.head, self.values = HEADS[token], {}
             self.operands = self.rules.operands(
                 self.head, self.values, len(self.words), self.listener.iterations
             )
-        elif word == END:
+        elif token == END:
             self._close()
-        elif word == STOP:
+        elif token == STOP:
             self._stop()
         else:
-            raise ValueError(f"{word!r} begins no instruction")
+            raise ValueError(f"{token!r} begins no instruction")
 
     def _finish(self) -> None:
         """Complete the current instruction."""

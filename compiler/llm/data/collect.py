@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from compiler.llm.data.held_out import MACHINES, TRAINING, is_held_out
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
-from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, changed_fields, non_default
+from compiler.llm.data.trajectories import (
+    EditTrajectory,
+    EditVariant,
+    Trajectory,
+    changed_fields,
+    non_default,
+)
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
@@ -28,14 +34,14 @@ _RANDOM_BASE_SHARE = 0.15
 _MAX_COMMANDS = 400
 
 
-def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWalk | None:
+def edit_trajectory(devices: Devices, trajectory: Trajectory, rng: random.Random) -> EditTrajectory | None:
     """Measure edits of a program under one of the schedules of a trajectory; None if no program can be edited.
 
     Parameters
     ----------
     devices : Devices
         Simulated devices to measure on.
-    walk : Trajectory
+    trajectory : Trajectory
         Network and its schedules.
     rng : random.Random
         Random generator for the edits.
@@ -45,11 +51,11 @@ def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWal
     WorkError
         A simulator process died.
     """
-    costs = [step.cycles for step in walk.steps]
+    costs = [step.cycles for step in trajectory.steps]
     step = rng.randrange(len(costs)) if rng.random() < _OTHER_SCHEDULE_SHARE else costs.index(min(costs))
     try:
-        harness = MeasureHarness(devices, walk.machine, walk.point)
-        layers = dict(zip(harness.names, walk.schedules(step), strict=True))
+        harness = MeasureHarness(devices, trajectory.machine, trajectory.point)
+        layers = dict(zip(harness.names, trajectory.schedules(step), strict=True))
         network = harness.prepared.network(replace(harness.first.schedule, layers=layers))
     except InputError:  # of another version of the compiler
         return None
@@ -59,10 +65,10 @@ def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWal
     if measured is None:
         return None
     piece = rng.choices(pieces, [max(each.cycles(measured), 1) for each in pieces])[0]
-    return _Editing(harness, editable, piece, rng).walk(step, measured)
+    return _EditSampler(harness, editable, piece, rng).walk(step, measured)
 
 
-class _Editing:
+class _EditSampler:
     """Builds and measures variants of one program."""
 
     def __init__(
@@ -71,9 +77,9 @@ class _Editing:
         self.harness, self.editable, self.piece, self.rng = harness, editable, piece, rng
         self._seen = {_text(editable.schedule)}
 
-    def walk(self, step: int, measured: Measurement) -> EditWalk:
+    def walk(self, step: int, measured: Measurement) -> EditTrajectory:
         """Measure the variants; fewer if few edits have an effect."""
-        result = EditWalk(step, self.piece.name, [self._variant(-1, None, measured)])
+        result = EditTrajectory(step, self.piece.name, [self._variant(-1, None, measured)])
         edits: list[tuple[Edit, ...]] = [()]
         for _ in range(_VARIANTS):
             costs = [variant.cycles for variant in result.variants]
@@ -146,14 +152,14 @@ def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory
     if is_held_out(point):
         return None
     try:
-        walker = _Walker(devices, machine, point, rng)
+        walker = _ScheduleSampler(devices, machine, point, rng)
     except InputError:  # no operator for this machine
         return None
-    walk = walker.walk(index)
-    return None if walk is None else with_edits(devices, walk, seed)
+    trajectory = walker.walk(index)
+    return None if trajectory is None else with_edits(devices, trajectory, seed)
 
 
-def with_edits(devices: Devices, walk: Trajectory, seed: int) -> Trajectory:
+def with_edits(devices: Devices, trajectory: Trajectory, seed: int) -> Trajectory:
     """Extend a trajectory with measured edits of one of its programs, if any can be edited.
 
     Raises
@@ -162,11 +168,14 @@ def with_edits(devices: Devices, walk: Trajectory, seed: int) -> Trajectory:
         A simulator process died.
     """
     return replace(
-        walk, edited=edit_walk(devices, walk, random.Random(f"{seed} {walk.machine} {walk.index} edits"))
+        trajectory,
+        edited=edit_trajectory(
+            devices, trajectory, random.Random(f"{seed} {trajectory.machine} {trajectory.index} edits")
+        ),
     )
 
 
-class _Walker:
+class _ScheduleSampler:
     """Samples schedules of one network on one hardware configuration.
 
     Raises
@@ -187,12 +196,12 @@ class _Walker:
         """Measure the steps of a trajectory; fewer if there are not enough schedules."""
         first = self.harness.first.schedule
         layers = [first.layers[name] for name in self.names]
-        walk = Trajectory(self.name, index, self.point, [non_default(each) for each in layers])
+        trajectory = Trajectory(self.name, index, self.point, [non_default(each) for each in layers])
         measured = self.harness.measure(self.harness.first)
         if measured is None:
             return None
         schedules, costs = [first], [measured.cycles]
-        walk.steps.append(self.harness.step(-1, -1, {}, measured))
+        trajectory.steps.append(self.harness.step(-1, -1, {}, measured))
         seen = {first.to_json()}
         for _ in range(_TRAJECTORY_STEPS + _STEPS_PER_FURTHER_LAYER * (len(self.names) - 1)):
             best = costs.index(min(costs))
@@ -202,10 +211,10 @@ class _Walker:
                 continue
             layer, schedule, measured = found
             changes = changed_fields(schedule.layers[layer], schedules[base].layers[layer])
-            walk.steps.append(self.harness.step(base, self.names.index(layer), changes, measured))
+            trajectory.steps.append(self.harness.step(base, self.names.index(layer), changes, measured))
             schedules.append(schedule)
             costs.append(measured.cycles)
-        return walk
+        return trajectory
 
     def _next(self, base: Schedule, seen: set[str]) -> tuple[str, Schedule, Measurement] | None:
         """Measure a new schedule that differs from `base` in one layer."""

@@ -84,9 +84,9 @@ def is_held_out(point: CalibrationNetwork) -> bool:
     return any(key in _known() or _is_sampled(key) for key in keys_of(point))
 
 
-def is_judged(walk: Trajectory) -> bool:
+def is_validation(trajectory: Trajectory) -> bool:
     """Return whether a network belongs to the validation set, which is not used for training."""
-    return walk.index % _VALIDATION_PERIOD == 0
+    return trajectory.index % _VALIDATION_PERIOD == 0
 
 
 def keys_of(point: CalibrationNetwork) -> list[str]:

@@ -84,7 +84,7 @@ class MeasureHarness:
         if not whole or dram_bytes(self.first) > _DRAM_BYTES:
             raise InputError(f"{point.family}: it does not run on the accelerator as a single stage")
         self.names = [layer.name for layer in self.stages[0].layers]
-        self._question = GoldenModelReference(self.first).golden_io(0)
+        self._golden_io = GoldenModelReference(self.first).golden_io(0)
 
     def measure(self, network: CompiledNetwork) -> Measurement | None:
         """Measure a compiled network; None if its outputs are wrong or it takes too long."""
@@ -93,7 +93,7 @@ class MeasureHarness:
         conditions = self.machine.conditions
         rate = bus_rate(conditions.config, conditions.rate)
         device = self.devices.get(self.machine)
-        found = measure_network(device, network, self._question, rate, _MAX_CYCLES)
+        found = measure_network(device, network, self._golden_io, rate, _MAX_CYCLES)
         return found if isinstance(found, Measurement) and found.believable else None
 
     def step(self, base: int, layer: int, changes: dict[str, Any], measured: Measurement) -> TrajectoryStep:

@@ -66,7 +66,7 @@ class EditVariant:
 
 
 @dataclass(frozen=True)
-class EditWalk:
+class EditTrajectory:
     """Measured variants of one program.
 
     Parameters
@@ -94,15 +94,15 @@ class EditWalk:
         return [self.step, self.program, variants]
 
     @staticmethod
-    def from_json(data: list[Any]) -> "EditWalk":
+    def from_json(data: list[Any]) -> "EditTrajectory":
         """Parse the values of `as_json`; ValueError or TypeError if they are invalid."""
         step, program, variants = data
-        walk = EditWalk(int(step), str(program), [_variant(*each) for each in variants])
-        for number, variant in enumerate(walk.variants):
+        trajectory = EditTrajectory(int(step), str(program), [_variant(*each) for each in variants])
+        for number, variant in enumerate(trajectory.variants):
             first = variant.edit is None and variant.base == -1
             if first != (number == 0) or not (first or (variant.edit and 0 <= variant.base < number)):
                 raise ValueError("a variant must be made from an earlier one")
-        return walk
+        return trajectory
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Trajectory:
     point: CalibrationNetwork
     first: list[dict[str, Any]]
     steps: list[TrajectoryStep] = field(default_factory=list)
-    edited: EditWalk | None = None
+    edited: EditTrajectory | None = None
 
     def schedules(self, number: int) -> list[LayerSchedule]:
         """Return the schedules of all layers in a step."""
@@ -175,8 +175,8 @@ class Trajectory:
         """
         try:
             steps = [_step(*each) for each in data["steps"]]
-            edited = EditWalk.from_json(data["edited"]) if "edited" in data else None
-            walk = Trajectory(
+            edited = EditTrajectory.from_json(data["edited"]) if "edited" in data else None
+            trajectory = Trajectory(
                 str(data["machine"]),
                 int(data["index"]),
                 CalibrationNetwork.from_json(data["point"]),
@@ -190,7 +190,7 @@ class Trajectory:
             raise ValueError("a step must be made from an earlier one")
         if edited is not None and not 0 <= edited.step < len(steps):
             raise ValueError("edits must be of the program of a step")
-        return walk
+        return trajectory
 
 
 def _step(base: int, layer: int, changes: dict, cycles: int, layers: list, where: list) -> TrajectoryStep:

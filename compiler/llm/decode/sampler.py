@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.codegen.semaphores import Issued
 from compiler.llm.model.numpy_transformer import Floats
-from compiler.llm.tokens.integer_tokens import LONG, MINUS, number_of, number_words
+from compiler.llm.tokens.integer_tokens import LONG, MINUS, decode_single_number, encode_number
 from compiler.llm.tokens.program_edits import MAX_EDITS, MOVE, SPLIT, edit_of, index_from_nearer_end
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import Vocabulary
@@ -50,7 +50,7 @@ class DecoderState(Protocol):
         """Select continuations by index and drop the others."""
         ...
 
-    def push(self, words: NDArray[np.integer]) -> None:
+    def push(self, tokens: NDArray[np.integer]) -> None:
         """Append tokens to every continuation; shape (continuations, tokens)."""
         ...
 
@@ -58,7 +58,7 @@ class DecoderState(Protocol):
 class TokenReader(Protocol):
     """Autoregressive model that reads a prompt, e.g. `numpy_transformer.Gpt`."""
 
-    def read(self, words: Sequence[int]) -> DecoderState:
+    def read(self, tokens: Sequence[int]) -> DecoderState:
         """Return the state after a prompt; ValueError if it exceeds the context."""
         ...
 
@@ -66,11 +66,11 @@ class TokenReader(Protocol):
 class TokenGrammar(Protocol):
     """Grammar that gives the tokens with which an answer may continue."""
 
-    def after(self, words: Sequence[str]) -> Sequence[str]:
+    def after(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return the tokens that may follow; empty if the answer is complete."""
         ...
 
-    def ends(self, words: Sequence[str]) -> bool:
+    def ends(self, tokens: Sequence[str]) -> bool:
         """Return whether a complete answer is accepted; if not, its last token is sampled again."""
         ...
 
@@ -81,7 +81,7 @@ class SampledAnswer:
 
     Parameters
     ----------
-    words : tuple of str
+    tokens : tuple of str
         Tokens of the answer; truncated if the context was full.
     likelihood : float
         Log probability of the answer under the model, renormalized over the tokens that the grammar allows.
@@ -89,7 +89,7 @@ class SampledAnswer:
         True if the grammar ended the answer, False if it was truncated.
     """
 
-    words: tuple[str, ...]
+    tokens: tuple[str, ...]
     likelihood: float
     complete: bool
 
@@ -97,7 +97,7 @@ class SampledAnswer:
 def draw(
     model: TokenReader,
     language: Vocabulary,
-    question: Sequence[str],
+    prompt: Sequence[str],
     grammar: TokenGrammar | None,
     count: int,
     rng: np.random.Generator,
@@ -109,7 +109,7 @@ def draw(
     ----------
     model, language : TokenReader, Vocabulary
         Model to sample from, and its vocabulary.
-    question : sequence of str
+    prompt : sequence of str
         Tokens of the prompt.
     grammar : TokenGrammar or None
         Grammar that masks invalid tokens; None allows all tokens, and answers end with the context.
@@ -125,27 +125,27 @@ def draw(
     ValueError
         The prompt is longer than the context.
     """
-    state = model.read(language.encode(question)).fork(count)
+    state = model.read(language.encode(prompt)).fork(count)
     drawer = _Drawer(language, grammar, rng, temperature)
     drawn = [_Drawn() for _ in range(count)]
     open_ = list(range(count))
     while open_:
         going, chosen = [], []
         for place, number in enumerate(open_):
-            word = None if state.full else drawer.next(drawn[number], state.scores[place])
-            if word is not None:
+            token = None if state.full else drawer.next(drawn[number], state.scores[place])
+            if token is not None:
                 going.append(place)
-                chosen.append(word)
+                chosen.append(token)
         open_ = [open_[place] for place in going]
         _go_on(state, going, chosen)
-    return [SampledAnswer(tuple(each.words), each.likelihood, each.complete) for each in drawn]
+    return [SampledAnswer(tuple(each.tokens), each.likelihood, each.complete) for each in drawn]
 
 
 @dataclass
 class _Drawn:
     """Partially sampled answer."""
 
-    words: list[str] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
     likelihood: float = 0.0
     complete: bool = False
 
@@ -162,15 +162,15 @@ class _Drawer:
     def next(self, one: _Drawn, scores: Floats) -> int | None:
         """Sample the next token of an answer; None if the answer is complete."""
         grammar = self.grammar
-        allowed = list(self.language.words if grammar is None else grammar.after(one.words))
+        allowed = list(self.language.tokens if grammar is None else grammar.after(one.tokens))
         among = np.array(self.language.encode(allowed))
         logs = _logs(scores[among])
         while allowed:
             at = self._pick(logs)
-            words = [*one.words, allowed[at]]
-            ended = grammar is not None and not grammar.after(words)
-            if not ended or grammar is None or grammar.ends(words):
-                one.words, one.likelihood, one.complete = words, one.likelihood + float(logs[at]), ended
+            tokens = [*one.tokens, allowed[at]]
+            ended = grammar is not None and not grammar.after(tokens)
+            if not ended or grammar is None or grammar.ends(tokens):
+                one.tokens, one.likelihood, one.complete = tokens, one.likelihood + float(logs[at]), ended
                 return None if ended else int(among[at])
             among, logs = np.delete(among, at), np.delete(logs, at)
             del allowed[at]
@@ -199,7 +199,7 @@ def _logs(scores: Floats) -> Floats:
 #: Fractions, in eighths, for the first half of a split.
 _EIGHTHS = range(1, 8)
 _ALL = sum(1 << each for each in _EIGHTHS)
-_number_words = lru_cache(1 << 14)(number_words)
+_encode_number = lru_cache(1 << 14)(encode_number)
 
 
 class EditsGrammar:
@@ -227,23 +227,25 @@ class EditsGrammar:
         """True if the program allows any edit."""
         return bool(self.after(()))
 
-    def after(self, words: Sequence[str]) -> tuple[str, ...]:
+    def after(self, tokens: Sequence[str]) -> tuple[str, ...]:
         """Return the tokens that may follow a prefix; empty if the answer is complete."""
-        edits, head, rest = _read(words)
+        edits, head, rest = _read(tokens)
         if head == END:
             return ()
         state = self._state(edits)
         if head is None:
             heads = (
-                [word for word in (SPLIT, MOVE) if state.choices(word, ())] if len(edits) < MAX_EDITS else []
+                [token for token in (SPLIT, MOVE) if state.choices(token, ())]
+                if len(edits) < MAX_EDITS
+                else []
             )
             return (*heads, *([END] if edits else []))
         numbers, part = _numbers(rest)
         return state.toward(head, numbers, part)
 
-    def ends(self, words: Sequence[str]) -> bool:
+    def ends(self, tokens: Sequence[str]) -> bool:
         """Return whether a complete edit sequence is new and changes the program."""
-        edits, _, _ = _read(words)
+        edits, _, _ = _read(tokens)
         return edits not in self.tried and self._state(edits).commands != self._states[()].commands
 
     def _state(self, edits: tuple[Edit, ...]) -> "_State":
@@ -363,36 +365,36 @@ def _ways(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
     """Map every proper token prefix of the numbers to the tokens that may follow it."""
     out: dict[tuple[str, ...], dict[str, None]] = {}
     for number in numbers:
-        words = tuple(_number_words(number))
-        for at, word in enumerate(words):
-            out.setdefault(words[:at], {})[word] = None
+        tokens = tuple(_encode_number(number))
+        for at, token in enumerate(tokens):
+            out.setdefault(tokens[:at], {})[token] = None
     return out
 
 
-def _read(words: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence[str]]:
+def _read(tokens: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence[str]]:
     """Parse tokens into complete edits, the first token of an incomplete edit (or the end), and the rest."""
     edits: list[Edit] = []
     at = 0
-    while at < len(words):
-        head = words[at]
-        numbers, part = _numbers(words[at + 1 :], 4 if head == SPLIT else 2)
+    while at < len(tokens):
+        head = tokens[at]
+        numbers, part = _numbers(tokens[at + 1 :], 4 if head == SPLIT else 2)
         if head == END or len(numbers) < (4 if head == SPLIT else 2):
-            return tuple(edits), head, words[at + 1 :]
+            return tuple(edits), head, tokens[at + 1 :]
         edits.append(edit_of(head, numbers))
-        at = len(words) - len(part)
+        at = len(tokens) - len(part)
     return tuple(edits), None, ()
 
 
-def _numbers(words: Sequence[str], most: int = 4) -> tuple[tuple[int, ...], Sequence[str]]:
+def _numbers(tokens: Sequence[str], most: int = 4) -> tuple[tuple[int, ...], Sequence[str]]:
     """Parse up to `most` complete numbers and return them with the remaining tokens."""
     out: list[int] = []
     at = 0
-    while len(out) < most and at < len(words):
-        sign = words[at] == MINUS
-        first = words[at + 1] if sign and at + 1 < len(words) else words[at]
+    while len(out) < most and at < len(tokens):
+        sign = tokens[at] == MINUS
+        first = tokens[at + 1] if sign and at + 1 < len(tokens) else tokens[at]
         end = at + sign + 1 + (int(first[1:]) if first in LONG else 0)
-        if end > len(words):
+        if end > len(tokens):
             break
-        out.append(number_of(words[at:end]))
+        out.append(decode_single_number(tokens[at:end]))
         at = end
-    return tuple(out), words[at:]
+    return tuple(out), tokens[at:]

@@ -8,8 +8,8 @@ from math import ceil
 from typing import Any, NoReturn
 
 from compiler.llm.endpoint.http import (
-    Broken,
     ChatCompletion,
+    FailedExchange,
     HttpReply,
     HttpRequest,
     complaint_of,
@@ -35,7 +35,7 @@ def estimated_tokens(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Budget:
+class Usage:
     """Usage so far.
 
     Parameters
@@ -57,7 +57,7 @@ class Budget:
     estimated_requests: int = 0
     seconds: float = 0.0
 
-    def add(self, **more: float) -> "Budget":
+    def add(self, **more: float) -> "Usage":
         """Return the usage with some fields increased."""
         return replace(self, **{name: getattr(self, name) + value for name, value in more.items()})
 
@@ -129,7 +129,7 @@ class EndpointClient:
     """
 
     def __init__(self, endpoint: Endpoint):
-        self.endpoint, self.spent = endpoint, Budget()
+        self.endpoint, self.spent = endpoint, Usage()
         self._url, self._key = endpoint.url.rstrip("/"), ApiKey(endpoint.key)
 
     def check(self) -> None:
@@ -144,7 +144,7 @@ class EndpointClient:
         """
         patience = self.endpoint.patience
         reply = self._received(HttpRequest("GET", f"{self._url}/models", self._key.headers), patience.check)
-        if isinstance(reply, Broken):
+        if isinstance(reply, FailedExchange):
             raise WorkError(f"the endpoint {self._url} cannot be asked: {reply.reason}")
         content = content_of(reply)
         if reply.status != 200:
@@ -201,13 +201,13 @@ class EndpointClient:
         content |= {"temperature": endpoint.temperature} | fields | dict(endpoint.fields)
         return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
 
-    def _asked(self, body: bytes, prompt: int) -> HttpReply | Broken:
+    def _asked(self, body: bytes, prompt: int) -> HttpReply | FailedExchange:
         """Send one request and count it; a request that may have been processed without an answer counts as read."""
         headers = {"Content-Type": "application/json", **self._key.headers}
         request = HttpRequest("POST", f"{self._url}/chat/completions", headers, body)
         start = time.monotonic()
         reply = self._received(request, self._left)
-        lost = isinstance(reply, Broken) and reply.sent
+        lost = isinstance(reply, FailedExchange) and reply.sent
         self.spent = self.spent.add(
             requests=1,
             seconds=time.monotonic() - start,
@@ -217,10 +217,10 @@ class EndpointClient:
         )
         return reply
 
-    def _received(self, request: HttpRequest, seconds: float) -> HttpReply | Broken:
+    def _received(self, request: HttpRequest, seconds: float) -> HttpReply | FailedExchange:
         """Return the reply with the key removed, since a server may repeat it."""
         reply = exchange(request, self.endpoint.patience, seconds)
-        if isinstance(reply, Broken):
+        if isinstance(reply, FailedExchange):
             return reply
         headers = {name: self._key.cleaned(value) for name, value in reply.headers.items()}
         return HttpReply(reply.status, headers, self._key.cleaned(reply.text))
@@ -229,13 +229,13 @@ class EndpointClient:
     def _left(self) -> float:
         return max(self.endpoint.limits.seconds - self.spent.seconds, 0.0)
 
-    def _pause(self, reply: HttpReply | Broken, attempt: int) -> float | None:
+    def _pause(self, reply: HttpReply | FailedExchange, attempt: int) -> float | None:
         """Return the seconds until the next attempt; None for no further attempt."""
         patience = self.endpoint.patience
         delay = patience.pause * 2**attempt
         if attempt + 1 >= patience.attempts:
             return None
-        if isinstance(reply, Broken):
+        if isinstance(reply, FailedExchange):
             return delay if reply.retry else None
         if reply.status not in _RETRY_STATUSES and reply.status < 500:
             return None
@@ -251,8 +251,8 @@ class EndpointClient:
         time.sleep(seconds)
         self.spent = self.spent.add(seconds=seconds)
 
-    def _read(self, reply: HttpReply | Broken, prompt: int) -> ChatCompletion:
-        if isinstance(reply, Broken):
+    def _read(self, reply: HttpReply | FailedExchange, prompt: int) -> ChatCompletion:
+        if isinstance(reply, FailedExchange):
             raise WorkError(f"the endpoint {self._url} does not answer: {reply.reason}")
         content = content_of(reply)
         if reply.status != 200:
@@ -296,5 +296,5 @@ class EndpointClient:
         raise WorkError(f"{url} does not answer: status {status}{because}")
 
 
-def _is_success(reply: HttpReply | Broken) -> bool:
+def _is_success(reply: HttpReply | FailedExchange) -> bool:
     return isinstance(reply, HttpReply) and reply.status == 200

@@ -44,7 +44,7 @@ class HttpReply:
 
 
 @dataclass(frozen=True)
-class Broken:
+class FailedExchange:
     """Failed exchange.
 
     Parameters
@@ -62,7 +62,7 @@ class Broken:
     sent: bool = True
 
 
-def exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | Broken:
+def exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | FailedExchange:
     """Send a request and wait up to `seconds` for the complete response.
 
     Redirects are returned like any response. A proxy from the environment is used for https only, since over http it
@@ -73,33 +73,35 @@ def exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpRe
         return portal.call(_exchange, request, patience, seconds)
 
 
-async def _exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | Broken:
+async def _exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | FailedExchange:
     """Exchange without exceptions, which would carry the request along."""
     timeout = httpx.Timeout(min(patience.read, seconds), connect=min(patience.connect, seconds))
     try:
         with anyio.fail_after(seconds):
             return await _answered(request, timeout)
     except httpx.ConnectTimeout:
-        return Broken(f"no connection in {timeout.connect:g} s", retry=True, sent=False)
+        return FailedExchange(f"no connection in {timeout.connect:g} s", retry=True, sent=False)
     except httpx.TimeoutException:
-        return Broken(f"no answer in {timeout.read:g} s")
+        return FailedExchange(f"no answer in {timeout.read:g} s")
     except TimeoutError:
-        return Broken(f"no whole answer in {seconds:.3g} s")
+        return FailedExchange(f"no whole answer in {seconds:.3g} s")
     except httpx.ProxyError:
-        return Broken("the proxy that the environment names lets no connection through", sent=False)
+        return FailedExchange("the proxy that the environment names lets no connection through", sent=False)
     except httpx.ConnectError as error:
-        return Broken(*_connection_failure(error), sent=False)
+        return FailedExchange(*_connection_failure(error), sent=False)
     except httpx.RemoteProtocolError:
-        return Broken("it breaks off, or answers in something else than HTTP", retry=True)
+        return FailedExchange("it breaks off, or answers in something else than HTTP", retry=True)
     except httpx.HTTPError:
-        return Broken("the connection broke", retry=True)
+        return FailedExchange("the connection broke", retry=True)
     except (ValueError, ImportError, httpx.InvalidURL):
-        return Broken("the proxy that the environment names must be such as http://HOST:PORT", sent=False)
+        return FailedExchange(
+            "the proxy that the environment names must be such as http://HOST:PORT", sent=False
+        )
     except OSError as error:
-        return Broken(f"certificates cannot be read: {error.strerror or 'bad file'}", sent=False)
+        return FailedExchange(f"certificates cannot be read: {error.strerror or 'bad file'}", sent=False)
 
 
-async def _answered(request: HttpRequest, timeout: httpx.Timeout) -> HttpReply | Broken:
+async def _answered(request: HttpRequest, timeout: httpx.Timeout) -> HttpReply | FailedExchange:
     headers = {"Accept": "application/json", "Accept-Encoding": "identity", **request.headers}
     environment = request.url.startswith("https:")
     async with (
@@ -110,7 +112,7 @@ async def _answered(request: HttpRequest, timeout: httpx.Timeout) -> HttpReply |
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > MAX_BYTES:
-                return Broken(f"its answer is longer than {MAX_BYTES:,} bytes")
+                return FailedExchange(f"its answer is longer than {MAX_BYTES:,} bytes")
         return HttpReply(response.status_code, dict(response.headers), body.decode(errors="replace"))
 
 
@@ -120,8 +122,8 @@ def _connection_failure(error: httpx.ConnectError) -> tuple[str, bool]:
         if isinstance(cause, SSLError):
             return f"no secure connection: {getattr(cause, 'verify_message', '') or cause.reason}", False
         if isinstance(cause, OSError) and cause.errno is not None:
-            words = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
-            return f"{str(words).lower()}: is there a server?", True
+            tokens = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
+            return f"{str(tokens).lower()}: is there a server?", True
     return "no connection", True
 
 

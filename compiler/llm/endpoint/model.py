@@ -9,7 +9,7 @@ from compiler.llm.endpoint.client import EndpointClient, LimitError, Message, es
 from compiler.llm.endpoint.http import ChatCompletion
 from compiler.llm.endpoint.prompt import MeasuredExample, Prompt, best_and_worst, prompt_for, verdict
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.llm.generate.author import LanguageModelGenerator
+from compiler.llm.language_model_generator import LanguageModelGenerator
 from compiler.profile.measurement import Rejected, Result
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import MlaError

@@ -214,7 +214,7 @@ def whole_page() -> str:
 
 def cut_page(programs: Iterable[str]) -> str:
     """Return the page with only the instructions and fields that the programs use; empty tables are removed."""
-    used = {word for text in programs for word in _WORD.findall(text)}
+    used = {token for text in programs for token in _WORD.findall(text)}
     kept = [
         line for line in whole_page().splitlines() if not (found := _NAMED.search(line)) or found[1] in used
     ]

@@ -75,9 +75,9 @@ def sampled(
     task = GeneratorTask(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measured)
     name, subject = next(iter(subjects_of(task).items()))
     request, rng = Schedules(task, name, subject), np.random.default_rng(seed)
-    question = request.question(profile=model.profile)
-    answers = draw(model, LANGUAGE, question, request.grammar, count, rng, temperature)
-    schedules = [request.candidate(each.words).schedule if each.complete else None for each in answers]
+    prompt = request.prompt(profile=model.profile)
+    answers = draw(model, LANGUAGE, prompt, request.grammar, count, rng, temperature)
+    schedules = [request.candidate(each.tokens).schedule if each.complete else None for each in answers]
     distinct = {each.to_json(): each for each in schedules if each is not None}
     results = dict(zip(distinct, measurer.measure(list(distinct.values())), strict=True))
     found = [None if each is None else results[each.to_json()] for each in schedules]
@@ -114,12 +114,12 @@ def _mean(ratios: Sequence[float]) -> float:
 class AgreementTally:
     """Number of compared positions, and number of positions where the top-1 predictions agree."""
 
-    words: int = 0
+    tokens: int = 0
     same: int = 0
 
     def add(self, first: Floats, second: Floats) -> None:
         """Count the agreement of two logit arrays."""
-        self.words += len(first)
+        self.tokens += len(first)
         self.same += int((first.argmax(axis=1) == second.argmax(axis=1)).sum())
 
 
@@ -135,9 +135,9 @@ class AgreementMeter:
     def __init__(self, first: TokenReader, second: TokenReader):
         self.first, self.second, self.tally = first, second, AgreementTally()
 
-    def read(self, words: Sequence[int]) -> "PairedDecoder":
+    def read(self, tokens: Sequence[int]) -> "PairedDecoder":
         """Return the state of both models after a prompt."""
-        return PairedDecoder(self.first.read(words), self.second.read(words), self.tally)
+        return PairedDecoder(self.first.read(tokens), self.second.read(tokens), self.tally)
 
 
 class PairedDecoder:
@@ -169,8 +169,8 @@ class PairedDecoder:
         self._first.select(which)
         self._second.select(which)
 
-    def push(self, words: NDArray[np.integer]) -> None:
+    def push(self, tokens: NDArray[np.integer]) -> None:
         """Append tokens to every continuation."""
-        self._first.push(words)
-        self._second.push(words)
+        self._first.push(tokens)
+        self._second.push(tokens)
         self._tally.add(self._first.scores, self._second.scores)

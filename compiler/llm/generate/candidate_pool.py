@@ -188,8 +188,8 @@ class CandidatePool:
     def fill(self, minimum: int) -> None:
         """Sample more answers if fewer than `minimum` are left."""
         if len(self._waiting) < minimum:
-            for words in self._draw():
-                self._waiting.setdefault(self.request.meaning(words), words)
+            for tokens in self._draw():
+                self._waiting.setdefault(self.request.meaning(tokens), tokens)
 
     def best(self, count: int | None = None, minimum: float = -inf) -> Answers:
         """Yield compilable answers that lead to new programs, most promising first.
@@ -206,12 +206,12 @@ class CandidatePool:
             schedule, gain = self._first()
             if gain < minimum:
                 return
-            words = self._waiting.pop(schedule)
+            tokens = self._waiting.pop(schedule)
             digest = self.request.digest(schedule)
             if digest is not None and digest not in self._proposed:
                 yielded += 1
                 self._proposed.add(digest)
-                yield words
+                yield tokens
 
     def _first(self) -> tuple[LayerSchedule, float]:
         """Return the most promising schedule and its predicted saving."""

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.llm.assembly.program_request import ProgramRequest
 from compiler.llm.decode.sampler import SampledAnswer, draw
 from compiler.llm.endpoint.model import EndpointModel
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.llm.generate.author import LanguageModelGenerator
 from compiler.llm.generate.candidate_pool import (
     Answers,
     BanditTally,
@@ -20,7 +18,9 @@ from compiler.llm.generate.candidate_pool import (
     CandidatePool,
     CostReranker,
 )
+from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules
+from compiler.llm.language_model_generator import LanguageModelGenerator
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
 from compiler.llm.tokens.layer_prompt import Programs, PromptSubject, subjects_of
@@ -202,8 +202,8 @@ class LmGenerator(LanguageModelGenerator):
         for pool in pools:
             pool.fill(_SCHEDULES_WITH_EDITS)
             request = pool.request
-            for words in pool.best(_SCHEDULES_WITH_EDITS):
-                found = request.candidate(words)
+            for tokens in pool.best(_SCHEDULES_WITH_EDITS):
+                found = request.candidate(tokens)
                 task = replace(request.task, schedule=found.schedule, layers=(request.about,))
                 programs = Programs(task, measured=False)
                 for piece in programs.pieces:
@@ -225,15 +225,15 @@ class LmGenerator(LanguageModelGenerator):
     def _propose_answers(self, kind: CandidateKind, request: LmRequest, answers: Answers) -> Candidates:
         """Yield candidates for answers; after a rejection, also for a new answer to the request with the reason."""
         for answer in answers:
-            words: Sequence[str] | None = answer
+            tokens: Sequence[str] | None = answer
             reasons: tuple[str, ...] = ()
-            while words is not None:
+            while tokens is not None:
                 self.tallies[kind].made += 1
-                cause = yield from self._propose_answer(request, words)
+                cause = yield from self._propose_answer(request, tokens)
                 if cause is None:
                     break
                 reasons = (*reasons, cause)
-                words = (
+                tokens = (
                     next(self._answers(request, 1, reasons), None) if len(reasons) <= _MAX_RETRIES else None
                 )
             else:
@@ -243,11 +243,11 @@ class LmGenerator(LanguageModelGenerator):
                     request.fallback = None
 
     def _propose_answer(
-        self, request: LmRequest, words: Sequence[str]
+        self, request: LmRequest, tokens: Sequence[str]
     ) -> Iteration[Candidate, None, str | None]:
         """Yield the candidate of an answer; return the rejection token, or None if it was accepted or is unknown."""
         try:
-            candidate = request.candidate(words)
+            candidate = request.candidate(tokens)
         except (InputError, ValueError) as error:
             return refused(error)
         yield candidate
@@ -270,9 +270,9 @@ class LmGenerator(LanguageModelGenerator):
     def _answers(self, request: LmRequest, count: int, reasons: Sequence[str] = ()) -> Answers:
         """Yield new answers, most likely first."""
         for answer in sorted(self.drawn(request, count, reasons), key=lambda each: -each.likelihood):
-            if answer.complete and (meaning := request.meaning(answer.words)) not in request.tried:
+            if answer.complete and (meaning := request.meaning(answer.tokens)) not in request.tried:
                 request.tried.add(meaning)
-                yield answer.words
+                yield answer.tokens
 
     def drawn(self, request: LmRequest, count: int, reasons: Sequence[str] = ()) -> list[SampledAnswer]:
         """Sample answers to a request; empty if the request cannot be expressed as a prompt."""
@@ -281,8 +281,8 @@ class LmGenerator(LanguageModelGenerator):
         if grammar is None:
             return []
         try:
-            question = request.question(reasons, profile=self.model.profile)
-            return draw(self.model, LANGUAGE, question, grammar, count, self._rng, self.temperature)
+            prompt = request.prompt(reasons, profile=self.model.profile)
+            return draw(self.model, LANGUAGE, prompt, grammar, count, self._rng, self.temperature)
         except ValueError:  # a size that has no words, or more words than there is room for
             return []
 

@@ -11,7 +11,7 @@ from compiler.llm.decode.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Programs, PromptSubject
 from compiler.llm.tokens.program_edits import decode_edits
 from compiler.llm.tokens.prompt_tokens import Ask
-from compiler.llm.tokens.schedule_delta import SPANS, ChangesGrammar, with_changes
+from compiler.llm.tokens.schedule_delta import SPANS, ScheduleDeltaGrammar, decode_schedule_delta
 from compiler.runtime.program_text import program_text
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.edits.editable_programs import EditableProgram
@@ -69,7 +69,7 @@ class LmRequest(ABC):
     def _grammar(self) -> TokenGrammar | None: ...
 
     @abstractmethod
-    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+    def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """Return the tokens of the prompt; ValueError if a size cannot be expressed as tokens.
 
         Parameters
@@ -81,11 +81,11 @@ class LmRequest(ABC):
         """
 
     @abstractmethod
-    def meaning(self, words: Sequence[str]) -> Hashable:
+    def meaning(self, tokens: Sequence[str]) -> Hashable:
         """Return the meaning of an answer, equal for equivalent answers; ValueError if it is invalid."""
 
     @abstractmethod
-    def candidate(self, words: Sequence[str]) -> Candidate:
+    def candidate(self, tokens: Sequence[str]) -> Candidate:
         """Return the candidate that an answer describes.
 
         Raises
@@ -122,17 +122,17 @@ class Schedules(LmRequest):
         """Return the grammar of schedule deltas that are new and, if `fitting`, compile."""
         return _ScheduleGrammar(self)
 
-    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+    def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """Return the prompt about the layer."""
-        return self.subject.words(BEST, profile=profile, rejected=rejected)
+        return self.subject.tokens(BEST, profile=profile, rejected=rejected)
 
-    def meaning(self, words: Sequence[str]) -> LayerSchedule:
+    def meaning(self, tokens: Sequence[str]) -> LayerSchedule:
         """Return the layer schedule of an answer."""
-        return with_changes(words, self.subject.schedule)
+        return decode_schedule_delta(tokens, self.subject.schedule)
 
-    def candidate(self, words: Sequence[str]) -> Candidate:
+    def candidate(self, tokens: Sequence[str]) -> Candidate:
         """Return the network with the schedule of an answer."""
-        return self._with(self.meaning(words), " ".join(words[:-1]))
+        return self._with(self.meaning(tokens), " ".join(tokens[:-1]))
 
     def digest(self, schedule: LayerSchedule) -> str | None:
         """Return the digest of the network with a layer schedule; None if it does not compile."""
@@ -153,16 +153,16 @@ class _ScheduleGrammar:
 
     def __init__(self, request: Schedules):
         self.request = request
-        self._changes = ChangesGrammar(fields_of(request.subject.layer))
+        self._changes = ScheduleDeltaGrammar(fields_of(request.subject.layer))
 
-    def after(self, words: Sequence[str]) -> Sequence[str]:
+    def after(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return the tokens that may follow."""
-        return self._changes.after(words)
+        return self._changes.after(tokens)
 
-    def ends(self, words: Sequence[str]) -> bool:
+    def ends(self, tokens: Sequence[str]) -> bool:
         """Return whether a complete answer is accepted."""
         request = self.request
-        schedule = request.meaning(words)
+        schedule = request.meaning(tokens)
         if schedule in request.tried:
             return False
         return not request.fitting or request.digest(schedule) is not None
@@ -193,26 +193,26 @@ class Edits(LmRequest):
         grammar = EditsGrammar(config, self.piece.unrolled.commands, self.tried)
         return grammar if grammar.satisfiable else None
 
-    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+    def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """Return the prompt about the program, without its cycles if they are not known."""
         programs, piece = self.programs, self.piece
-        return programs.subject(piece).words(
+        return programs.subject(piece).tokens(
             BEST,
             profile=profile and programs.measured,
             ask=self.ask,
-            outline=programs.outline(piece),
+            summary=programs.summary(piece),
             rejected=rejected,
         )
 
-    def meaning(self, words: Sequence[str]) -> Hashable:
+    def meaning(self, tokens: Sequence[str]) -> Hashable:
         """Return the edits of an answer."""
-        return decode_edits(words)
+        return decode_edits(tokens)
 
-    def candidate(self, words: Sequence[str]) -> Candidate:
+    def candidate(self, tokens: Sequence[str]) -> Candidate:
         """Return the network with all programs that the edits change."""
-        changed = self.programs.editable.changed({self.about: decode_edits(words)})
+        changed = self.programs.editable.changed({self.about: decode_edits(tokens)})
         texts = {new.name: program_text(new) for _, new in changed}
-        return self.programs.task.with_texts(texts, NAME, f"{self.about}: {' '.join(words[:-1])}")
+        return self.programs.task.with_texts(texts, NAME, f"{self.about}: {' '.join(tokens[:-1])}")
 
 
 def fields_of(layer: Layer) -> tuple[str, ...]:

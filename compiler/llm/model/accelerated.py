@@ -53,7 +53,7 @@ class ChipGpt:
 
     Attributes
     ----------
-    words, cycles : int
+    tokens, cycles : int
         Tokens processed so far, and cycles they took.
     """
 
@@ -68,7 +68,7 @@ class ChipGpt:
         dram: DramTiming = DEFAULT_DRAM,
         say: Callable[[str], None] = lambda _text: None,
     ):
-        self.model, self.context, self.words, self.cycles, self._say = model, context, 0, 0, say
+        self.model, self.context, self.tokens, self.cycles, self._say = model, context, 0, 0, say
         self.network = compile_model(model, config, context, texts, dram)
         host, stage, _ = self.network.stages
         assert host.graph is not None
@@ -86,7 +86,7 @@ class ChipGpt:
         """Close the device; may be called repeatedly."""
         self.device.close()
 
-    def read(self, words: Sequence[int]) -> "ChipState":
+    def read(self, tokens: Sequence[int]) -> "ChipState":
         """Return the state after a prompt.
 
         Raises
@@ -94,12 +94,12 @@ class ChipGpt:
         ValueError
             The prompt is empty or longer than the context.
         """
-        if not 0 < len(words) <= self.context:
-            raise ValueError(f"a prompt must have 1..{self.context} tokens, not {len(words)}")
+        if not 0 < len(tokens) <= self.context:
+            raise ValueError(f"a prompt must have 1..{self.context} tokens, not {len(tokens)}")
         state = ChipState(self, [0])
         for _, name in self._cache():
             self._session.tensor_view(name)[...] = self._zero_point(name)
-        state.push(np.array([words]))
+        state.push(np.array([tokens]))
         return state
 
     def copy_cache(self, sample: int, to: int) -> None:
@@ -107,15 +107,15 @@ class ChipGpt:
         for _, name in self._cache():
             self._session.tensor_view(name, to)[...] = self._session.tensor_view(name, sample)
 
-    def step(self, word: int, position: int, sample: int) -> Floats:
+    def step(self, token: int, position: int, sample: int) -> Floats:
         """Process one token of a continuation, append to its cache, and return the logits of the next token."""
-        for name, (table, by_word) in self._tables.items():
+        for name, (table, by_token) in self._tables.items():
             view = self._session.tensor_view(name, sample)
-            view[...] = table[word if by_word else position].reshape(view.shape)
+            view[...] = table[token if by_token else position].reshape(view.shape)
         self.cycles += self._session.rerun(sample)
-        self.words += 1
-        if self.words % _REPORT_TOKENS == 0:
-            self._say(f"{self.words} tokens processed by the accelerator, {self.cycles:,} cycles")
+        self.tokens += 1
+        if self.tokens % _REPORT_TOKENS == 0:
+            self._say(f"{self.tokens} tokens processed by the accelerator, {self.cycles:,} cycles")
         for output, cache in self._cache():
             row = _requantize(
                 self._session.tensor_view(output, sample)[:, 0], self._scales[output], self._scales[cache]
@@ -164,11 +164,11 @@ class ChipState:
         """True if the context has no room for another token."""
         return self.length == self.chip.context
 
-    def push(self, words: NDArray[np.integer]) -> None:
+    def push(self, tokens: NDArray[np.integer]) -> None:
         """Append tokens to every continuation; shape (continuations, tokens)."""
-        for column in words.T:
-            for at, (word, sample) in enumerate(zip(column.tolist(), self._samples, strict=True)):
-                self.scores[at] = self.chip.step(word, self.length, sample)
+        for column in tokens.T:
+            for at, (token, sample) in enumerate(zip(column.tolist(), self._samples, strict=True)):
+                self.scores[at] = self.chip.step(token, self.length, sample)
             self.length += 1
 
 

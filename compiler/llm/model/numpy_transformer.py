@@ -75,7 +75,7 @@ class Gpt:
         angles = np.arange(shape.context)[:, None] * rotary_frequencies(shape.width // shape.heads)
         self.rotary = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
-    def read(self, words: Sequence[int]) -> "TransformerState":
+    def read(self, tokens: Sequence[int]) -> "TransformerState":
         """Return the decoding state after a prompt.
 
         Raises
@@ -83,10 +83,10 @@ class Gpt:
         ValueError
             The prompt is empty or longer than the context.
         """
-        if not 0 < len(words) <= self.shape.context:
-            raise ValueError(f"a prompt must have 1..{self.shape.context} tokens, not {len(words)}")
+        if not 0 < len(tokens) <= self.shape.context:
+            raise ValueError(f"a prompt must have 1..{self.shape.context} tokens, not {len(tokens)}")
         state = TransformerState(self, 1)
-        state.push(np.array([words]))
+        state.push(np.array([tokens]))
         return state
 
 
@@ -151,18 +151,20 @@ class TransformerState:
         """True if the context has no room for another token."""
         return self.length == self.model.shape.context
 
-    def push(self, words: NDArray[np.integer]) -> None:
+    def push(self, tokens: NDArray[np.integer]) -> None:
         """Append tokens to every continuation; shape (continuations, tokens)."""
         weights = self.model.weights
-        if self.length + words.shape[1] > self._keys.shape[3]:
-            self._select_cache(self._keys, self._values, range(len(words)), words.shape[1] + _SPARE_POSITIONS)
-        x: Floats = weights["words"][words]
+        if self.length + tokens.shape[1] > self._keys.shape[3]:
+            self._select_cache(
+                self._keys, self._values, range(len(tokens)), tokens.shape[1] + _SPARE_POSITIONS
+            )
+        x: Floats = weights["words"][tokens]
         for layer in range(self.model.shape.layers):
             x = x + self._attention(layer, _rms_norm(x, weights[f"{layer}.attention.norm"]))
             gated = _rms_norm(x, weights[f"{layer}.gated.norm"]) @ weights[f"{layer}.gated.in"].T
             gate, value = np.split(gated, 2, axis=-1)
             x = x + (gate / (1 + np.exp(-gate)) * value) @ weights[f"{layer}.gated.out"].T
-        self.length += words.shape[1]
+        self.length += tokens.shape[1]
         self.scores = _rms_norm(x[:, -1], weights["norm"]) @ weights["words"].T
 
     def _attention(self, layer: int, x: Floats) -> Floats:

@@ -19,7 +19,7 @@ VERSION = 1
 _MAX_BYTES = 1 << 24
 #: Suffix of the tensor with the scales of a matrix.
 _FACTOR = ".factor"
-_WORDS = "words"
+_EMBEDDING = "words"
 #: Standard deviation of the initial weights of new tokens.
 _INITIAL_DEVIATION = 0.02
 #: Maximum dimensions in files from untrusted sources.
@@ -54,7 +54,7 @@ def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
         "format": FORMAT,
         "version": str(VERSION),
         "shape": json.dumps(vars(model.shape)),
-        "language": json.dumps(LANGUAGE.words),
+        "language": json.dumps(LANGUAGE.tokens),
         "about": json.dumps(about),
         "profile": json.dumps(model.profile),
     }
@@ -73,7 +73,7 @@ def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
         The file cannot be read, is damaged, or has another vocabulary than this compiler.
     """
     model, language, about = _read(path)
-    if language != LANGUAGE.words:
+    if language != LANGUAGE.tokens:
         raise InputError(
             f"{path}: the model has another vocabulary than this compiler: train a new one (mla llm train; with "
             f"--from {path} it continues from this model)"
@@ -97,13 +97,13 @@ def load_extended(path: Path, seed: int = 0) -> Gpt:
         The file cannot be read or is damaged.
     """
     model, language, _ = _read(path)
-    known = dict(zip(language, model.weights[_WORDS], strict=True))
+    known = dict(zip(language, model.weights[_EMBEDDING], strict=True))
     rows = np.random.default_rng(seed).normal(0, _INITIAL_DEVIATION, (len(LANGUAGE), model.shape.width))
-    for number, word in enumerate(LANGUAGE.words):
-        if word in known:
-            rows[number] = known[word]
+    for number, token in enumerate(LANGUAGE.tokens):
+        if token in known:
+            rows[number] = known[token]
     return Gpt(
-        replace(model.shape, words=len(LANGUAGE)), {**model.weights, _WORDS: rows}, profile=model.profile
+        replace(model.shape, words=len(LANGUAGE)), {**model.weights, _EMBEDDING: rows}, profile=model.profile
     )
 
 
@@ -136,7 +136,7 @@ def _shape(path: Path, header: dict[str, str]) -> tuple[TransformerShape, tuple[
     if header.get("format") != FORMAT or header.get("version") != str(VERSION):
         raise InputError(f"{path}: no language model of version {VERSION}")
     language = json.loads(header.get("language", "null"))
-    if not isinstance(language, list) or not all(isinstance(word, str) for word in language):
+    if not isinstance(language, list) or not all(isinstance(token, str) for token in language):
         raise InputError(f"{path}: the vocabulary is missing or invalid")
     sizes = json.loads(header.get("shape", "null"))
     complete = isinstance(sizes, dict) and sizes.keys() == _MAX_SIZES.keys()

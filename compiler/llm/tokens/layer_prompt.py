@@ -12,10 +12,10 @@ from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.matmul import MatmulLayer
 from compiler.layers.registry import LAYER_KINDS, kind_of
 from compiler.layers.tiling_context import TilingContext
-from compiler.llm.tokens.integer_tokens import number_words
-from compiler.llm.tokens.program_summary import outline_words
+from compiler.llm.tokens.integer_tokens import encode_number
+from compiler.llm.tokens.program_summary import summary_tokens
 from compiler.llm.tokens.prompt_tokens import Ask, chief
-from compiler.llm.tokens.schedule_delta import changes_words
+from compiler.llm.tokens.schedule_delta import encode_schedule_delta
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from compiler.tuning.generators.generator import GeneratorTask
@@ -33,7 +33,7 @@ ANSWER = "answer"
 
 _FLAGS = ("x on chip", "y on chip", "residual", "table", "one scale")
 _DEFAULT = LayerSchedule()
-WORDS = (
+TOKENS = (
     "machine",
     "layer",
     "now",
@@ -70,13 +70,13 @@ class PromptSubject:
     schedule: LayerSchedule
     where: Mapping[str, int]
 
-    def words(
+    def tokens(
         self,
         want: str,
         *,
         profile: bool = True,
         ask: Ask = Ask.SCHEDULE,
-        outline: Sequence[str] = (),
+        summary: Sequence[str] = (),
         rejected: Sequence[str] = (),
     ) -> list[str]:
         """Return the tokens of a prompt.
@@ -89,8 +89,8 @@ class PromptSubject:
             If False, the current cost is omitted.
         ask : Ask
             Type of answer requested.
-        outline : sequence of str
-            Summary of the program in question, from `outline_words`.
+        summary : sequence of str
+            Summary of the program in question, from `summary_tokens`.
         rejected : sequence of str
             Reasons for which earlier answers were rejected (`compiler.llm.tokens.prompt_tokens`).
 
@@ -100,7 +100,7 @@ class PromptSubject:
             A number of the schedule cannot be expressed as tokens.
         """
         cost = self._cost() if profile else []
-        now = changes_words(self.schedule, _DEFAULT)
+        now = encode_schedule_delta(self.schedule, _DEFAULT)
         return [
             "machine",
             *self._machine(),
@@ -110,7 +110,7 @@ class PromptSubject:
             *now,
             "cost",
             *cost,
-            *outline,
+            *summary,
             *rejected,
             ask,
             want,
@@ -121,7 +121,7 @@ class PromptSubject:
         spot = self.spot
         flags = [flag for flag, on in zip(_FLAGS, (spot.x_on_chip, spot.y_on_chip), strict=False) if on]
         numbers = (spot.free, spot.acc_rows, spot.dram.latency, 16 * spot.beat)
-        return [*number_words(spot.config.n), *(_level(each) for each in numbers), *flags]
+        return [*encode_number(spot.config.n), *(_level(each) for each in numbers), *flags]
 
     def _layer(self) -> list[str]:
         layer, n = self.layer, self.spot.config.n
@@ -153,7 +153,7 @@ class PromptSubject:
         levels = [*bytes_, 0 if weights is None else weights.size, layer.macs / n**2]
         return [
             kind_of(layer).word,
-            *(word for size in sizes for word in number_words(size)),
+            *(token for size in sizes for token in encode_number(size)),
             *(flag for flag, on in flags if on),
             *(_level(each) for each in levels),
         ]
@@ -161,8 +161,10 @@ class PromptSubject:
     def _cost(self) -> list[str]:
         cycles = sum(self.where.values())
         parts = {cause: round(_COST_PARTS * self.where.get(cause, 0) / max(cycles, 1)) for cause in CAUSES}
-        shown = [word for cause, part in parts.items() if part for word in (f"cause {cause}", f"part {part}")]
-        return [*number_words(cycles), *shown]
+        shown = [
+            token for cause, part in parts.items() if part for token in (f"cause {cause}", f"part {part}")
+        ]
+        return [*encode_number(cycles), *shown]
 
 
 def want_of(ratio: float) -> str:
@@ -229,9 +231,9 @@ class Programs:
         layer = chief([named[name][0] for name in piece.layers])
         return PromptSubject(*named[layer.name], self.task.schedule.layers[layer.name], self._where(piece))
 
-    def outline(self, piece: EditableProgram) -> list[str]:
+    def summary(self, piece: EditableProgram) -> list[str]:
         """Return the summary tokens of a program."""
-        return outline_words(piece.unrolled.commands, self.editable.config.n)
+        return summary_tokens(piece.unrolled.commands, self.editable.config.n)
 
     @cached_property
     def _placed(self) -> dict[str, tuple[Layer, TilingContext]]:

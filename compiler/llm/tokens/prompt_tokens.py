@@ -21,7 +21,7 @@ class Ask(StrEnum):
 _STAGES = ("compile", "time", "trap", "same")
 #: Rejection tokens; refusals of the validator have their own names.
 CAUSES = {cause: f"rejected {cause}" for cause in (*_STAGES, *KINDS)}
-WORDS = (*(ask.value for ask in Ask), *CAUSES.values())
+TOKENS = (*(ask.value for ask in Ask), *CAUSES.values())
 #: Prefix of the message about the size of the instruction store.
 _TOO_LONG = "the store has"
 

@@ -76,12 +76,12 @@ def tokenize_answers(groups: Sequence[RolloutGroup], max_tokens: int) -> list[Sc
     """Return the answers of groups with different costs, up to a number of tokens."""
     found: list[ScoredAnswer] = []
     for group in groups:
-        question = LANGUAGE.encode(group.question)
+        prompt = LANGUAGE.encode(group.prompt)
         if max(group.costs) > min(group.costs):
-            for words, advantage in zip(group.answers, advantages(group.costs), strict=True):
-                tokens = (*question, *LANGUAGE.encode(words))
-                found.append(ScoredAnswer(tokens, len(question), group.ask, advantage))
-    return [each for each in found if len(each.words) <= max_tokens]
+            for tokens, advantage in zip(group.answers, advantages(group.costs), strict=True):
+                tokens = (*prompt, *LANGUAGE.encode(tokens))
+                found.append(ScoredAnswer(tokens, len(prompt), group.ask, advantage))
+    return [each for each in found if len(each.tokens) <= max_tokens]
 
 
 def reinforce(
@@ -171,14 +171,14 @@ def policy_loss(
         Device to compute on.
     """
     batch = batch_of(answers)
-    words, mask, following = (
-        torch.from_numpy(each).to(device) for each in (batch.words, batch.mask, batch.following)
+    tokens, mask, following = (
+        torch.from_numpy(each).to(device) for each in (batch.tokens, batch.mask, batch.following)
     )
     targets = following[mask]
     with autocast(device):
-        log_new = -functional.cross_entropy(module(words, mask).float(), targets, reduction="none")
+        log_new = -functional.cross_entropy(module(tokens, mask).float(), targets, reduction="none")
         with torch.no_grad():
-            log_old = -functional.cross_entropy(reference(words, mask).float(), targets, reduction="none")
+            log_old = -functional.cross_entropy(reference(tokens, mask).float(), targets, reduction="none")
     weight = torch.tensor([each.advantage for each in answers], device=device)[mask.nonzero()[:, 0]]
     ratio = (log_new - log_old).exp()
     gain = torch.minimum(ratio * weight, ratio.clamp(1 - policy.clip, 1 + policy.clip) * weight)

@@ -38,11 +38,11 @@ _DAMAGED = (
 def run_digest(module: TorchTransformer, groups: Sequence[Sequence[TokenizedExample]]) -> str:
     """Return a digest of the initial weights and the examples of a training run."""
     weights = {key: each.cpu().numpy() for key, each in module.state_dict().items()}
-    words = [np.fromiter((word for each in group for word in each.words), np.int32) for group in groups]
+    tokens = [np.fromiter((token for each in group for token in each.tokens), np.int32) for group in groups]
     sizes = [
-        np.array([(len(each.words), each.prompt_length) for each in group], np.int32) for group in groups
+        np.array([(len(each.tokens), each.prompt_length) for each in group], np.int32) for group in groups
     ]
-    return name(weights, words, sizes)
+    return name(weights, tokens, sizes)
 
 
 def save_checkpoint(
@@ -205,21 +205,21 @@ def validation_loss(
 ) -> float:
     """Return the mean loss per answer token of validation examples."""
     device = next(module.parameters()).device
-    total = words = 0.0
+    total = tokens = 0.0
     with torch.no_grad():
         for examples in length_batches(validation, recipe.batch, recipe.words):
             batch = batch_of(examples)
             count = int(batch.mask.sum())
             total += float(loss_of(module, batch, device)) * count
-            words += count
-    return total / max(words, 1)
+            tokens += count
+    return total / max(tokens, 1)
 
 
 def loss_of(module: TorchTransformer, batch: Batch, device: torch.device) -> torch.Tensor:
     """Return the mean cross-entropy of the answer tokens in nats."""
     mask = torch.from_numpy(batch.mask).to(device)
     with autocast(device):
-        scores = module(torch.from_numpy(batch.words).to(device), mask)
+        scores = module(torch.from_numpy(batch.tokens).to(device), mask)
     return functional.cross_entropy(scores.float(), torch.from_numpy(batch.following).to(device)[mask])
 
 

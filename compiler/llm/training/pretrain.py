@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.prompt_tokens import Ask
@@ -54,7 +54,7 @@ def default_plan(steps: int, then: int, seed: int = 0, shape: TransformerShape |
 
 
 def train(
-    walks: Sequence[Trajectory],
+    trajectories: Sequence[Trajectory],
     plan: Plan,
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
@@ -64,7 +64,7 @@ def train(
 
     Parameters
     ----------
-    walks : sequence of Trajectory
+    trajectories : sequence of Trajectory
         Measurements to learn from.
     plan : Plan
         Dimensions, steps and learning rates.
@@ -81,9 +81,9 @@ def train(
         There are too few measurements, or a checkpoint belongs to another run.
     """
     options = PromptOptions(plan.profile, plan.want, plan.shape.context)
-    tokenized = list(zip(walks, tokenize_examples(walks, options, say), strict=True))
-    training = [examples for walk, examples in tokenized if not is_judged(walk)]
-    validation = [examples for walk, examples in tokenized if is_judged(walk)]
+    tokenized = list(zip(trajectories, tokenize_examples(trajectories, options, say), strict=True))
+    training = [examples for trajectory, examples in tokenized if not is_validation(trajectory)]
+    validation = [examples for trajectory, examples in tokenized if is_validation(trajectory)]
     stages = {
         "first": TrainingStage(plan.first, training, validation),
         "then": TrainingStage(plan.then, training, validation, best=True),
@@ -93,7 +93,7 @@ def train(
         module.load_weights(start)
     curves = run_stages(module, stages, folder, say)
     about = {
-        "networks": len(walks),
+        "networks": len(trajectories),
         "examples": sum(len(each.every) for each in training),
         "plan": asdict(plan),
         "loss": curves,
@@ -185,7 +185,7 @@ def fine_tuning_plan(steps: int, seed: int) -> FineTuningPlan:
 
 def fine_tune(
     model: Gpt,
-    walks: Sequence[Trajectory],
+    trajectories: Sequence[Trajectory],
     asked: set[tuple[str, int]],
     plan: FineTuningPlan,
     folder: Path,
@@ -197,7 +197,7 @@ def fine_tune(
     ----------
     model : Gpt
         Model to start from.
-    walks : sequence of Trajectory
+    trajectories : sequence of Trajectory
         All measurements, including the answers of the model.
     asked : set
         Configuration and index of the networks that were sampled.
@@ -214,10 +214,12 @@ def fine_tune(
         There are too few measurements, or a checkpoint belongs to another run.
     """
     options = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
-    tokenized = list(zip(walks, tokenize_examples(walks, options, say), strict=True))
-    training = [(walk, examples) for walk, examples in tokenized if not is_judged(walk)]
-    validation = [examples for walk, examples in tokenized if is_judged(walk)]
-    sampled = [examples for walk, examples in training if (walk.machine, walk.index) in asked]
+    tokenized = list(zip(trajectories, tokenize_examples(trajectories, options, say), strict=True))
+    training = [(trajectory, examples) for trajectory, examples in tokenized if not is_validation(trajectory)]
+    validation = [examples for trajectory, examples in tokenized if is_validation(trajectory)]
+    sampled = [
+        examples for trajectory, examples in training if (trajectory.machine, trajectory.index) in asked
+    ]
     stages = {
         "first": TrainingStage(plan.first, sampled, validation),
         "then": TrainingStage(plan.then, [examples for _, examples in training], validation, best=True),
@@ -225,5 +227,5 @@ def fine_tune(
     module = TorchTransformer(model.shape)
     module.load_weights(model)
     curves = run_stages(module, stages, folder, say)
-    about = {"networks": len(walks), "asked": len(asked), "further": asdict(plan), "loss": curves}
+    about = {"networks": len(trajectories), "asked": len(asked), "further": asdict(plan), "loss": curves}
     return TrainedModel(module.gpt(profile=model.profile), about)

@@ -43,12 +43,12 @@ class TorchTransformer(nn.Module):
         self.register_buffer("cos", torch.tensor(np.cos(angles), dtype=torch.float32))
         self.register_buffer("sin", torch.tensor(np.sin(angles), dtype=torch.float32))
 
-    def forward(self, words: Tensor, selected: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, selected: Tensor | None = None) -> Tensor:
         """Return the logits of the next token.
 
         Parameters
         ----------
-        words : (batch, length) int64 tensor
+        tokens : (batch, length) int64 tensor
             Input tokens of each sequence.
         selected : (batch, length) bool tensor or None
             Positions for which logits are needed; None for all.
@@ -58,9 +58,9 @@ class TorchTransformer(nn.Module):
         tensor
             (batch, length, vocabulary), or (selected positions, vocabulary) in row-major order.
         """
-        x = self._weight("words")[words]
-        length = words.shape[1]
-        causal_mask = torch.full((length, length), -torch.inf, device=words.device).triu(1)
+        x = self._weight("words")[tokens]
+        length = tokens.shape[1]
+        causal_mask = torch.full((length, length), -torch.inf, device=tokens.device).triu(1)
         for layer in range(self.shape.layers):
             x = x + self._attention(layer, self._rms_norm(x, f"{layer}.attention.norm"), causal_mask)
             gated = functional.linear(

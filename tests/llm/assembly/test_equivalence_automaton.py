@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.llm.assembly.lexicon import STOP
-from compiler.llm.assembly.program_request import MAX_PROGRAM_TOKENS, ProgramGrammar, program_grammar
-from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
+from compiler.llm.generate.program_request import MAX_PROGRAM_TOKENS, ProgramGrammar, program_grammar
+from compiler.llm.tokens.assembly_tokens import STOP
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
@@ -96,7 +96,7 @@ def test_what_is_drawn_within_the_grammar_is_proved_and_right(
     chance = random.Random(int(rng.integers(1 << 30)))
     for program, grammar in found:
         for _ in range(3):
-            made = program_of(written(grammar, chance.choice), program.name)
+            made = decode_program(written(grammar, chance.choice), program.name)
             assert steps(made) == steps(program)
             text = ProgramText(digest_of(program), program_text(made))
             (result,) = measurer.measure([replace(schedule_of(measurer), programs={program.name: text})])
@@ -110,7 +110,7 @@ def test_the_program_itself_is_one_of_them(measurer: Measurer) -> None:
         leaves = grammar.grammar.limits.leaves
         for wanted in () if leaves else grammar.tried:
             assert isinstance(wanted, tuple)
-            words = words_of(Program(program.name, wanted))
+            words = encode_program(Program(program.name, wanted))
             if not any(word.startswith("loop") for word in words):
                 for place, word in enumerate(words):
                     assert word in grammar.after(words[:place]), (place, words[: place + 1])
@@ -121,4 +121,4 @@ def test_a_program_of_the_first_words_that_are_allowed_does_its_work(measurer: M
     network = measurer.prepared.network(schedule_of(measurer))
     for program, grammar in grammars(network):
         words = written(grammar, lambda may: may[0])
-        assert steps(program_of(words, program.name)) == steps(program)
+        assert steps(decode_program(words, program.name)) == steps(program)

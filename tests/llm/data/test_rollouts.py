@@ -12,7 +12,7 @@ from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
 from compiler.llm.tokens.program_edits import decode_edits
 from compiler.llm.tokens.prompt_tokens import Ask
-from compiler.llm.tokens.schedule_delta import with_changes
+from compiler.llm.tokens.schedule_delta import decode_schedule_delta
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.edits.editable_programs import EditablePrograms
@@ -22,12 +22,12 @@ POINT = CalibrationNetwork((6, 6, 16), (CalibrationOp("conv", 32, 3),))
 
 
 @pytest.mark.parametrize("part", [0.0, 1.0], ids=["schedules", "edits"])
-def test_costs_are_those_of_a_new_measurement(devices, walk, part, monkeypatch):
+def test_costs_are_those_of_a_new_measurement(devices, trajectory, part, monkeypatch):
     monkeypatch.setattr(self_training, "_EDITS_SHARE", part)
     model = load(SHIPPED)[0]
-    group = roll_out(devices, walk, model, 6, random.Random(3))
-    assert group is not None and group == roll_out(devices, walk, model, 6, random.Random(3))
-    assert group.ask is (Ask.EDITS if part else Ask.SCHEDULE) and group.ask.value in group.question
+    group = roll_out(devices, trajectory, model, 6, random.Random(3))
+    assert group is not None and group == roll_out(devices, trajectory, model, 6, random.Random(3))
+    assert group.ask is (Ask.EDITS if part else Ask.SCHEDULE) and group.ask.value in group.prompt
     assert len(group.answers) == len(group.costs) == 6
     harness = MeasureHarness(devices, "usual", POINT)
     workshop, ((name, first),) = EditablePrograms(harness.first), harness.first.schedule.layers.items()
@@ -36,24 +36,24 @@ def test_costs_are_those_of_a_new_measurement(devices, walk, part, monkeypatch):
         schedule = (
             workshop.with_edits({piece.name: decode_edits(words)})
             if part
-            else Schedule(harness.first.schedule.fusions, {name: with_changes(words, first)})
+            else Schedule(harness.first.schedule.fusions, {name: decode_schedule_delta(words, first)})
         )
         measured = harness.measure(harness.prepared.network(schedule))
         assert cost == (
             MAX_COST_RATIO
             if measured is None
-            else min(measured.cycles / walk.steps[0].cycles, MAX_COST_RATIO)
+            else min(measured.cycles / trajectory.steps[0].cycles, MAX_COST_RATIO)
         )
     assert RolloutGroup.from_json(json.loads(json.dumps(group.as_json()))) == group
 
 
-def test_what_cannot_be_measured_costs_most(devices, walk, monkeypatch):
+def test_what_cannot_be_measured_costs_most(devices, trajectory, monkeypatch):
     monkeypatch.setattr(self_training, "_EDITS_SHARE", 0.0)
     monkeypatch.setattr(
         MeasureHarness, "measure", lambda harness, network: rig_first if network is rig_first else None
     )
     rig_first = MeasureHarness(devices, "usual", POINT).first
-    assert roll_out(devices, walk, load(SHIPPED)[0], 2, random.Random(3)) is None  # not even as it was
+    assert roll_out(devices, trajectory, load(SHIPPED)[0], 2, random.Random(3)) is None  # not even as it was
     monkeypatch.undo()
     monkeypatch.setattr(self_training, "_EDITS_SHARE", 0.0)
     real, calls = MeasureHarness.measure, []
@@ -63,7 +63,7 @@ def test_what_cannot_be_measured_costs_most(devices, walk, monkeypatch):
         return real(harness, network) if len(calls) == 1 else None
 
     monkeypatch.setattr(MeasureHarness, "measure", only_the_first)
-    group = roll_out(devices, walk, load(SHIPPED)[0], 4, random.Random(3))
+    group = roll_out(devices, trajectory, load(SHIPPED)[0], 4, random.Random(3))
     assert group is not None and set(group.costs) <= {1.0, MAX_COST_RATIO} and MAX_COST_RATIO in group.costs
     assert len(set(calls[1:])) == len(calls[1:])  # each once
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
-from compiler.llm.assembly.completion import Endings, semaphore_index
-from compiler.llm.assembly.lexicon import SEMAPHORES
+from compiler.llm.assembly.abstract_machine import SEMAPHORES_PER_CONSUMER, ProgramTracker
 from compiler.llm.assembly.operands import Values
+from compiler.llm.assembly.program_completer import ProgramCompleter, semaphore_index
+from compiler.llm.tokens.assembly_tokens import SEMAPHORES
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
 
@@ -44,7 +44,7 @@ class PendingIssue:
         """Return the counts of all semaphores if the instruction ends here."""
         out = list(self.tracker.counts)
         for number in _bits(self._wait_mask):
-            out[TOKENS * self.unit + number] -= 1
+            out[SEMAPHORES_PER_CONSUMER * self.unit + number] -= 1
         for number in _bits(self.values.get("signal", 0)):
             out[self._semaphore_of_signal(number)] += 1
         return tuple(out)
@@ -53,9 +53,9 @@ class PendingIssue:
         """Return the index of a signal's semaphore among all counts."""
         return semaphore_index(self.unit, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
 
-    def words(self, kind: str, start: int, endings: Endings) -> list[str]:
+    def tokens(self, kind: str, start: int, completer: ProgramCompleter) -> list[str]:
         """Return the waits or signals from a number on that allow a legal command and a valid completion."""
-        found = self._waits(start) if kind == "wait" else self._signals(start, endings)
+        found = self._waits(start) if kind == "wait" else self._signals(start, completer)
         return [SEMAPHORES[kind][number] for number in found]
 
     def _waits(self, start: int) -> list[int]:
@@ -69,7 +69,7 @@ class PendingIssue:
         """Return whether the command is legal after this wait and all that can follow it."""
         return self.tracker.may_issue(self.unit, self._wait_mask | available >> number << number)
 
-    def _signals(self, start: int, endings: Endings) -> list[int]:
+    def _signals(self, start: int, completer: ProgramCompleter) -> list[int]:
         if not self.legal:
             return []
         counts = self.counts()
@@ -77,5 +77,5 @@ class PendingIssue:
             number
             for number in range(start, len(SEMAPHORES["signal"]))
             if counts[self._semaphore_of_signal(number)] < SEMAPHORE_MAX
-            and number // SEMAPHORES_PER_PAIR in (*endings.rounds, SEQUENCER)
+            and number // SEMAPHORES_PER_PAIR in (*completer.rounds, SEQUENCER)
         ]

@@ -1,14 +1,15 @@
-"""Request to the language model for a whole program that replaces another one, and its grammar."""
+"""Request to the language model for a program that replaces another one, its grammar and its limits."""
 
 from collections.abc import Hashable, Sequence
 
-from compiler.llm.assembly.completion import FENCE
-from compiler.llm.assembly.decoder_state import AssemblyGrammar
+from compiler.llm.assembly.abstract_machine import SEMAPHORES_PER_CONSUMER, AbstractMachine
 from compiler.llm.assembly.equivalence import EquivalenceAutomaton, EquivalenceDecoder, signal_counts
-from compiler.llm.assembly.lexicon import STOP
-from compiler.llm.assembly.replacement_limits import limits_in_place
-from compiler.llm.assembly.tokenizer import program_of, straight_line
+from compiler.llm.assembly.grammar import AssemblyGrammar
+from compiler.llm.assembly.limits import ProgramLimits, Semaphore
+from compiler.llm.assembly.program_completer import FENCE
+from compiler.llm.assembly.tokenizer import decode_program, straight_line
 from compiler.llm.generate.requests import NAME, LmRequest
+from compiler.llm.tokens.assembly_tokens import STOP
 from compiler.llm.tokens.layer_prompt import BEST, Programs
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
@@ -20,6 +21,10 @@ from compiler.tuning.edits.editable_programs import EditableProgram
 from compiler.tuning.edits.unroll import UnrolledProgram, unroll
 from compiler.tuning.generators.generator import Candidate
 from compiler.validate.errors import ValidationError
+from compiler.validate.macro_call import MacroCall
+from cosim.semantics.command_checks import DramWindow
+from hw.config import MlaConfig
+from hw.isa.enums import SEMAPHORES_PER_PAIR
 from hw.isa.program import Program
 
 #: Maximum program length in tokens; fits the context after any prompt.
@@ -51,28 +56,28 @@ class ProgramRequest(LmRequest):
         """Return the grammar of replacements; None if the program is too long or its preceding state is unknown."""
         return program_grammar(self.programs.task.network, self.about, self.tried)
 
-    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+    def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """Return the prompt about the program."""
         programs, piece = self.programs, self.piece
-        return programs.subject(piece).words(
+        return programs.subject(piece).tokens(
             BEST,
             profile=profile and programs.measured,
             ask=self.ask,
-            outline=programs.outline(piece),
+            summary=programs.summary(piece),
             rejected=rejected,
         )
 
-    def meaning(self, words: Sequence[str]) -> Hashable:
+    def meaning(self, tokens: Sequence[str]) -> Hashable:
         """Return the instructions of an answer."""
-        return self._program(words).words
+        return self._program(tokens).words
 
-    def candidate(self, words: Sequence[str]) -> Candidate:
+    def candidate(self, tokens: Sequence[str]) -> Candidate:
         """Return the network with the program of an answer."""
-        text = program_text(self._program(words))
+        text = program_text(self._program(tokens))
         return self.programs.task.with_texts({self.about: text}, NAME, f"{self.about}: rewritten")
 
-    def _program(self, words: Sequence[str]) -> Program:
-        return program_of(words, self.about)
+    def _program(self, tokens: Sequence[str]) -> Program:
+        return decode_program(tokens, self.about)
 
 
 class ProgramGrammar:
@@ -89,25 +94,25 @@ class ProgramGrammar:
     """
 
     def __init__(self, grammar: AssemblyGrammar, original: UnrolledProgram, tried: set[Hashable]):
-        assert grammar.endings and grammar.limits.config
+        assert grammar.completer and grammar.limits.config
         self.grammar, self.tried = grammar, tried
         self._work = EquivalenceAutomaton.initial(grammar.limits.config, original.commands)
-        self._goal, self._alone = grammar.endings.goal, original.alone
+        self._goal, self._alone = grammar.completer.goal, original.alone
         self._own = [min(pair) for pair in zip(self._goal, signal_counts(original.commands), strict=True)]
         self._begin()
 
-    def after(self, words: Sequence[str]) -> tuple[str, ...]:
+    def after(self, tokens: Sequence[str]) -> tuple[str, ...]:
         """Return the tokens that may follow; empty if the program is complete."""
-        if words and words[-1] == STOP:
+        if tokens and tokens[-1] == STOP:
             return ()
-        self._advance_to(tuple(words))
-        useful, safe = self._decoder.words(self._state), self._state.mask
-        valid = tuple(word for word in useful if safe[LANGUAGE.number(word)])
+        self._advance_to(tuple(tokens))
+        useful, safe = self._decoder.tokens(self._state), self._state.mask
+        valid = tuple(token for token in useful if safe[LANGUAGE.number(token)])
         return tuple(sorted(valid, key=LANGUAGE.number)) or (FENCE,)
 
-    def ends(self, words: Sequence[str]) -> bool:
+    def ends(self, tokens: Sequence[str]) -> bool:
         """Return whether a complete program is new."""
-        return program_of(words, "").words not in self.tried
+        return decode_program(tokens, "").words not in self.tried
 
     @property
     def satisfiable(self) -> bool:
@@ -115,20 +120,20 @@ class ProgramGrammar:
         return self._decoder.feasible(self._state.before.counts)
 
     def _begin(self) -> None:
-        self._words: tuple[str, ...] = ()
+        self._tokens: tuple[str, ...] = ()
         self._state = self.grammar.start()
         self._decoder = EquivalenceDecoder(
             self._work, self._goal, self._own, MAX_PROGRAM_TOKENS, alone=self._alone
         )
 
-    def _advance_to(self, words: tuple[str, ...]) -> None:
+    def _advance_to(self, tokens: tuple[str, ...]) -> None:
         """Advance the state to a prefix; restart if it does not extend the previous one."""
-        if words[: len(self._words)] != self._words:
+        if tokens[: len(self._tokens)] != self._tokens:
             self._begin()
-        for word in words[len(self._words) :]:
-            self._decoder.advance(word, self._state.before.counts)
-            self._state.advance(LANGUAGE.number(word))
-        self._words = words
+        for token in tokens[len(self._tokens) :]:
+            self._decoder.advance(token, self._state.before.counts)
+            self._state.advance(LANGUAGE.number(token))
+        self._tokens = tokens
 
 
 def program_grammar(network: CompiledNetwork, name: str, tried: set[Hashable]) -> ProgramGrammar | None:
@@ -161,3 +166,48 @@ def _in_place(
         return None
     tried |= {each.words for each in (program, plain) if each is not None}
     return found
+
+
+def limits_in_place(
+    config: MlaConfig, calls: Sequence[MacroCall], windows: Sequence[DramWindow], index: int, *, tokens: int
+) -> ProgramLimits:
+    """Return the limits of a replacement, which starts in the same state and leaves the same semaphore counts.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the programs.
+    calls : sequence of MacroCall
+        Sequence of calls from `compiler.runtime.validation.stage_calls`.
+    windows : sequence of (first byte, last byte, permissions)
+        DRAM windows of the programs.
+    index : int
+        Index of the call whose program is replaced.
+    tokens : int
+        Maximum number of tokens of the program.
+
+    Raises
+    ------
+    ValidationError
+        The preceding calls are not safe, or their control flow depends on data.
+    """
+    call = calls[index]
+    after = AbstractMachine.at_start(ProgramLimits(config=config, windows=windows, before=calls[: index + 1]))
+    counts = enumerate(after.path.timeline.counts)
+    leaves = {_semaphore(index): count for index, count in counts if count}
+    return ProgramLimits(
+        tokens=tokens,
+        instructions=config.wis_words,
+        config=config,
+        operands=call.operands,
+        tag=call.tag,
+        windows=windows,
+        before=calls[:index],
+        leaves=leaves,
+    )
+
+
+def _semaphore(index: int) -> Semaphore:
+    """Return the semaphore with an index among all counts."""
+    consumer, number = divmod(index, SEMAPHORES_PER_CONSUMER)
+    return number // SEMAPHORES_PER_PAIR, consumer, number % SEMAPHORES_PER_PAIR

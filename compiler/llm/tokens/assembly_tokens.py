@@ -54,7 +54,7 @@ class Head:
 
     Parameters
     ----------
-    word : str
+    token : str
         Text of the token.
     op : MicroOp
         Operation of the instruction.
@@ -68,7 +68,7 @@ class Head:
         Layout of the field's parts, if it is packed.
     """
 
-    word: str
+    token: str
     op: MicroOp
     d: int
     kinds: tuple[str, ...]
@@ -136,7 +136,7 @@ def pairs(packed: Packed) -> dict[str, tuple[int, int | None]]:
     return out
 
 
-HEADS = {head.word: head for head in _heads()}
+HEADS = {head.token: head for head in _heads()}
 #: Heads by operation and the part of `d` that they determine.
 HEAD_OF = {(head.op, head.d): head for head in HEADS.values()}
 #: Operations whose first token determines part of `d`.
@@ -146,8 +146,8 @@ NAMING = frozenset(
     if form.operands and (form.operands[0] == "field" or form.operands[0] in _NAMED)
 )
 SELECTORS = dict(_selectors())
-NAME_OF = {selector: word for word, selector in SELECTORS.items()}
-REGISTER_WORDS = tuple(NAME_OF[number] for number in range(REGISTERS))
+NAME_OF = {selector: token for token, selector in SELECTORS.items()}
+REGISTER_TOKENS = tuple(NAME_OF[number] for number in range(REGISTERS))
 #: Numbers of the selectors without a name.
 NAMELESS = tuple(number for number in range(1 << WORD.fields[1].width) if number not in NAME_OF)
 WAITS = tuple(f"wait({name})" for name in semaphores(len(Unit)))
@@ -155,11 +155,11 @@ SIGNALS = tuple(f"signal({name})" for name in semaphores(len(Unit) + 1))
 PAIRS = {packed.name: pairs(packed) for packed in PACKED_FIELDS.values()}
 #: Tokens followed by a number, with the index of the part.
 OPENERS = {
-    name: tuple((word, index) for word, (index, value) in words.items() if value is None)
-    for name, words in PAIRS.items()
+    name: tuple((token, index) for token, (index, value) in tokens.items() if value is None)
+    for name, tokens in PAIRS.items()
 }
 #: All distinct tokens except numbers.
-WORDS = tuple(
+TOKENS = tuple(
     dict.fromkeys(
         [
             STOP,
@@ -170,7 +170,7 @@ WORDS = tuple(
             *SELECTORS,
             *WAITS,
             *SIGNALS,
-            *(word for words in PAIRS.values() for word in words),
+            *(token for tokens in PAIRS.values() for token in tokens),
         ]
     )
 )
@@ -194,21 +194,21 @@ SEMAPHORES = {"wait": WAITS, "signal": SIGNALS}
 #: Kind and first number of each semaphore group.
 SEMAPHORE_GROUPS = {
     semaphore_group(kind, start): (kind, start)
-    for kind, words in SEMAPHORES.items()
-    for start in range(len(words))
+    for kind, tokens in SEMAPHORES.items()
+    for start in range(len(tokens))
 }
 
 #: Tokens of each group.
 GROUPS: dict[str, tuple[str, ...]] = {
     ANY_HEAD: tuple(HEADS),
-    ANY_REGISTER: REGISTER_WORDS,
-    ANY_SELECTOR: tuple(word for word in SELECTORS if word != ZERO),
+    ANY_REGISTER: REGISTER_TOKENS,
+    ANY_SELECTOR: tuple(token for token in SELECTORS if token != ZERO),
     **{
         pair_group(name, start): tuple(
-            word for word, (index, value) in words.items() if value is not None and index >= start
+            token for token, (index, value) in tokens.items() if value is not None and index >= start
         )
-        for name, words in PAIRS.items()
-        for start in range(max((index for index, _ in words.values()), default=0) + 2)
+        for name, tokens in PAIRS.items()
+        for start in range(max((index for index, _ in tokens.values()), default=0) + 2)
     },
     **{name: SEMAPHORES[kind][start:] for name, (kind, start) in SEMAPHORE_GROUPS.items()},
 }

@@ -7,9 +7,11 @@ from typing import TypeVar
 import numpy as np
 
 from compiler.llm.assembly.abstract_machine import AbstractMachine, ProgramTracker
-from compiler.llm.assembly.completion import FENCE, HALT, LEAVE, Completion, Counts, Endings
-from compiler.llm.assembly.issue import PendingIssue
-from compiler.llm.assembly.lexicon import (
+from compiler.llm.assembly.limits import ProgramLimits
+from compiler.llm.assembly.parser import ProgramParser
+from compiler.llm.assembly.pending_issue import PendingIssue
+from compiler.llm.assembly.program_completer import FENCE, HALT, LEAVE, Completion, Counts, ProgramCompleter
+from compiler.llm.tokens.assembly_tokens import (
     ANY_HEAD,
     ANY_SELECTOR,
     END,
@@ -20,13 +22,11 @@ from compiler.llm.assembly.lexicon import (
     SELECTORS,
     SEMAPHORE_GROUPS,
     STOP,
-    WORDS,
+    TOKENS,
     TokenChoice,
 )
-from compiler.llm.assembly.limits import ProgramLimits
-from compiler.llm.assembly.parser import ProgramParser
 from compiler.llm.tokens.integer_tokens import BYTES
-from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
 from compiler.llm.tokens.vocabulary import Vocabulary
 from cosim.semantics.instruction import decode_instruction
 from hw.errors import InputError
@@ -34,8 +34,8 @@ from hw.isa.enums import SEQUENCER, Unit
 from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp
 from hw.isa.program import Program
 
-_ISSUES = {unit: HEAD_OF[MicroOp.ISSUE, int(unit)].word for unit in Unit}
-_LOOP = HEAD_OF[MicroOp.LOOP, 0].word
+_ISSUES = {unit: HEAD_OF[MicroOp.ISSUE, int(unit)].token for unit in Unit}
+_LOOP = HEAD_OF[MicroOp.LOOP, 0].token
 
 
 class NextTokenMask:
@@ -85,7 +85,7 @@ class NextTokenMask:
         if not parser.head or (parser.ends and (self._issue is None or self._issue.legal)):
             boundary = self._boundary()
             if not boundary.any():
-                self.forced = list(self._ending.words)
+                self.forced = list(self._completion.tokens)
                 boundary = grammar.group(self.forced[0])
             out |= boundary
         out.flags.writeable = False
@@ -98,7 +98,7 @@ class NextTokenMask:
     # Completion that is always available.
 
     @cached_property
-    def _ending(self) -> Completion:
+    def _completion(self) -> Completion:
         """Return a completion after the current instruction, or at least one that closes it."""
         return self._end(self._may_stop)
 
@@ -122,14 +122,16 @@ class NextTokenMask:
         # With a hardware configuration loops are left by an instruction, so that another one must end the program.
         position = empty, loops, may_stop and not (loops and self._limits.config)
         if tracker is None or tracker.unknown or self._only_stop:
-            return self._grammar.ending(*position, None)
-        preferred = self._grammar.ending(*position, self._issue.counts() if self._issue else tracker.counts)
-        return preferred if self._fits(preferred) else self._grammar.ending(*position, None)
+            return self._grammar.completion(*position, None)
+        preferred = self._grammar.completion(
+            *position, self._issue.counts() if self._issue else tracker.counts
+        )
+        return preferred if self._fits(preferred) else self._grammar.completion(*position, None)
 
-    def _fits(self, ending: Completion) -> bool:
+    def _fits(self, completion: Completion) -> bool:
         """Return whether a completion fits the budget after the current instruction."""
-        enough = self._written + ending.instructions <= self._limits.instructions
-        return enough and len(ending.words) <= self._left
+        enough = self._written + completion.instructions <= self._limits.instructions
+        return enough and len(completion.tokens) <= self._left
 
     @property
     def _written(self) -> int:
@@ -157,7 +159,7 @@ class NextTokenMask:
     @cached_property
     def _token_budget(self) -> int:
         """Return the number of tokens that may precede the completion."""
-        return self._left - len(self._reserve.words)
+        return self._left - len(self._reserve.tokens)
 
     @cached_property
     def _instruction_budget(self) -> int:
@@ -180,14 +182,14 @@ class NextTokenMask:
             out[grammar.bytes[option[0] : option[1] + 1]] = True
         elif option == ANY_SELECTOR:
             out |= grammar.selectors(self._tracker, self._parser.opens)
-        elif self._issue and grammar.endings and option in SEMAPHORE_GROUPS:
+        elif self._issue and grammar.completer and option in SEMAPHORE_GROUPS:
             kind, start = SEMAPHORE_GROUPS[option]
             if (
                 kind == "wait"
                 or min(self._token_budget - 1, self._instruction_budget)
-                >= grammar.endings.max_tokens_per_signal
+                >= grammar.completer.max_tokens_per_signal
             ):
-                out |= grammar.mask_of(self._issue.words(kind, start, grammar.endings))
+                out |= grammar.mask_of(self._issue.tokens(kind, start, grammar.completer))
         else:
             out |= grammar.group(option)
 
@@ -233,24 +235,24 @@ class NextTokenMask:
         if tracker is None or tracker.unknown:
             return True
         closed = tracker.closed()
-        rest = self._grammar.ending(False, len(self._parser.loops) - 1, False, closed.counts)
-        return not closed.unsafe and len(rest.words) < self._left and self._fits(rest)
+        rest = self._grammar.completion(False, len(self._parser.loops) - 1, False, closed.counts)
+        return not closed.unsafe and len(rest.tokens) < self._left and self._fits(rest)
 
     def _rejected(self, depth: int) -> list[str]:
         """Return the first tokens of instructions that the machine rejects now."""
         config, tracker = self._limits.config, self.tracker_after
-        assert config and tracker and self._grammar.endings
+        assert config and tracker and self._grammar.completer
         out = [_LOOP] if depth >= config.loop_depth else []
-        preferred = tracker.unknown or tracker.counts == self._grammar.endings.goal
+        preferred = tracker.unknown or tracker.counts == self._grammar.completer.goal
         if not self._limits.jumps and (depth or not preferred):
             out.append(HALT)
         if tracker.unknown:
             return out
-        for unit, word in _ISSUES.items():
+        for unit, token in _ISSUES.items():
             if 1 + tracker.available(unit).bit_count() > self._token_budget or not tracker.may_issue(unit):
-                out.append(word)
+                out.append(token)
         unavailable = ~tracker.available(SEQUENCER)
-        return out + [word for number, word in self._grammar.semaphore_waits if unavailable >> number & 1]
+        return out + [token for number, token in self._grammar.semaphore_waits if unavailable >> number & 1]
 
 
 class GrammarState:
@@ -327,11 +329,11 @@ class GrammarState:
         ValueError
             The token is not valid here.
         """
-        word, state = self.grammar.vocabulary.words[number], self._mask_state
+        token, state = self.grammar.vocabulary.tokens[number], self._mask_state
         if not state.mask[number]:
-            raise ValueError(f"{word!r} may not come next")
-        self._forced = state.forced[1:] if state.forced and state.forced[0] == word else []
-        self._parser.accept(word)
+            raise ValueError(f"{token!r} may not come next")
+        self._forced = state.forced[1:] if state.forced and state.forced[0] == token else []
+        self._parser.accept(token)
         self.left -= 1
         self._next_mask = None
 
@@ -385,9 +387,9 @@ class AssemblyGrammar:
     """
 
     def __init__(self, vocabulary: Vocabulary, limits: ProgramLimits):
-        for word in (*WORDS, *NUMBERS):
-            if word not in vocabulary:
-                raise InputError(f"the vocabulary must have the word {word!r}")
+        for token in (*TOKENS, *NUMBERS):
+            if token not in vocabulary:
+                raise InputError(f"the vocabulary must have the word {token!r}")
         self.vocabulary, self.limits, self.rules = vocabulary, limits, limits.rules
         self.tracker = (
             ProgramTracker(AbstractMachine.at_start(limits), limits.jumps) if limits.config else None
@@ -395,31 +397,31 @@ class AssemblyGrammar:
         #: Tokens that leave a loop.
         self.leave = LEAVE if limits.config else (END,)
         #: Minimum instructions of a loop, including itself and one in its body.
-        self.loop_instructions = 2 + Completion.from_words(self.leave).instructions
-        self.endings = Endings(limits, self.tracker) if self.tracker else None
+        self.loop_instructions = 2 + Completion.from_tokens(self.leave).instructions
+        self.completer = ProgramCompleter(limits, self.tracker) if self.tracker else None
         self._selectors: dict[tuple, Mask] = {}
-        self._ends: dict[tuple, Completion] = {}
+        self._completions: dict[tuple, Completion] = {}
         self._complements: dict[tuple[str, ...], Mask] = {}
         #: Instructions that take a semaphore token, with their semaphores.
-        self.semaphore_waits = [(head.d, word) for word, head in HEADS.items() if head.op is MicroOp.WAIT]
+        self.semaphore_waits = [(head.d, token) for token, head in HEADS.items() if head.op is MicroOp.WAIT]
         self.empty_mask = self.mask_of(())
         self.bytes = np.array(vocabulary.encode(BYTES))
         groups = self.rules.groups
-        self._groups = {name: self.mask_of(words) for name, words in groups.items()}
-        self._token_masks = {word: self.mask_of([word]) for word in (*WORDS, *NUMBERS)}
+        self._groups = {name: self.mask_of(tokens) for name, tokens in groups.items()}
+        self._token_masks = {token: self.mask_of([token]) for token in (*TOKENS, *NUMBERS)}
         needs = np.full(len(vocabulary), _MAX_INSTRUCTION_TOKENS + 1)
-        for word in groups[ANY_HEAD]:
-            needs[vocabulary.number(word)] = self._need(word)
+        for token in groups[ANY_HEAD]:
+            needs[vocabulary.number(token)] = self._need(token)
         self._heads = [needs <= room for room in range(_MAX_INSTRUCTION_TOKENS + 1)]
 
     def start(self) -> GrammarState:
         """Return the state at the start of a program."""
         return GrammarState(self)
 
-    def mask_of(self, words: Sequence[str]) -> Mask:
+    def mask_of(self, tokens: Sequence[str]) -> Mask:
         """Return the read-only mask of some tokens."""
         mask = np.zeros(len(self.vocabulary), bool)
-        mask[self.vocabulary.encode(words)] = True
+        mask[self.vocabulary.encode(tokens)] = True
         mask.flags.writeable = False
         return mask
 
@@ -427,7 +429,7 @@ class AssemblyGrammar:
         """Return the mask of a token group or a single token."""
         return self._groups[name] if name in GROUPS else self._token_masks[name]
 
-    def ending(self, empty: bool, loops: int, may_stop: bool, counts: Counts | None) -> Completion:
+    def completion(self, empty: bool, loops: int, may_stop: bool, counts: Counts | None) -> Completion:
         """Return a completion.
 
         Parameters
@@ -443,15 +445,15 @@ class AssemblyGrammar:
         """
 
         def make() -> Completion:
-            drained = self.endings.words(counts) if self.endings and counts is not None else []
+            drained = self.completer.tokens(counts) if self.completer and counts is not None else []
             last = [STOP] if may_stop else [HALT, STOP]
-            return Completion.from_words([*[FENCE] * empty, *self.leave * loops, *drained, *last])
+            return Completion.from_tokens([*[FENCE] * empty, *self.leave * loops, *drained, *last])
 
-        return _cached(self._ends, (empty, loops, may_stop, counts), make)
+        return _cached(self._completions, (empty, loops, may_stop, counts), make)
 
-    def all_except(self, words: tuple[str, ...]) -> Mask:
+    def all_except(self, tokens: tuple[str, ...]) -> Mask:
         """Return the mask of all tokens except some."""
-        return _cached(self._complements, words, lambda: ~self.mask_of(words))
+        return _cached(self._complements, tokens, lambda: ~self.mask_of(tokens))
 
     def heads(self, room: int) -> Mask:
         """Return the mask of first tokens of instructions with at most `room` tokens."""
@@ -484,12 +486,12 @@ class AssemblyGrammar:
             return readable
         # The following number may be as large.
         maximum = self.rules.max_iterations(tracker.iterations) // 2
-        counts = [word for word, number in SELECTORS.items() if tracker.is_iteration_count(number, maximum)]
+        counts = [token for token, number in SELECTORS.items() if tracker.is_iteration_count(number, maximum)]
         return readable & self.mask_of(counts)
 
-    def _need(self, word: str) -> int:
+    def _need(self, token: str) -> int:
         """Return the minimum number of tokens of an instruction; for loops including body and end."""
-        head = HEADS[word]
+        head = HEADS[token]
         operands = self.rules.operands(head, {}, 0, 1)
         return 1 + sum(each.need for each in operands) + (1 + len(self.leave)) * (head.op is MicroOp.LOOP)
 
