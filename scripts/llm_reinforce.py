@@ -1,10 +1,11 @@
 """Trains the language model with group-relative policy optimization (GRPO) on its measured answers, in rounds.
 
-`python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: in each round
-the model is prompted about other networks of the corpus, each answer is measured on the RTL, the likelihood of answers
-that cost less than others to the same prompt is raised (group-relative policy gradient), and single answers about
-held-out layers are measured. All results are in the folder, and the same call resumes after an interruption or adds
-rounds. Each round writes a model (`1/model.safetensors`), all values (`curve.json`) and their chart (`curve.svg`).
+`python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: each round
+prompts the model about further networks of the corpus, measures each answer on the RTL, raises the likelihood of
+answers that cost less than others to the same prompt (group-relative policy gradient), and measures single answers
+about held-out layers. The folder holds all results: run the same command again to continue an interrupted run, or with
+more `--rounds` to add rounds. Each round writes a model (`1/model.safetensors`), all values (`curve.json`) and their
+chart (`curve.svg`).
 """
 
 import argparse
@@ -43,7 +44,7 @@ _MINIMUMS = {
     "beside": 0,
     "layers": 1,
     "samples": GROUP_SIZE,
-    "lanes": 1,
+    "workers": 1,
 }
 
 
@@ -51,19 +52,26 @@ def main() -> int:
     """Sample, measure, train and evaluate in rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--networks", type=int, default=200, help="asked about in a round")
-    parser.add_argument("--answers", type=int, default=16, help="about each")
-    parser.add_argument("--rate", type=float, default=GrpoPolicy.rate, help="of learning")
-    parser.add_argument("--passes", type=int, default=GrpoPolicy.passes, help="times that answers are shown")
+    parser.add_argument("--networks", type=int, default=200, help="networks per round")
+    parser.add_argument("--answers", type=int, default=16, help="answers per prompt")
+    parser.add_argument("--rate", type=float, default=GrpoPolicy.rate, help="learning rate")
     parser.add_argument(
-        "--beside", type=int, default=300, help="networks whose best answers are shown beside"
+        "--passes", type=int, default=GrpoPolicy.passes, help="passes over the answers of a round"
     )
-    parser.add_argument("--layers", type=int, default=40, help="unseen ones that it is judged by")
-    parser.add_argument("--samples", type=int, default=64, help="answers about each of those")
-    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model to begin with")
+    parser.add_argument(
+        "--corpus-networks",
+        "--beside",
+        dest="beside",  # name in asked.json
+        type=int,
+        default=300,
+        help="networks whose best answers are mixed into the training",
+    )
+    parser.add_argument("--layers", type=int, default=40, help="held-out layers for the evaluation")
+    parser.add_argument("--samples", type=int, default=64, help="answers per held-out layer")
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="initial model")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     parser.add_argument("--folder", type=Path, default=Path("build/llm_reinforced"))
-    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     try:
@@ -75,24 +83,24 @@ def main() -> int:
 
 
 def _run_rounds(args: argparse.Namespace) -> None:
-    for option, least in _MINIMUMS.items():
-        if getattr(args, option) < least:
-            raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")
+    for option, minimum in _MINIMUMS.items():
+        if getattr(args, option) < minimum:
+            raise InputError(f"--{option} must be at least {minimum}, not {getattr(args, option)}")
     if not 0 < args.rate < 1:
         raise InputError(f"--rate must be between 0 and 1, not {args.rate}")
     options = ("networks", "answers", "passes", "beside", "seed")
     begin(args.folder, {option: getattr(args, option) for option in options}, args.llm, args.corpus)
     trajectories = read(corpus_of(args.folder))
-    points = [evaluate(args.folder, 0, args.layers, args.samples, args.lanes)]
+    points = [evaluate(args.folder, 0, args.layers, args.samples, args.workers)]
     log(write_curve(args.folder, points))
     for number in range(1, args.rounds + 1):
         groups = _roll_out(args, number, trajectories)
         if not groups:
-            raise WorkError(f"round {number}: nothing could be asked about any of its networks")
+            raise WorkError(f"round {number}: no prompt is possible about any of its networks")
         _train(args, number, trajectories, groups)
         costs = [fmean(group.costs) for group in groups]
         points.append(
-            evaluate(args.folder, number, args.layers, args.samples, args.lanes)
+            evaluate(args.folder, number, args.layers, args.samples, args.workers)
             | {
                 "questions": len(groups),
                 "answers": sum(len(group.costs) for group in groups),
@@ -105,20 +113,24 @@ def _run_rounds(args: argparse.Namespace) -> None:
 
 def _roll_out(args: argparse.Namespace, number: int, trajectories: list[Trajectory]) -> list[RolloutGroup]:
     """Return the answers of a round in the order of its networks; existing ones are not measured again."""
-    mine, file = (
+    selected, file = (
         networks_of_round(trajectories, number, args.networks, args.seed),
         args.folder / str(number) / "groups.jsonl",
     )
     done = _groups(file).keys()
-    left = [trajectory for trajectory in mine if (trajectory.machine, trajectory.index) not in done]
+    left = [trajectory for trajectory in selected if (trajectory.machine, trajectory.index) not in done]
     if left:
-        log(f"round {number}: {len(left)} networks to be asked about")
-        lanes = [left[lane :: args.lanes] for lane in range(args.lanes)]
-        run_parallel(_worker, lanes, args.lanes, args, number)
+        log(f"round {number}: {len(left)} networks left to prompt about")
+        shares = [left[worker :: args.workers] for worker in range(args.workers)]
+        run_parallel(_worker, shares, args.workers, args, number)
     rows = _groups(file)
-    if missing := [trajectory for trajectory in mine if (trajectory.machine, trajectory.index) not in rows]:
-        raise WorkError(f"round {number}: {len(missing)} networks were not measured; the same call goes on")
-    found = [rows[trajectory.machine, trajectory.index] for trajectory in mine]
+    if missing := [
+        trajectory for trajectory in selected if (trajectory.machine, trajectory.index) not in rows
+    ]:
+        raise WorkError(
+            f"round {number}: {len(missing)} networks were not measured; run the same command again to continue"
+        )
+    found = [rows[trajectory.machine, trajectory.index] for trajectory in selected]
     return [RolloutGroup.from_json(each) for each in found if each is not None]
 
 
@@ -127,7 +139,7 @@ def _groups(file: Path) -> dict[tuple[str, int], Any]:
     try:
         return {(row["key"][0], row["key"][1]): row["group"] for row in JsonlLog(file).read()}
     except (TypeError, LookupError) as error:
-        raise InputError(f"{file}: no answers with their costs: {error}") from None
+        raise InputError(f"{file}: not a file of answers with costs: {error}") from None
 
 
 def _worker(trajectories: list[Trajectory], args: argparse.Namespace, number: int) -> None:
@@ -159,8 +171,8 @@ def _train(
         return
     before, about = load(model_of(args.folder, number - 1))
     policy = GrpoPolicy(rate=args.rate, passes=args.passes, seed=args.seed + number)
-    beside = _corpus_examples(_corpus_sample(trajectories, args), before) if args.beside else []
-    model = reinforce(before, groups, beside, policy, lambda text: log(f"round {number}: {text}"))
+    corpus = _corpus_examples(_corpus_sample(trajectories, args), before) if args.beside else []
+    model = reinforce(before, groups, corpus, policy, lambda text: log(f"round {number}: {text}"))
     about = about | {"reinforced": {"rounds": number, "questions": len(groups), "policy": asdict(policy)}}
     with atomic_output(path) as made:
         save(model, made, about)

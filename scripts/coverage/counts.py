@@ -1,6 +1,6 @@
-"""Reading, adding and writing of Verilator's coverage data.
+"""Reading, summing and writing of Verilator's coverage data.
 
-A line is `C '<key><value>...' count`: each key follows the byte 1 and its value the byte 2.
+Each line is `C '<key><value>...' count`, where byte 1 precedes each key and byte 2 each value.
 """
 
 from collections import Counter
@@ -29,7 +29,8 @@ class VerilatorPoint:
     module : str
         Name of the Verilog module.
     lines : str
-        Verilog lines that are executed when the point counts, as "3-4,6"; empty for an `else` without a body.
+        Verilog lines that are executed when the point is counted, for example "3-4,6"; empty for an `else` without a
+        body.
     """
 
     line: int
@@ -41,7 +42,7 @@ class VerilatorPoint:
 
 
 def read_counts(path: Path) -> Counter[VerilatorPoint]:
-    """Read the counts of the chip's points from a data file; instances of a module are added up.
+    """Read the counts of the chip's points from a data file; counts of the instances of a module are summed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Merging of the counts of many chips and processes into one set of points."""
+"""Merging of the coverage counts of several chips and processes."""
 
 import re
 from collections import Counter
@@ -16,12 +16,12 @@ class CoveragePoint:
 
     Parameters
     ----------
-    place : Place
+    location : SourceLocation
         Line of the sources.
     module : str
         Path of the instance, without the numbers that make it unique in one chip.
     page, kind : str
-        Type and kind of the point, as in `Point`.
+        Type and kind of the point, as in `VerilatorPoint`.
     label : str
         Pattern of a case; empty for other points.
     ordinal : int
@@ -29,7 +29,7 @@ class CoveragePoint:
         count as one.
     """
 
-    place: SourceLocation
+    location: SourceLocation
     module: str
     page: str
     kind: str
@@ -43,7 +43,7 @@ class CoveragePoint:
 
 
 def merge(folder: Path) -> dict[CoveragePoint, int]:
-    """Return the counts of all spots of the chips in a folder written by `--hw-coverage`.
+    """Return the counts of all points of the chips in a folder written by `--hw-coverage`.
 
     Raises
     ------
@@ -65,20 +65,21 @@ def merge(folder: Path) -> dict[CoveragePoint, int]:
     return dict(merged)
 
 
-def coverage_points(places: SourceMap, counts: Counter[VerilatorPoint]) -> Counter[CoveragePoint]:
-    """Return the counts of one chip by spot."""
+def coverage_points(source_map: SourceMap, counts: Counter[VerilatorPoint]) -> Counter[CoveragePoint]:
+    """Return the counts of one chip, independent of its configuration."""
     seen: Counter[tuple] = Counter()
     result: Counter[CoveragePoint] = Counter()
     for point in sorted(counts):
-        if not places.counts(point):
+        if not source_map.counts(point):
             continue
-        place, module, label = places.place(point), re.sub(r"\$\d+", "", point.module), places.label(point)
-        if place == WRITER:  # one template for the memories of all sizes
-            same = (place, re.sub(r"_w\d+_d\d+_g\d+", "", module), point.page, point.kind, label)
+        location, label = source_map.location(point), source_map.label(point)
+        module = re.sub(r"\$\d+", "", point.module)
+        if location == WRITER:  # memories of all sizes count as one
+            same = (location, re.sub(r"_w\d+_d\d+_g\d+", "", module), point.page, point.kind, label)
         else:
-            same = (place, module.removeprefix("mla_chip."), point.page, point.kind, label)
-        # Operands chosen by lane come in numbers and orders of which no two sizes have the same.
-        one = place == WRITER or point.kind.startswith("cond")
+            same = (location, module.removeprefix("mla_chip."), point.page, point.kind, label)
+        # The number and order of conditional operands differ between array sizes, so that they count as one.
+        one = location == WRITER or point.kind.startswith("cond")
         result[CoveragePoint(*same, 0 if one else seen[same])] += counts[point]
         seen[same] += 1
     return result

@@ -1,4 +1,4 @@
-"""Run node tests and print one line for each; with --page write the page of the documentation."""
+"""Run node tests and print one line for each; with --page, also write the documentation page."""
 
 import argparse
 import sys
@@ -12,10 +12,10 @@ from scripts.onnx_nodes.suite import node_tests
 
 
 def main() -> int:
-    """Run the tests; return status 1 if one fails."""
+    """Run the tests; return status 1 if a test fails."""
     parser = argparse.ArgumentParser(prog="python -m scripts.onnx_nodes", description=__doc__)
-    parser.add_argument("pattern", nargs="?", default="", help="only tests whose name contains it")
-    parser.add_argument("--page", action="store_true", help=f"write {PAGE}, from all tests")
+    parser.add_argument("pattern", nargs="?", default="", help="only tests whose name contains this string")
+    parser.add_argument("--page", action="store_true", help=f"run all tests and write {PAGE}")
     args = parser.parse_args()
     started, results = time.monotonic(), []
     tests = [test for test in node_tests() if args.page or args.pattern in test.name]

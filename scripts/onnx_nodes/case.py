@@ -1,4 +1,4 @@
-"""Execution of one ONNX node test with the backend; `compare.py` checks its results."""
+"""Execution of one ONNX node test with the backend; `compare.py` checks the results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _SHOWN = 160
 
 
 class Placement(IntEnum):
-    """Outcome of a test by where its node ran, best first."""
+    """Outcome of a test: failure, or where its node ran; the best successful outcome is first."""
 
     FAILED = 0
     ACCELERATOR = 1
@@ -41,7 +41,7 @@ class Result:
     where : Where
         Outcome of the test.
     reason : str
-        Reason why it ran on the host, was refused, skipped or failed.
+        Reason why the test ran on the host, was rejected, skipped, or failed.
     error : float
         Maximum error of a quantized result, relative to the largest expected magnitude.
     """
@@ -67,7 +67,7 @@ def run(test: Any) -> Result:
         found.append(_tried(test, constants))
         if found[-1].where == Placement.ACCELERATOR or len(test.model.graph.input) < 2:
             break
-    return min(reversed(found), key=lambda result: result.where)  # the later one tells more
+    return min(reversed(found), key=lambda result: result.where)
 
 
 def _tried(test: Any, constants: bool) -> Result:
@@ -101,7 +101,7 @@ def _one(test: Any, inputs: Sequence[Any], outputs: Sequence[Any], constants: bo
         found = [np.asarray(value) for value in ready.run(sample)]
         wanted = [_array(value) for value in outputs]
         if not all(isinstance(value, np.ndarray) for value in wanted):
-            raise InputError("its outputs are no arrays")
+            raise InputError("its outputs are not arrays")
         error = checked(test, model, ready, sample, found, wanted)
         return Result(test.name, *_where(ready), error)
 
@@ -110,12 +110,12 @@ def _array(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
-def _with_constants(model: onnx.ModelProto, arrays: Arrays, flowing: Sequence[str]) -> onnx.ModelProto:
-    """Return the model with the other inputs as constants."""
+def _with_constants(model: onnx.ModelProto, arrays: Arrays, variable: Sequence[str]) -> onnx.ModelProto:
+    """Return the model with all inputs except the variable ones as constants."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for value in list(made.graph.input):
-        if value.name not in flowing:
+        if value.name not in variable:
             made.graph.input.remove(value)
             made.graph.initializer.append(numpy_helper.from_array(arrays[value.name], value.name))
     return made
@@ -131,11 +131,11 @@ def _prepared(model: onnx.ModelProto, sample: Mapping[str, Any]) -> MlaBackendRe
         if size.WhichOneof("value") is None
     }
     if not all(isinstance(value, np.ndarray) for value in sample.values()):
-        MlaBackend.prepare(model, sizes=sizes)  # says which type there is none for
-        raise InputError("its inputs are no arrays")
-    numbers = {n: np.where(np.isfinite(v), v, 0) if v.dtype.kind == "f" else v for n, v in sample.items()}
+        MlaBackend.prepare(model, sizes=sizes)  # raises an error that names the unsupported type
+        raise InputError("its inputs are not arrays")
+    finite = {n: np.where(np.isfinite(v), v, 0) if v.dtype.kind == "f" else v for n, v in sample.items()}
     try:
-        return MlaBackend.prepare(model, sizes=sizes, calibration=[numbers])
+        return MlaBackend.prepare(model, sizes=sizes, calibration=[finite])
     except InputError as error:
         if "calibration is for float models" not in str(error):
             raise
@@ -152,5 +152,5 @@ def _where(ready: MlaBackendRep) -> tuple[Placement, str]:
 
 
 def _reasons(host: Sequence[Any]) -> str:
-    telling = [each for each in host if each.reason != EDGE and each.op != "reshape"] or host
-    return "; ".join(dict.fromkeys(f"{each.op}: {each.reason}" for each in telling))[:_SHOWN]
+    specific = [each for each in host if each.reason != EDGE and each.op != "reshape"] or host
+    return "; ".join(dict.fromkeys(f"{each.op}: {each.reason}" for each in specific))[:_SHOWN]

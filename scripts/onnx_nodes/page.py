@@ -63,7 +63,7 @@ Criteria:
 
 
 def page(tests: Sequence[Any], results: Sequence[Result]) -> str:
-    """Return the page in Markdown."""
+    """Return the Markdown page of the results."""
     by_operator: dict[str, list[Result]] = {}
     for op, result in zip(operators(tests).values(), results, strict=True):
         by_operator.setdefault(op, []).append(result)
@@ -86,7 +86,7 @@ def _row(op: str, results: list[Result]) -> str:
     counts = Counter(result.where for result in results)
     error = max(result.error for result in results)
     cells = [str(counts[where] or "") for where in _COLUMNS]
-    # The commonest of those that ran, and of those that did not.
+    # Most common reason of tests that ran, and of tests that did not.
     not_run = {"refused: ": Placement.REFUSED, "skipped: ": Placement.SKIPPED}
     found = {"": Counter(r.reason.partition(";")[0] for r in results if r.where not in not_run.values())}
     found |= {name: Counter(r.reason for r in results if r.where == where) for name, where in not_run.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hw.errors import InputError
-from scripts.coverage.__main__ import REASONS, main
+from scripts.coverage.__main__ import WAIVERS, main
 from scripts.coverage.counts import VerilatorPoint, read_counts, write_counts
 from scripts.coverage.merge import CoveragePoint, merge
 from scripts.coverage.report import Report
@@ -45,7 +45,7 @@ module mla_ram(clk);
   always @(posedge clk) if (w_en) mem[w_addr] <= w_data;
 endmodule
 """
-CORE, PLACES = "mla_chip.core$7", SourceMap(VERILOG)
+CORE, SOURCE_MAP = "mla_chip.core$7", SourceMap(VERILOG)
 THEN = VerilatorPoint(2, 15, "v_branch", "cond_then", CORE, "2")
 BLOCK = VerilatorPoint(3, 3, "v_line", "block", CORE, "3,5")
 DUMMY = VerilatorPoint(4, 5, "v_branch", "if", CORE, "4")
@@ -71,7 +71,7 @@ def reached(**but: int) -> dict[VerilatorPoint, int]:
     return dict.fromkeys(ALL, 1) | {named[name]: count for name, count in but.items()}
 
 
-def spot(line: int, kind: str = "case", label: str = "2'h1") -> CoveragePoint:
+def coverage_point(line: int, kind: str = "case", label: str = "2'h1") -> CoveragePoint:
     return CoveragePoint(SourceLocation("hw/chip.py", line), "core", "v_line", kind, label, 0)
 
 
@@ -109,20 +109,20 @@ def test_data_that_cannot_be_read(tmp_path: Path):
     ("point", "line"), [(THEN, 3), (BLOCK, 4), (CASE, 4), (IF, 6), (ELSIF, 7), (ELSE, 8), (LAST, 5)]
 )
 def test_each_point_has_its_line(point: VerilatorPoint, line: int):
-    assert PLACES.place(point) == SourceLocation("hw/chip.py", line)
+    assert SOURCE_MAP.location(point) == SourceLocation("hw/chip.py", line)
 
 
 def test_a_memory_is_the_writers():
-    assert PLACES.place(RAM) == WRITER
+    assert SOURCE_MAP.location(RAM) == WRITER
 
 
 def test_the_test_that_is_never_true_does_not_count():
-    assert [point for point in ALL if not PLACES.counts(point)] == [DUMMY]
+    assert [point for point in ALL if not SOURCE_MAP.counts(point)] == [DUMMY]
 
 
 def test_processes_are_added(tmp_path: Path):
     merged = merge(folder_of(tmp_path, {CASE: 2}, {CASE: 3, LAST: 1}))
-    assert {s.place.line: n for s, n in merged.items() if s.kind == "case"} == {4: 5, 5: 1}
+    assert {s.location.line: n for s, n in merged.items() if s.kind == "case"} == {4: 5, 5: 1}
 
 
 def test_chips_share_what_is_the_same(tmp_path: Path):
@@ -130,7 +130,7 @@ def test_chips_share_what_is_the_same(tmp_path: Path):
     (tmp_path / "chip2.v").write_text("// other lines\n" + VERILOG.replace("core$7", "core$9"))
     moved = VerilatorPoint(21, 11, "v_line", "case", "mla_chip.core$9", "21-22")
     write_counts(tmp_path / "chip2.0.dat", Counter({moved: 4}))
-    assert merge(tmp_path)[spot(5)] == 5
+    assert merge(tmp_path)[coverage_point(5)] == 5
 
 
 def test_an_empty_folder(tmp_path: Path):
@@ -171,18 +171,18 @@ def test_explanations_that_are_no_text(tmp_path: Path):
 
 
 def test_committed_explanations_name_lines_that_exist():
-    for reason in read_waivers(REASONS):
-        assert reason.line in source_lines(reason.file), reason
+    for waiver in read_waivers(WAIVERS):
+        assert waiver.line in source_lines(waiver.file), waiver
 
 
 def test_all_is_well():
-    report = Report({spot(4): 1}, [])
+    report = Report({coverage_point(4): 1}, [])
     assert report.failures() == []
     assert next(report.lines()) == "line points    100.00% (1 of 1)"
 
 
 def test_an_unreached_line_wants_an_explanation():
-    report = Report({spot(4): 1, spot(5): 0}, [])
+    report = Report({coverage_point(4): 1, coverage_point(5): 0}, [])
     low, low_all, missing = report.failures()
     assert low == "50.00% (1 of 2) of the line points reached, 95% are wanted"
     assert low_all == "50.00% (1 of 2) of all points reached, 95% are wanted"
@@ -190,9 +190,9 @@ def test_an_unreached_line_wants_an_explanation():
     assert "    NOT EXPLAINED: core case 2'h1" in report.lines()
 
 
-def test_an_explanation_counts_for_its_spots_only():
+def test_a_waiver_covers_only_its_points():
     line = source_line(SourceLocation("hw/chip.py", 5))
-    counts = {spot(4): 1, spot(5): 0, spot(5, label="2'h2"): 0}
+    counts = {coverage_point(4): 1, coverage_point(5): 0, coverage_point(5, label="2'h2"): 0}
     report = Report(counts, [Waiver("hw/chip.py", line, "it cannot", "2'h1$")])
     assert [s.label for s in report.unreached[SourceLocation("hw/chip.py", 5)].open] == ["2'h2"]
     assert "    because it cannot" in report.lines()
@@ -201,14 +201,14 @@ def test_an_explanation_counts_for_its_spots_only():
 
 @pytest.mark.parametrize("line", ["", "gone"])
 def test_a_stale_explanation(line: str):
-    reason = Waiver("hw/chip.py", line or source_line(SourceLocation("hw/chip.py", 4)), "it cannot", "case")
-    (failure,) = Report({spot(4): 1}, [reason]).failures()
-    assert failure == f"stale explanation: nothing unreached in hw/chip.py is {reason.line!r} where 'case'"
+    waiver = Waiver("hw/chip.py", line or source_line(SourceLocation("hw/chip.py", 4)), "it cannot", "case")
+    (failure,) = Report({coverage_point(4): 1}, [waiver]).failures()
+    assert failure == f"stale explanation: nothing unreached in hw/chip.py is {waiver.line!r} where 'case'"
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "none.toml").write_text("")
-    arguments = ["--reasons", str(tmp_path / "none.toml"), "--json", str(tmp_path / "report.json")]
+    arguments = ["--waivers", str(tmp_path / "none.toml"), "--json", str(tmp_path / "report.json")]
     assert main([str(folder_of(tmp_path, reached())), *arguments]) == 0
     assert "line points    100.00%" in capsys.readouterr().out
     document = json.loads((tmp_path / "report.json").read_text())
@@ -224,6 +224,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("place", ["absent/report.json", "."])
 def test_a_report_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str):
     (tmp_path / "none.toml").write_text("")
-    arguments = ["--reasons", str(tmp_path / "none.toml"), "--json", str(tmp_path / place)]
+    arguments = ["--waivers", str(tmp_path / "none.toml"), "--json", str(tmp_path / place)]
     assert main([str(folder_of(tmp_path, reached())), *arguments]) == 2
     assert re.fullmatch(r"coverage: .* cannot be written: .*\n", capsys.readouterr().err)

@@ -67,10 +67,10 @@ def test_logic_is_that_of_the_emitter():
 
 def test_cases_name_their_lines():
     text = annotated(Choice(), "top")
-    places = SourceMap(text)
+    source_map = SourceMap(text)
     labels = {line.strip(): number for number, line in enumerate(text.splitlines(), 1) if line.endswith(":")}
     found: dict[str, Any] = {
-        label: places.place(VerilatorPoint(number, 3, "v_line", "case", "top"))
+        label: source_map.location(VerilatorPoint(number, 3, "v_line", "case", "top"))
         for label, number in labels.items()
     }
     assert found["2'h0:"].line == _place("case 0") - 1

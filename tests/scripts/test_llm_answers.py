@@ -21,7 +21,7 @@ def run(script, monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> None
 
 
 def test_answers_are_followed_to_their_ends(tmp_path, monkeypatch, capsys):
-    file, asked = tmp_path / "a.jsonl", ("--layers", "2", "--answers", "3", "--lanes", "1")
+    file, asked = tmp_path / "a.jsonl", ("--layers", "2", "--answers", "3", "--workers", "1")
     run(llm_validity, monkeypatch, file, *asked)
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     report = json.loads(file.with_suffix(".json").read_text("utf-8"))
@@ -36,7 +36,7 @@ def test_answers_are_followed_to_their_ends(tmp_path, monkeypatch, capsys):
     text = file.read_text("utf-8")
     file.write_text(text[:-20], "utf-8")
     run(llm_validity, monkeypatch, file, *asked)
-    assert "6 questions, 5 of them done" in capsys.readouterr().out
+    assert "6 jobs, 5 of them done" in capsys.readouterr().out
     assert json.loads(file.read_text("utf-8").splitlines()[-1]) == rows[-1]
     file.write_text(text, "utf-8")
     run(llm_validity, monkeypatch, file, *asked, "--only-render")

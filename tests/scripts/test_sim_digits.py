@@ -51,7 +51,7 @@ def test_the_golden_model_classifies():
     with open_machine(serving, "golden") as device:
         assert serve(serving, device, requests_of(compiled, digits), [marks, history]) == 0
     assert marks.exact == 12 and not history.windows
-    beside = marks.beside_onnxruntime()
+    beside = marks.compare_with_onnxruntime()
     assert beside is not None and beside[0] == 12 and beside[1] <= 3
     assert sim_report.report(marks, history, 1).count("\n") == 2
 

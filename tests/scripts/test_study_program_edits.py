@@ -26,7 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> dict:
 
 
 def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
-    report = run(monkeypatch, tmp_path, "--lanes", "2")
+    report = run(monkeypatch, tmp_path, "--workers", "2")
     rows = [json.loads(line) for line in (tmp_path / "layers.jsonl").read_text("utf-8").splitlines()]
     assert (
         sorted(row["kind"] for row in rows)
@@ -52,7 +52,7 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
     text = (tmp_path / "layers.jsonl").read_text("utf-8")
     (tmp_path / "layers.jsonl").write_text(text[:-100], "utf-8")  # killed while it wrote the second
     measured = {path: path.read_bytes() for path in (tmp_path / "measured").iterdir()}
-    again = run(monkeypatch, tmp_path, "--lanes", "1")
+    again = run(monkeypatch, tmp_path, "--workers", "1")
     assert "2 layers, 1 of them done" in capsys.readouterr().out
     assert [row | {"seconds": 0} for row in again["layers"]] == [
         row | {"seconds": 0} for row in report["layers"]
@@ -68,7 +68,7 @@ def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         study_program_edits.main()
     assert "must be among" in capsys.readouterr().err
-    for option in ("--shapes", "--trials", "--programs", "--starts", "--lanes"):
+    for option in ("--shapes", "--trials", "--programs", "--starts", "--workers"):
         monkeypatch.setattr(sys, "argv", ["study_program_edits", option, "0", "--folder", str(tmp_path)])
         with pytest.raises(SystemExit):
             study_program_edits.main()

@@ -38,7 +38,7 @@ def test_all_variants_are_trained_and_judged(tmp_path: Path, monkeypatch: pytest
         tmp_path / "small.xz",
     )
     folder = tmp_path / "ablations"
-    options = ["--steps", 2, "--then", 2, "--layers", 1, "--samples", 4, "--lanes", 1]
+    options = ["--steps", 2, "--then", 2, "--layers", 1, "--samples", 4, "--workers", 1]
 
     def status(*more: object) -> int:
         where = ["--corpus", tmp_path / "small.xz", "--folder", folder, "--from", SHIPPED]

@@ -31,7 +31,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
             1,
             "--samples",
             4,
-            "--lanes",
+            "--workers",
             1,
             *more,
         ]
@@ -72,7 +72,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
     capsys.readouterr()
     assert status("--rounds", 1, "--answers", 3) == 2
-    assert "was begun with another --answers: choose another --folder" in capsys.readouterr().err
+    assert "was created with another --answers: choose another --folder" in capsys.readouterr().err
     assert status("--rounds", -1) == 2 and "--rounds must be at least 0, not -1" in capsys.readouterr().err
 
 

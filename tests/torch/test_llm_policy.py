@@ -104,7 +104,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
             "--beside": 2,
             "--layers": 1,
             "--samples": 4,
-            "--lanes": 1,
+            "--workers": 1,
         }
         asked = [str(each) for pair in options.items() for each in pair]
         monkeypatch.setattr(
@@ -135,7 +135,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
     capsys.readouterr()
     assert status("--passes", 3) == 2
-    assert "was begun with another --passes: choose another --folder" in capsys.readouterr().err
+    assert "was created with another --passes: choose another --folder" in capsys.readouterr().err
     assert status("--rate", "nan") == 2 and "--rate must be between 0 and 1" in capsys.readouterr().err
-    assert status("--lanes", 0) == 2 and "--lanes must be at least 1, not 0" in capsys.readouterr().err
+    assert status("--workers", 0) == 2 and "--workers must be at least 1, not 0" in capsys.readouterr().err
     assert status("--answers", 1) == 2 and "--answers must be at least 2, not 1" in capsys.readouterr().err
