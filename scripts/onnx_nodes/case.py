@@ -67,6 +67,7 @@ def run(test: Any) -> Result:
         found.append(_tried(test, constants))
         if found[-1].where == Placement.ACCELERATOR or len(test.model.graph.input) < 2:
             break
+    # Of equal outcomes the later one has the more specific reason.
     return min(reversed(found), key=lambda result: result.where)
 
 

@@ -79,5 +79,5 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 def test_too_little_to_learn_from(corpus: Path, tmp_path: Path) -> None:
     trajectories = [each for each in read(corpus) if not is_validation(each)]
     asked = {(trajectories[0].machine, trajectories[0].index)}
-    with pytest.raises(InputError, match="1 networks are too few to learn from"):
+    with pytest.raises(InputError, match="1 networks are too few for training"):
         fine_tune(load(SHIPPED)[0], trajectories, asked, fine_tuning_plan(3, 0), tmp_path)

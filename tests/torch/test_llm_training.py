@@ -88,7 +88,7 @@ def test_parts_hold_so_many_words() -> None:
 def test_processes_read_the_same_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
     trajectories, told = read(CORPUS)[::150], []
     alone = tokenize_examples(trajectories, OPTIONS, told.append)
-    assert told[-1] == f"read {len(trajectories)} of {len(trajectories)} networks"
+    assert told[-1] == f"tokenized {len(trajectories)} of {len(trajectories)} networks"
     monkeypatch.setattr(dataset, "_NETWORKS_PER_PROCESS", 1)
     monkeypatch.setattr(dataset.os, "sched_getaffinity", lambda _process: {0, 1})
     assert tokenize_examples(trajectories, OPTIONS) == alone

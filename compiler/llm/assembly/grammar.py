@@ -1,4 +1,4 @@
-"""Grammar-constrained decoding of programs: decoder state and next-token mask."""
+"""Grammar of programs for constrained decoding: decoding state and mask of valid next tokens."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -48,11 +48,11 @@ class NextTokenMask:
     parser : ProgramParser
         Parser with the tokens written so far.
     tracker : ProgramTracker or None
-        Abstract machine after the last complete instruction, if there is a hardware configuration.
+        Abstract machine after the last complete instruction; None without a hardware configuration.
     left : int
         Remaining token budget.
     forced : list of str
-        Tokens that must follow, if any; once a completion is forced, all of it.
+        Tokens that must follow, if any; the whole rest of a completion once it is forced.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class NextTokenMask:
 
     @cached_property
     def mask(self) -> np.ndarray:
-        """Return the mask of valid next tokens."""
+        """Mask of valid next tokens."""
         grammar, parser = self._grammar, self._parser
         if parser.done:
             return grammar.empty_mask
@@ -92,19 +92,19 @@ class NextTokenMask:
         return out
 
     def after(self, word: int) -> ProgramTracker | None:
-        """Return the machine after the now complete current instruction, if already computed."""
+        """Return the machine after an instruction, if it was computed for the mask; None otherwise."""
         return self._preview[1] if self._preview and self._preview[0] == word else None
 
     # Completion that is always available.
 
     @cached_property
     def _completion(self) -> Completion:
-        """Return a completion after the current instruction, or at least one that closes it."""
+        """Completion after the current instruction."""
         return self._end(self._may_stop)
 
     @cached_property
     def _reserve(self) -> Completion:
-        """Return a completion to reserve tokens for if other instructions come first."""
+        """Completion for which tokens are reserved if other instructions precede it."""
         return self._end(self._may_stop and not self._limits.jumps)
 
     def _end(self, may_stop: bool) -> Completion:
@@ -119,7 +119,7 @@ class NextTokenMask:
         opens = parser.opens
         empty = opens or (not parser.head and parser.empty)
         loops = len(parser.loops) + opens
-        # With a hardware configuration loops are left by an instruction, so that another one must end the program.
+        # With a hardware configuration a `break` instruction ends loops, and another instruction must end the program.
         position = empty, loops, may_stop and not (loops and self._limits.config)
         if tracker is None or tracker.unknown or self._only_stop:
             return self._grammar.completion(*position, None)
@@ -135,17 +135,17 @@ class NextTokenMask:
 
     @property
     def _written(self) -> int:
-        """Return the number of instructions, including the current one."""
+        """Number of instructions, including the current one."""
         return len(self._parser.words) + bool(self._parser.head)
 
     @property
     def _only_stop(self) -> bool:
-        """Return whether only the stop token can follow."""
+        """True if only the stop token can follow."""
         return bool(self._limits.config) and not self._limits.jumps and self._halted
 
     @property
     def _halted(self) -> bool:
-        """Return whether the code after the last instruction is reachable only by a jump."""
+        """True if the code after the last instruction is reachable only by a jump."""
         if self._parser.head or not self._parser.words:
             return False
         op, _, a, b, _ = decode_instruction(self._parser.words[-1])
@@ -153,17 +153,17 @@ class NextTokenMask:
 
     @property
     def _may_stop(self) -> bool:
-        """Return whether the program may end after the current instruction, not counting open loops."""
+        """True if the program may end after the current instruction, apart from open loops."""
         return self._halted if self._limits.config else self._written > 0
 
     @cached_property
     def _token_budget(self) -> int:
-        """Return the number of tokens that may precede the completion."""
+        """Number of tokens that may precede the completion."""
         return self._left - len(self._reserve.tokens)
 
     @cached_property
     def _instruction_budget(self) -> int:
-        """Return the number of instructions that may precede the completion."""
+        """Number of instructions that may precede the completion."""
         return self._limits.instructions - self._written - self._reserve.instructions
 
     # Tokens within an instruction.
@@ -197,7 +197,7 @@ class NextTokenMask:
 
     @cached_property
     def tracker_after(self) -> ProgramTracker | None:
-        """Return the machine if the current instruction ends here."""
+        """Abstract machine after the current instruction, if that ends here."""
         parser, before = self._parser, self._tracker
         if parser.head is None or before is None:
             return before
@@ -208,7 +208,7 @@ class NextTokenMask:
         return self._preview[1]
 
     def _boundary(self) -> np.ndarray:
-        """Return the mask of tokens after the instruction; empty if only the completion may follow."""
+        """Return the mask of tokens after the current instruction; empty if only the completion may follow."""
         grammar, parser = self._grammar, self._parser
         depth = len(parser.loops) + parser.opens
         if self._only_stop and not depth:
@@ -230,7 +230,7 @@ class NextTokenMask:
 
     @property
     def _closes(self) -> bool:
-        """Return whether the innermost loop can be completed and the program then be ended."""
+        """True if the innermost loop can be closed and a completion then fits."""
         tracker = self.tracker_after
         if tracker is None or tracker.unknown:
             return True
@@ -239,7 +239,7 @@ class NextTokenMask:
         return not closed.unsafe and len(rest.tokens) < self._left and self._fits(rest)
 
     def _rejected(self, depth: int) -> list[str]:
-        """Return the first tokens of instructions that the machine rejects now."""
+        """Return the first tokens of instructions that are not allowed in the current state."""
         config, tracker = self._limits.config, self.tracker_after
         assert config and tracker and self._grammar.completer
         out = [_LOOP] if depth >= config.loop_depth else []
@@ -289,20 +289,20 @@ class GrammarState:
 
     @property
     def before(self) -> ProgramTracker:
-        """Abstract machine after the last complete instruction; needs a hardware configuration."""
+        """Abstract machine after the last complete instruction; requires a hardware configuration."""
         assert self._tracker
         return self._tracker
 
     @property
     def tracker_after(self) -> ProgramTracker:
-        """Abstract machine after the current instruction if it may end here; needs a hardware configuration."""
+        """Abstract machine after the current instruction, if that may end here; requires a hardware configuration."""
         assert self._mask_state.tracker_after
         return self._mask_state.tracker_after
 
     def program(self, name: str) -> Program:
-        """Return the program; ValueError if it is incomplete."""
+        """Return the program; raises ValueError if it is incomplete."""
         if not self.done:
-            raise ValueError(f"the program does not end in {STOP!r} yet")
+            raise ValueError(f"the program does not end with {STOP!r} yet")
         return Program(name, tuple(self._parser.words))
 
     @property
@@ -331,7 +331,7 @@ class GrammarState:
         """
         token, state = self.grammar.vocabulary.tokens[number], self._mask_state
         if not state.mask[number]:
-            raise ValueError(f"{token!r} may not come next")
+            raise ValueError(f"{token!r} is not a valid next token")
         self._forced = state.forced[1:] if state.forced and state.forced[0] == token else []
         self._parser.accept(token)
         self.left -= 1
@@ -360,9 +360,9 @@ class GrammarState:
             self._tracker = self._tracker.closed()
 
 
-#: Exceeds the number of tokens of any instruction.
+#: Upper bound on the number of tokens of an instruction.
 _MAX_INSTRUCTION_TOKENS = 12
-#: Cache size for masks and completions.
+#: Maximum number of entries of the caches of masks and completions.
 _CACHE_ENTRIES = 1 << 12
 Mask = np.ndarray
 Key, Value = TypeVar("Key"), TypeVar("Value")
@@ -389,20 +389,20 @@ class AssemblyGrammar:
     def __init__(self, vocabulary: Vocabulary, limits: ProgramLimits):
         for token in (*TOKENS, *NUMBERS):
             if token not in vocabulary:
-                raise InputError(f"the vocabulary must have the word {token!r}")
+                raise InputError(f"the vocabulary must contain the token {token!r}")
         self.vocabulary, self.limits, self.rules = vocabulary, limits, limits.rules
         self.tracker = (
             ProgramTracker(AbstractMachine.at_start(limits), limits.jumps) if limits.config else None
         )
         #: Tokens that leave a loop.
         self.leave = LEAVE if limits.config else (END,)
-        #: Minimum instructions of a loop, including itself and one in its body.
+        #: Minimum number of instructions of a loop, including the loop instruction and one in its body.
         self.loop_instructions = 2 + Completion.from_tokens(self.leave).instructions
         self.completer = ProgramCompleter(limits, self.tracker) if self.tracker else None
         self._selectors: dict[tuple, Mask] = {}
         self._completions: dict[tuple, Completion] = {}
         self._complements: dict[tuple[str, ...], Mask] = {}
-        #: Instructions that take a semaphore token, with their semaphores.
+        #: First tokens of `wait` instructions with the indices of their semaphores.
         self.semaphore_waits = [(head.d, token) for token, head in HEADS.items() if head.op is MicroOp.WAIT]
         self.empty_mask = self.mask_of(())
         self.bytes = np.array(vocabulary.encode(BYTES))
@@ -419,7 +419,7 @@ class AssemblyGrammar:
         return GrammarState(self)
 
     def mask_of(self, tokens: Sequence[str]) -> Mask:
-        """Return the read-only mask of some tokens."""
+        """Return the read-only mask of the given tokens."""
         mask = np.zeros(len(self.vocabulary), bool)
         mask[self.vocabulary.encode(tokens)] = True
         mask.flags.writeable = False
@@ -430,7 +430,7 @@ class AssemblyGrammar:
         return self._groups[name] if name in GROUPS else self._token_masks[name]
 
     def completion(self, empty: bool, loops: int, may_stop: bool, counts: Counts | None) -> Completion:
-        """Return a completion.
+        """Return the completion for a position in a program.
 
         Parameters
         ----------
@@ -439,9 +439,9 @@ class AssemblyGrammar:
         loops : int
             Number of open loops.
         may_stop : bool
-            True if some instruction so far may end the program.
+            True if an instruction so far may end the program.
         counts : sequence of int or None
-            Counts of all semaphores; None to leave them as they are.
+            Counts of all semaphores; None to leave the counts unchanged.
         """
 
         def make() -> Completion:
@@ -452,11 +452,11 @@ class AssemblyGrammar:
         return _cached(self._completions, (empty, loops, may_stop, counts), make)
 
     def all_except(self, tokens: tuple[str, ...]) -> Mask:
-        """Return the mask of all tokens except some."""
+        """Return the mask of all tokens except the given ones."""
         return _cached(self._complements, tokens, lambda: ~self.mask_of(tokens))
 
     def heads(self, room: int) -> Mask:
-        """Return the mask of first tokens of instructions with at most `room` tokens."""
+        """Return the mask of first tokens of instructions that need at most `room` tokens."""
         return self._heads[max(0, min(room, _MAX_INSTRUCTION_TOKENS))]
 
     def selectors(self, tracker: ProgramTracker | None, count: bool) -> Mask:
@@ -465,9 +465,9 @@ class AssemblyGrammar:
         Parameters
         ----------
         tracker : ProgramTracker or None
-            Abstract machine, if there is a hardware configuration.
+            Abstract machine; None without a hardware configuration.
         count : bool
-            True for only those that may be iteration counts.
+            True to return only selectors that may be iteration counts.
         """
         if tracker is None:
             return self.group(ANY_SELECTOR)
@@ -484,7 +484,7 @@ class AssemblyGrammar:
         readable = _cached(self._selectors, (tracker.statistics, registers), make)
         if not count or tracker.unknown:
             return readable
-        # The following number may be as large.
+        # The number that is added to the selector may be equally large.
         maximum = self.rules.max_iterations(tracker.iterations) // 2
         counts = [token for token, number in SELECTORS.items() if tracker.is_iteration_count(number, maximum)]
         return readable & self.mask_of(counts)
@@ -497,7 +497,7 @@ class AssemblyGrammar:
 
 
 def _cached(cache: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
-    """Return the cached value of a key; it is computed on first use."""
+    """Return the cached value of a key, computed on first use."""
     if key not in cache:
         if len(cache) >= _CACHE_ENTRIES:
             cache.clear()

@@ -33,12 +33,13 @@ class ProgramLimits:
     Parameters
     ----------
     tokens : int
-        Maximum tokens, including the final `stop`. With a configuration some are reserved for a valid completion.
+        Maximum number of tokens, including the final `stop`. With a hardware configuration, tokens for a valid
+        completion are reserved.
     instructions : int
         Maximum number of micro-instructions.
     config : MlaConfig or None
-        Hardware configuration. If given, the program ends in `halt` and is accepted by the validator as far as can be
-        decided while it is written; everything except jumps is tracked.
+        Hardware configuration. If given, the program ends with `halt`, and only programs are allowed that the validator
+        is expected to accept; everything except jumps is tracked.
     operands : tuple of int or None
         32-bit operands of the macro-instruction; None for unknown values.
     tag : int
@@ -48,11 +49,11 @@ class ProgramLimits:
     before : sequence of MacroCall
         Macro-instructions that precede the program.
     leaves : dict
-        Tokens left in each semaphore; zero in those that are not listed.
+        Final count of each semaphore; 0 for semaphores that are not listed.
     jumps : bool
-        True to allow branches, calls and traps; instructions after the first one are not tracked.
+        True to allow branches, calls and traps; instructions after the first of these are not tracked.
     written : bool
-        True to allow reading only registers that the program has written (all are initially 0).
+        True to allow reading only those registers that the program has written; all registers are initially 0.
     """
 
     tokens: int = 1 << 20
@@ -76,7 +77,7 @@ class ProgramLimits:
 
     @cached_property
     def rules(self) -> Rules:
-        """Return the operand rules."""
+        """Rules of the operands of instructions."""
         maximum = min(self.tokens, self.instructions)
         return MachineRules(self.config, maximum, self.jumps) if self.config else Rules()
 
@@ -101,7 +102,7 @@ class MachineRules(Rules):
 
     @cached_property
     def _groups(self) -> dict[str, tuple[str, ...]]:
-        """Return the usable tokens by group."""
+        """Usable tokens by group name."""
         heads = [
             token for token, head in HEADS.items() if self._jumps or head.op not in (*JUMPS, MicroOp.TRAP)
         ]
@@ -132,7 +133,7 @@ class MachineRules(Rules):
         return (field_span(self._config, Unit(head.d >> FIELD_INDEX_BITS), head.field.name),)
 
     def hidden(self, head: Head) -> Spans:
-        """Return the values that a field can be set to only by adding to register 0: those outside its range."""
+        """Return no values: a field cannot be set to values outside its range."""
         return ()
 
     def parts(self, packed: Packed) -> dict[str, Spans]:
@@ -156,5 +157,5 @@ class MachineRules(Rules):
         return ((-pc, self._instructions - 1 - pc),)
 
     def loop_ends(self, pc: int) -> Spans:
-        """Return the legal distances to the end of a loop without a body."""
+        """Return no distances: every loop has a body."""
         return ()

@@ -1,4 +1,4 @@
-"""Grammars of operands: registers, selectors, bounded numbers, fields and sums; rules of assembly text."""
+"""Grammars of operands: registers, selectors, bounded numbers, fields and sums, and the rules that select them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from compiler.llm.tokens.integer_tokens import BYTES, LONG, MINUS
 from hw.isa.fields import Packed
 from hw.isa.micro_instruction import LOOP_IMM, WORD, MicroOp
 
-#: Values of the parts of an instruction: a, b, d, imm and so on.
+#: Values of an instruction by name: a, b, d, imm, wait, signal, ...
 Values = dict[str, int]
 _ZERO = TokenChoice(ZERO)
 
@@ -38,10 +38,10 @@ class Operand(ABC):
     Parameters
     ----------
     values : dict
-        Values of the instruction, to which the operand adds its own.
+        Values of the instruction, to which the operand adds its own values.
     """
 
-    #: Minimum number of tokens, before the first one is accepted.
+    #: Minimum number of tokens of the whole operand.
     need = 1
 
     def __init__(self, values: Values):
@@ -90,7 +90,7 @@ class Selector(Operand):
     slot : str
         Name of the value, "a" or "b".
     zero : TokenChoice or None
-        Choice of register 0, if it may be named.
+        Choice for register 0; None if register 0 is not allowed.
     nameless : bool
         True if selectors without a name may be used.
     """
@@ -177,7 +177,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class Sources(Operand):
-    """Sum of selectors and a number.
+    """Sum of selectors and a number, such as `r1, op2, 300`.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class Sources(Operand):
         Names of the selector values.
     slot : str
         Name of the number value.
-    alone, behind, hidden : Spans
+    alone, following, hidden : Spans
         Legal numbers without a selector, after selectors, and after register 0 alone.
     nameless : bool
         True if selectors without a name may be used.
@@ -198,13 +198,13 @@ class Sources(Operand):
         slot: str,
         *,
         alone: Spans,
-        behind: Spans,
+        following: Spans,
         hidden: Spans = (),
         nameless: bool = True,
     ):
         super().__init__(values)
         self._slots, self._slot = tuple(slots), slot
-        self._spans = {"alone": alone, "behind": without(behind, 0), "hidden": hidden}
+        self._spans = {"alone": alone, "following": without(following, 0), "hidden": hidden}
         self._nameless = nameless
         self._selector: Selector | None = None
         self._number: Number | None = None
@@ -231,26 +231,26 @@ class Sources(Operand):
         elif self._selector and not self._selector.ends:
             yield from self._selector.choices()
         else:
-            yield from self._fresh(len(self._taken))
+            yield from self._choices_after(len(self._taken))
 
-    def _fresh(self, taken: int) -> Iterator[TokenChoice]:
-        """Yield choices after a number of selectors."""
+    def _choices_after(self, taken: int) -> Iterator[TokenChoice]:
+        """Yield the choices after the given number of selectors."""
         if selector := self._next(taken):
             yield from selector.choices()
         yield from Number(self._spans[self._case()]).choices()
 
     def _next(self, taken: int) -> Selector | None:
-        """Return the selector that may follow a number of selectors."""
+        """Return the selector operand that may follow `taken` selectors; None if no further selector is allowed."""
         if taken == len(self._slots):
             return None
-        # Register 0 must be followed by a token.
+        # Register 0 is allowed only if another token follows.
         again = taken == 0 and len(self._slots) > 1
         zero = TokenChoice(ZERO, 1) if again else None
         return Selector(self.values, self._slots[taken], zero, self._nameless)
 
     def _case(self) -> str:
         taken = self._taken
-        return "hidden" if taken == [0] else "behind" if taken else "alone"
+        return "hidden" if taken == [0] else "following" if taken else "alone"
 
     def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
@@ -284,7 +284,7 @@ class PackedSources(Sources):
     packed : Packed
         Layout of the field's parts.
     parts : dict
-        Legal numbers of each part by name.
+        Legal values of each part by name.
     """
 
     def __init__(
@@ -347,7 +347,7 @@ class PackedSources(Sources):
         return True
 
     def _spans_of(self, index: int) -> Spans:
-        """Return the legal numbers of a part."""
+        """Return the legal values of a part, without its default."""
         part = self._packed.fields[index]
         return without(self._parts[part.name], part.default)
 
@@ -371,7 +371,7 @@ class Constant(Operand):
     spans : Spans
         Intervals of legal values.
     base : int
-        Offset that is added to the number.
+        Offset that is added to the parsed number.
     """
 
     def __init__(self, values: Values, slot: str, spans: Spans, base: int = 0):
@@ -442,7 +442,7 @@ def without(spans: Spans, value: int) -> Spans:
 
 
 def spans_of(values: tuple[int, ...]) -> Spans:
-    """Return the intervals of ascending numbers."""
+    """Return the intervals that contain ascending integers."""
     out: list[tuple[int, int]] = []
     for value in values:
         if out and out[-1][1] == value - 1:
@@ -457,7 +457,7 @@ _NAMELESS = spans_of(NAMELESS)
 
 @lru_cache(maxsize=1 << 12)
 def shortest(spans: Spans) -> int | None:
-    """Return the token count of the shortest number; None if there is none."""
+    """Return the minimum number of tokens of a number in the intervals; None if they are empty."""
     return min((1 + choice.cost for choice in _first(spans, False)), default=None)
 
 
@@ -491,18 +491,18 @@ class Number:
     def __init__(self, spans: Spans):
         self._spans = spans
         self._negative = False
-        self._left: int | None = None  # bytes that are missing
+        self._left: int | None = None  # number of missing bytes
         self._value = 0
 
     @property
     def value(self) -> int | None:
-        """The number; None while incomplete."""
+        """Value of the number; None while incomplete."""
         if self._left != 0:
             return None
         return -self._value if self._negative else self._value
 
     def choices(self) -> Iterator[TokenChoice]:
-        """Yield the choices for the next token; none if the number is complete."""
+        """Yield the choices for the next token; yield nothing if the number is complete."""
         if self._left is None:
             yield from _first(self._spans, self._negative)
         elif self._left:
@@ -532,13 +532,13 @@ class Number:
 
 _IMM, _D = WORD.fields[0], WORD.fields[3]
 _END, _COUNT = LOOP_IMM.fields
-#: Ranges of a signed and an unsigned 32-bit number.
+#: Ranges of signed and of unsigned 32-bit numbers.
 SIGNED = ((_IMM.low, _IMM.high),)
 UNSIGNED = ((0, (1 << _IMM.width) - 1),)
 
 
 class Rules:
-    """Operands of each instruction and their legal values."""
+    """Rules of assembly text: operands of each instruction and their legal values."""
 
     #: True if selectors without a name may be used.
     nameless = True
@@ -554,7 +554,7 @@ class Rules:
         return ((head.field.low, head.field.high),)
 
     def hidden(self, head: Head) -> Spans:
-        """Return the values that a field can be set to only by adding to register 0: those outside its range."""
+        """Return the values outside a field's range, which are written as register 0 plus a number."""
         assert head.field
         field = head.field
         if head.packed or not field.signed:
@@ -593,11 +593,11 @@ class Rules:
         head : Head
             First token of the instruction.
         values : dict
-            Values to which the operands add theirs.
+            Values to which the operands add their own.
         pc : int
             Index of the instruction.
         iterations : int
-            Number of executions, as the product of its loops' iteration counts.
+            Product of the iteration counts of the enclosing loops.
         """
         kinds = [kind for kind in head.kinds if not (kind in ("a", "b") and "imm" in head.kinds)]
         return [self._operand(head, values, kind, pc, iterations) for kind in kinds]
@@ -618,7 +618,7 @@ class Rules:
         return Semaphores(values, kind)
 
     def _sources(self, head: Head, values: Values, iterations: int) -> Operand:
-        """Return the operand for a sum, or for a number alone."""
+        """Return the operand of a sum, or of a number alone."""
         slots = [kind for kind in head.kinds if kind in ("a", "b")]
         if not slots:
             return Constant(values, "imm", self.numbers(head, iterations))
@@ -628,7 +628,7 @@ class Rules:
                 slots,
                 "count",
                 alone=self.numbers(head, iterations),
-                behind=self.numbers(head, 2 * iterations),
+                following=self.numbers(head, 2 * iterations),
                 nameless=self.nameless,
             )
         if head.packed:
@@ -637,7 +637,7 @@ class Rules:
                 slots,
                 head.packed,
                 self.parts(head.packed),
-                behind=SIGNED,
+                following=SIGNED,
                 hidden=self.hidden(head),
                 nameless=self.nameless,
             )
@@ -647,9 +647,9 @@ class Rules:
                 slots,
                 "imm",
                 alone=self.constants(head),
-                behind=SIGNED,
+                following=SIGNED,
                 hidden=self.hidden(head),
                 nameless=self.nameless,
             )
         numbers = self.numbers(head, iterations)
-        return Sources(values, slots, "imm", alone=numbers, behind=SIGNED, nameless=self.nameless)
+        return Sources(values, slots, "imm", alone=numbers, following=SIGNED, nameless=self.nameless)

@@ -1,4 +1,4 @@
-"""Partially written `issue` instruction: the waits and signals that may follow."""
+"""Partially written `issue` instruction, and the waits and signals that may follow."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class PendingIssue:
     unit : Unit
         Unit of the command.
     values : dict
-        Semaphores named so far.
+        Bit masks of waits and signals written so far.
     """
 
     tracker: ProgramTracker
@@ -37,7 +37,7 @@ class PendingIssue:
 
     @property
     def legal(self) -> bool:
-        """Return whether the command is legal as written, without a missing wait that prevents a race."""
+        """True if the command is legal with the waits written so far, without a race."""
         return self.tracker.may_issue(self.unit, self._wait_mask)
 
     def counts(self) -> tuple[int, ...]:
@@ -54,7 +54,17 @@ class PendingIssue:
         return semaphore_index(self.unit, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
 
     def tokens(self, kind: str, start: int, completer: ProgramCompleter) -> list[str]:
-        """Return the waits or signals from a number on that allow a legal command and a valid completion."""
+        """Return the tokens of waits or signals that allow a legal command and a valid completion.
+
+        Parameters
+        ----------
+        kind : str
+            Type of the tokens, "wait" or "signal".
+        start : int
+            First semaphore number.
+        completer : ProgramCompleter
+            Generator of completions.
+        """
         found = self._waits(start) if kind == "wait" else self._signals(start, completer)
         return [SEMAPHORES[kind][number] for number in found]
 
@@ -66,7 +76,7 @@ class PendingIssue:
         return [number for number in numbers if self._enables(number, available)]
 
     def _enables(self, number: int, available: int) -> bool:
-        """Return whether the command is legal after this wait and all that can follow it."""
+        """Return whether the command is legal after this wait and all possible later ones."""
         return self.tracker.may_issue(self.unit, self._wait_mask | available >> number << number)
 
     def _signals(self, start: int, completer: ProgramCompleter) -> list[int]:

@@ -1,4 +1,7 @@
-"""Shortest valid completion of a program: commands that consume surplus semaphore tokens and produce missing ones."""
+"""Shortest valid completion of a program: commands that consume surplus semaphore tokens and produce missing ones.
+
+In this module *tokens* are those of the language model, unless they are called semaphore tokens.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,14 +33,14 @@ def semaphore_index(producer: int, consumer: int, number: int) -> int:
 
 
 class Completion(NamedTuple):
-    """Token sequence that ends a program.
+    """Sequence of model tokens that completes a program.
 
     Parameters
     ----------
     tokens : tuple of str
         Tokens of the completion.
     instructions : int
-        Number of instructions that they encode.
+        Number of instructions that the tokens encode.
     """
 
     tokens: tuple[str, ...]
@@ -51,12 +54,12 @@ class Completion(NamedTuple):
 
 @dataclass(frozen=True)
 class CompletionRound:
-    """Minimal command of a unit, issued only for its waits and signals.
+    """Command of a unit that is issued only for its waits and signals.
 
     Parameters
     ----------
     setting : tuple of str
-        Tokens that set its fields.
+        Tokens that set the fields of the command.
     issue : str
         First token of the issue instruction.
     """
@@ -66,7 +69,7 @@ class CompletionRound:
 
 
 class ProgramCompleter:
-    """Generator of the completions of programs.
+    """Generator of program completions.
 
     Parameters
     ----------
@@ -78,7 +81,7 @@ class ProgramCompleter:
     Raises
     ------
     InputError
-        `leaves` names semaphores that do not exist, or counts out of range.
+        `leaves` contains semaphores that do not exist, or counts out of range.
     """
 
     def __init__(self, limits: ProgramLimits, start: ProgramTracker):
@@ -90,17 +93,23 @@ class ProgramCompleter:
                 or not 0 <= consumer <= SEQUENCER
                 or not 0 <= number < SEMAPHORES_PER_PAIR
             ):
-                raise InputError(f"leaves: there is no semaphore {semaphore}")
+                raise InputError(f"leaves: semaphore {semaphore} does not exist")
             if not 0 <= count <= SEMAPHORE_MAX:
                 raise InputError(f"leaves: a semaphore holds 0..{SEMAPHORE_MAX} tokens, not {count}")
             goal[semaphore_index(*semaphore)] = count
         self.goal = tuple(goal)
         self.rounds = {unit: found for unit in Unit if (found := _minimal_round(unit, limits, start))}
-        #: Maximum number of tokens and of instructions that consume one more signal.
+        #: Maximum number of tokens, and of instructions, needed to consume one more signal.
         self.max_tokens_per_signal = max((len(each.setting) + 3 for each in self.rounds.values()), default=1)
 
     def tokens(self, counts: Counts) -> list[str]:
-        """Return tokens that bring all semaphores to their required counts, as far as possible."""
+        """Return tokens that bring all semaphores to their required counts, as far as possible.
+
+        Parameters
+        ----------
+        counts : sequence of int
+            Current counts of all semaphores.
+        """
         if counts == self.goal:
             return []
         surplus = [count - goal for count, goal in zip(counts, self.goal, strict=True)]
@@ -110,7 +119,7 @@ class ProgramCompleter:
         return out
 
     def _unit(self, unit: Unit, surplus: list[int]) -> Iterator[str]:
-        """Yield the tokens of the commands of a unit."""
+        """Yield the tokens of the commands of a unit that balance its semaphores."""
         surplus_waits = surplus[SEMAPHORES_PER_CONSUMER * unit : SEMAPHORES_PER_CONSUMER * (unit + 1)]
         missing = [
             -surplus[semaphore_index(unit, consumer, number)]
@@ -129,7 +138,7 @@ class ProgramCompleter:
 
 
 def _minimal_round(unit: Unit, limits: ProgramLimits, start: ProgramTracker) -> CompletionRound | None:
-    """Return the minimal command of a unit; None if none may be issued."""
+    """Return the shortest command of a unit that may be issued; None if it has none."""
     name = unit.name.lower()
     for text in ("", "set load.word, fill=1", *_destinations(limits)):
         if text and not text.startswith(f"set {name}."):
@@ -146,7 +155,7 @@ def _minimal_round(unit: Unit, limits: ProgramLimits, start: ProgramTracker) -> 
 
 
 def _destinations(limits: ProgramLimits) -> Iterator[str]:
-    """Yield operand expressions for addresses that STORE may write."""
+    """Yield assembly text that sets the STORE address to an operand, for each known operand."""
     for number, value in enumerate(limits.operands):
         if value is not None:
             yield f"set store.dram, r0, op{number}"

@@ -1,4 +1,4 @@
-"""Encoding of micro-programs as tokens, and decoding."""
+"""Encoding of micro-programs as tokens, and decoding; `compiler.llm.tokens.assembly_tokens` defines the tokens."""
 
 from collections.abc import Iterable
 
@@ -30,7 +30,7 @@ _TAGS = range(64)
 
 
 def straight_line(program: Program) -> Program | None:
-    """Return an equivalent program with unrolled loops; None if a program does more than issue commands."""
+    """Return an equivalent program with unrolled loops; None if the program does more than issue commands."""
     found = unroll(program)
     if found is None or found.fenced:
         return None
@@ -67,12 +67,12 @@ def decode_program(tokens: Iterable[str], name: str) -> Program:
         except ValueError as error:
             raise ValueError(f"token {position}: {error}") from None
     if not parser.done:
-        raise ValueError(f"the program does not end in {STOP!r}")
+        raise ValueError(f"the program does not end with {STOP!r}")
     return Program(name, tuple(parser.words))
 
 
 def encode_program(program: Program) -> list[str]:
-    """Return the tokens of a program, without name and signature.
+    """Encode a program as tokens, without name and signature.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def encode_program(program: Program) -> list[str]:
         The program is empty, or an instruction has no assembly text.
     """
     if not program.words:
-        raise ValueError("a program has at least one instruction")
+        raise ValueError("a program must have at least one instruction")
     out: list[str] = []
     ends: list[int] = []
     for pc, word in enumerate(program.words):
@@ -105,7 +105,7 @@ def _instruction(word: int, pc: int, outer: int) -> tuple[list[str], int]:
 
 
 def _read(head: Head, tokens: list[str], pc: int, end: int) -> int | None:
-    """Decode an instruction from tokens as a check; None if they are invalid."""
+    """Decode the operand tokens of an instruction; None if they are invalid."""
     values: Values = {}
     operands = _RULES.operands(head, values, pc, 1)
     for token in tokens:
@@ -160,7 +160,7 @@ def _sources(head: Head, values: dict[str, int]) -> list[str]:
 
 
 def _constant(head: Head, imm: int) -> list[str]:
-    """Return the tokens of the value of a field."""
+    """Return the tokens of a constant field value."""
     assert head.field
     value = imm if head.field.signed else imm & _MASK
     if not head.field.low <= value <= head.field.high:
@@ -172,11 +172,11 @@ def _constant(head: Head, imm: int) -> list[str]:
         {index: token for token, index in OPENERS[head.packed.name]},
     )
     out: list[str] = []
-    for index, (part, tokens) in enumerate(
+    for index, (part, number) in enumerate(
         zip(head.packed.fields, head.packed.unpack(value).values(), strict=True)
     ):
-        if tokens != part.default:
-            out += [openers[index], *encode_number(tokens)] if index in openers else [names[index, tokens]]
+        if number != part.default:
+            out += [openers[index], *encode_number(number)] if index in openers else [names[index, number]]
     return out
 
 

@@ -28,12 +28,12 @@ from hw.isa.counters import CAUSES
 
 
 class TrajectoryPrompts:
-    """Builds prompts for layers under the schedules of a trajectory.
+    """Builder of prompts for layers under the schedules of a trajectory.
 
     Parameters
     ----------
     trajectory : Trajectory
-        Trajectory with the network.
+        Trajectory of the network.
     """
 
     def __init__(self, trajectory: Trajectory):
@@ -45,7 +45,13 @@ class TrajectoryPrompts:
         self._schedules: dict[int, list[LayerSchedule]] = {}
 
     def schedules(self, number: int) -> list[LayerSchedule]:
-        """Return the schedules of all layers in a step."""
+        """Return the schedules of all layers in a step.
+
+        Parameters
+        ----------
+        number : int
+            Index of the step.
+        """
         if number not in self._schedules:
             self._schedules[number] = self.trajectory.schedules(number)
         return self._schedules[number]
@@ -62,14 +68,14 @@ class TrajectoryPrompts:
         return self._prepared.network(Schedule(self._prepared.fusions, named))
 
     def layer_prompt(self, number: int, layer: int) -> PromptSubject | None:
-        """Return the prompt of a layer in a step; None if it has no own counter there or a size without tokens."""
+        """Return the prompt of a layer in a step; None if its cycles are not known separately or it has no prompt."""
         step = self.trajectory.steps[number]
         if not step.layers.get(layer):
             return None
         return self._subject(number, layer, dict(zip(CAUSES, step.where[layer], strict=True)))
 
     def program_prompt(self, number: int, piece: EditableProgram) -> PromptSubject | None:
-        """Return the prompt of a program of a step, without its cost; None as in `of`."""
+        """Return the prompt of a program in a step, without its cost; None if it has no prompt."""
         named: Mapping[str, Layer] = {layer.name: layer for layer in self.layers}
         layer = chief([named[name] for name in piece.layers])
         return self._subject(number, self.layers.index(layer), {})
@@ -89,7 +95,7 @@ def with_cost(subject: PromptSubject, where: list[int]) -> PromptSubject:
 
 
 def texts(count: int) -> list[list[str]]:
-    """Return the tokens of `count` prompts with answers, from networks spread over the corpus."""
+    """Return the tokens of at most `count` prompts with answers, from networks spread over the corpus."""
     trajectories = read(CORPUS)
     out: list[list[str]] = []
     for trajectory in trajectories[:: max(len(trajectories) // (2 * count), 1)]:
@@ -106,7 +112,7 @@ CORPUS = Path(__file__).with_name("schedules.xz")
 
 @dataclass(eq=False)
 class _Variants:
-    """Variants of a program after edits."""
+    """Edited variants of a program: commands, edits and tokens of each."""
 
     edited: EditTrajectory
     editable: EditablePrograms
@@ -115,7 +121,7 @@ class _Variants:
 
     @cached_property
     def commands(self) -> list[list[Issued]]:
-        """Commands of each variant."""
+        """Commands of each variant, by its number."""
         out: list[list[Issued]] = []
         for each in self.edited.variants:
             before = out[each.base] if each.edit else list(self.compiled)
@@ -135,7 +141,7 @@ class _Variants:
         return out
 
     def program(self, number: int) -> tuple[str, ...]:
-        """Return the tokens of a variant without loops; empty if they or those of the compiled program are too many."""
+        """Return a variant's tokens without loops; empty if they or those of the compiled program are too many."""
         if number and not self.program(0):
             return ()
         if number not in self._programs:
@@ -149,7 +155,7 @@ class _Variants:
         return summary_tokens(self.commands[number], self.editable.config.n)
 
     def path(self, number: int, other: int) -> tuple[Edit, ...]:
-        """Return the edits from one variant to another; empty if there is no path or it is too long."""
+        """Return the edits from one variant to another; empty if no such edits exist or they are too many."""
         at = other
         while at > number:
             at = self.edited.variants[at].base
@@ -161,7 +167,7 @@ class _Variants:
 
 @dataclass(frozen=True)
 class Example:
-    """Prompt and measured answer.
+    """Training example: prompt and measured answer.
 
     Parameters
     ----------
@@ -176,7 +182,7 @@ class Example:
     ask : Ask
         Type of the answer.
     summary : tuple of str
-        Summary tokens of the program in question, if any.
+        Summary tokens of the program that the prompt is about, if any.
     known : bool
         True if the current cost is known and included in the prompt.
     """
@@ -190,14 +196,24 @@ class Example:
     known: bool = True
 
     def prompt(self, *, profile: bool = True, want: bool = True, best: bool = False) -> list[str]:
-        """Return the prompt tokens; without `want` the target is always the best."""
+        """Return the prompt tokens.
+
+        Parameters
+        ----------
+        profile : bool
+            True to include the current cost, if it is known.
+        want : bool
+            False to always request the best answer.
+        best : bool
+            True to request the best answer instead of one with the measured ratio.
+        """
         wanted = BEST if best or not want else want_of(self.ratio)
         profile = profile and self.known
         return self.subject.tokens(wanted, profile=profile, ask=self.ask, summary=self.summary)
 
 
 def examples(trajectory: Trajectory) -> Iterator[Example]:
-    """Yield the examples of schedules, and of edits and whole programs if a program was edited."""
+    """Yield the examples of schedules, and those of edits and whole programs if a program was edited."""
     prompts = TrajectoryPrompts(trajectory)
     yield from _schedule_examples(trajectory, prompts)
     if trajectory.edited is not None:
@@ -205,7 +221,7 @@ def examples(trajectory: Trajectory) -> Iterator[Example]:
 
 
 def _schedule_examples(trajectory: Trajectory, prompts: TrajectoryPrompts) -> Iterator[Example]:
-    """Yield one example per pair of steps that differ in one layer with its own cycle counter in the first step."""
+    """Yield one example per pair of steps that differ in one layer whose cycles are known separately."""
     family: dict[tuple[int, int], list[int]] = {}
     for number, step in enumerate(trajectory.steps):
         if step.base >= 0:
@@ -232,14 +248,14 @@ def _example(
     now, other = (trajectory.steps[each] for each in pair)
     try:
         answer = encode_schedule_delta(prompts.schedules(pair[1])[layer], subject.schedule)
-    except ValueError:  # a value that the words do not reach
+    except ValueError:  # a value has no token encoding
         return None
     ratio = 1 + (other.cycles - now.cycles) / now.layers[layer]
     return Example(subject, tuple(answer), ratio, other.cycles == minimum) if ratio > 0 else None
 
 
 def edit_examples(edited: EditTrajectory, prompts: TrajectoryPrompts) -> Iterator[Example]:
-    """Yield examples from each variant to those reached by at most `MAX_EDITS` edits, and of whole programs."""
+    """Yield examples of at most `MAX_EDITS` edits from one variant to another, and examples of whole programs."""
     try:
         editable = EditablePrograms(prompts.network(edited.step))
         piece = next((each for each in editable.pieces if each.name == edited.program), None)
@@ -249,7 +265,7 @@ def edit_examples(edited: EditTrajectory, prompts: TrajectoryPrompts) -> Iterato
         variants = _Variants(edited, editable, piece.unrolled.commands)
         for number in range(len(edited.variants)):
             yield from _variant_examples(edited, variants, subject, number)
-    except (InputError, ValueError):  # of another version of the compiler, which edited other programs
+    except (InputError, ValueError):  # the edits were measured with another compiler version
         return
 
 
@@ -268,9 +284,9 @@ def _variant_examples(
                 subject, tuple(encode_edits(path)), costs[other] / now.cycles, best, Ask.EDITS, summary
             )
             yield edits
-            if not number:  # a program that was only just compiled is asked about before it is measured
+            if not number:  # prompts about a newly compiled program do not contain its cost
                 yield replace(edits, known=False)
-    # A whole program may be anything: the same, a variant after one more edit, or the best one.
+    # Whole programs as answers: the unchanged program, variants after one more edit, and the best variant.
     candidates = [
         number,
         *(other for other, path in paths.items() if len(path) == 1),

@@ -1,4 +1,4 @@
-"""Append-only journal of measurements, and its compressed form."""
+"""Append-only journal of measurements, and its packed (compressed) form."""
 
 import json
 import lzma
@@ -18,7 +18,7 @@ _MAX_BYTES = 1 << 28
 
 
 class CorpusJournal:
-    """Journal of measured networks; an entry is durable as soon as `add` returns.
+    """Journal of measured networks; an entry is on disk as soon as `add` returns.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class CorpusJournal:
     Raises
     ------
     InputError
-        The file is not a journal, or is damaged.
+        The file is not a journal, or it is damaged.
     WorkError
         The file cannot be written.
     """
@@ -41,7 +41,7 @@ class CorpusJournal:
             raise InputError(f"{path}: cannot be read: {error}") from None
         lines = [
             line for line in text.splitlines(keepends=True) if line.endswith("\n")
-        ]  # the last may be torn
+        ]  # the last line may be incomplete
         self.done = (
             {(trajectory.machine, trajectory.index) for trajectory in _trajectories(lines, path)}
             if lines
@@ -103,7 +103,7 @@ def pack(trajectories: Iterable[Trajectory], path: Path) -> None:
 
 def _trajectories(lines: list[str], path: Path) -> Iterator[Trajectory]:
     if not lines or parsed_line(lines[0]) != _HEADER:
-        raise InputError(f"{path}: no measurements for the language model, or of another version")
+        raise InputError(f"{path}: not a corpus of the language model, or of another version")
     for number, line in enumerate(lines[1:], 2):
         try:
             yield Trajectory.from_json(parsed_line(line))

@@ -1,4 +1,4 @@
-"""Measured answers of the model itself: rollouts for GRPO, and self-training (expert iteration)."""
+"""Measured answers of the model: rollouts for GRPO, and self-training (expert iteration)."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.generators.generator import GeneratorTask
 from hw.errors import InputError
 
-#: Fraction of prompts about the static compiler's schedule (the others are about the best known one), and fraction
-#: of prompts that ask for program edits where a program can be edited.
+#: Fraction of prompts about the static compiler's schedule (other prompts are about the best known schedule), and
+#: fraction of prompts that request program edits if a program can be edited.
 _STATIC_SHARE, _EDITS_SHARE = 0.6, 0.35
-#: Maximum cost ratio; answers that cannot be measured get this cost.
+#: Maximum cost ratio, and cost ratio of answers that cannot be measured.
 MAX_COST_RATIO = 3.0
 _TOKENS = frozenset(LANGUAGE.tokens)
 
@@ -77,15 +77,15 @@ class RolloutGroup:
                 [float(each) for each in data["costs"]],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"no answers with their costs: {error}") from None
+            raise InputError(f"not a group of answers with costs: {error}") from None
         tokens = [group.prompt, *group.answers]
         if not group.answers or not all(each and set(each) <= _TOKENS for each in tokens):
-            raise InputError("answers and their question must have words, of the model's language")
+            raise InputError("a prompt and its answers must consist of tokens of the model's vocabulary")
         if len(group.answers) != len(group.costs) or not all(
             0 < cost <= MAX_COST_RATIO for cost in group.costs
         ):
             raise InputError(
-                f"{len(group.answers)} answers must have as many costs, up to {MAX_COST_RATIO:g}"
+                f"{len(group.answers)} answers need the same number of costs, each at most {MAX_COST_RATIO:g}"
             )
         return group
 
@@ -100,7 +100,7 @@ def roll_out(
     devices : Devices
         Simulated devices to measure on.
     trajectory : Trajectory
-        Network for which `compiler.llm.data.self_training.is_usable` is true.
+        Trajectory of the network; `is_usable` must be true for it.
     model : Gpt
         Language model to sample from.
     count : int
@@ -111,7 +111,7 @@ def roll_out(
     Returns
     -------
     RolloutGroup or None
-        None if no prompt is possible, or the recorded cost of the network is not reproduced.
+        Measured answers; None if no prompt is possible, or the recorded cost of the network is not reproduced.
 
     Raises
     ------
@@ -125,12 +125,12 @@ def roll_out(
         if task is None or request is None or request.grammar is None:
             return None
         prompt = request.prompt(profile=model.profile)
-    except (InputError, ValueError):  # by a compiler that has changed since; a size without words
+    except (InputError, ValueError):  # measured with another compiler version, or a size without a token
         return None
     generator = np.random.default_rng(rng.getrandbits(64))
     try:
         answers = draw(model, LANGUAGE, prompt, request.grammar, count, generator)
-    except ValueError:  # more words than there is room for
+    except ValueError:  # the prompt exceeds the context
         return None
     whole = [each for each in answers if each.complete]
     costs = _costs(harness, task, request, whole)
@@ -138,7 +138,7 @@ def roll_out(
 
 
 def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
-    """Return a request about the layer of the task, or about a program of it."""
+    """Return a request about the layer of the task or about one of its programs; None if neither is possible."""
     if rng.random() < _EDITS_SHARE:
         programs = Programs(task)
         if programs.pieces:
@@ -175,7 +175,7 @@ def _cost(
     return known[network.digest]
 
 
-#: Fraction of prompts about the static compiler's schedule; the others are about the best known one.
+#: Fraction of prompts about the static compiler's schedule in self-training; others are about the best known schedule.
 _SELF_TRAINING_STATIC_SHARE = 0.5
 
 
@@ -192,10 +192,10 @@ class SamplingOptions:
     temperature : float
         Sampling temperature, see `draw`.
     drawn : int
-        Number of sampled answers, of which the cost model selects the most promising `answers`; no selection takes
-        place if it is not larger than `answers`.
+        Number of sampled answers, from which the cost model selects the `answers` most promising ones; if it is not
+        larger than `answers`, all sampled answers are measured.
     prompts : int
-        Number of prompts per network; those after the first start from the best known schedule.
+        Number of prompts per network; prompts after the first start from the best known schedule.
     """
 
     model: Gpt
@@ -246,9 +246,9 @@ def networks_of_round(
 def extend(
     devices: Devices, trajectory: Trajectory, options: SamplingOptions, rng: random.Random
 ) -> Trajectory:
-    """Extend a trajectory with the measured answers of the model about one of its layers.
+    """Extend a trajectory with measured answers of the model about its layers.
 
-    The trajectory is unchanged if there is no new answer, or if recorded cycles are not reproduced: cycles of different
+    The trajectory is unchanged if no answer is new, or if recorded cycles are not reproduced, since cycles of different
     compiler versions must not be mixed.
 
     Parameters
@@ -256,7 +256,7 @@ def extend(
     devices : Devices
         Simulated devices to measure on.
     trajectory : Trajectory
-        Network for which `is_usable` is true.
+        Trajectory of the network; `is_usable` must be true for it.
     options : SamplingOptions
         Sampling parameters and model.
     rng : random.Random
@@ -278,13 +278,13 @@ def extend(
                     steps=[*trajectory.steps, *_measured(harness, trajectory, base, task, options, rng)],
                 )
             base = best_of(trajectory)
-    except InputError:  # by a compiler that has changed since
+    except InputError:  # measured with another compiler version
         return trajectory
     return trajectory
 
 
 def best_of(trajectory: Trajectory) -> int:
-    """Return the number of the fastest step."""
+    """Return the index of the fastest step of a trajectory."""
     costs = [step.cycles for step in trajectory.steps]
     return costs.index(min(costs))
 
@@ -310,7 +310,7 @@ def _measured(
 def task_of(
     harness: MeasureHarness, trajectory: Trajectory, base: int, rng: random.Random
 ) -> GeneratorTask | None:
-    """Return a task for a random layer under the schedule of a step; None if its cycles differ or are not its own."""
+    """Return a task for a random layer under the schedule of a step; None if the step's cycles are not reproduced."""
     layers = trajectory.schedules(base)
     if len(layers) != len(harness.names):
         return None
@@ -325,7 +325,7 @@ def task_of(
 
 
 def _tried(trajectory: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSchedule, int]]:
-    """Yield the measured schedules of a layer, with all other layers as in a step, and their cycles."""
+    """Yield the measured schedules of a layer, and the network's cycles, with all other layers as in a step."""
 
     def others(schedules: list[LayerSchedule]) -> list[LayerSchedule]:
         return [*schedules[:layer], *schedules[layer + 1 :]]
@@ -350,7 +350,7 @@ def _answers(
     try:
         prompt, grammar = request.prompt(profile=options.model.profile), request.grammar
         answers = draw(options.model, LANGUAGE, prompt, grammar, count, generator, options.temperature)
-    except ValueError:  # a size without words, or more words than there is room for
+    except ValueError:  # a size without a token, or the prompt exceeds the context
         return []
     found = list(dict.fromkeys(request.meaning(each.tokens) for each in answers if each.complete))
     return list(islice(_promising(request, found, tried), options.answers)) if ranked and found else found
@@ -359,7 +359,7 @@ def _answers(
 def _promising(
     request: Schedules, schedules: Sequence[LayerSchedule], tried: Mapping[LayerSchedule, int]
 ) -> Iterator[LayerSchedule]:
-    """Yield schedules by predicted cost, given the measured ones; each leads to a different program."""
+    """Yield new schedules with distinct programs, best predictions first; the cost model learns from `tried`."""
     ranking, task, name = CostReranker(), request.task, request.about
     for schedule, cycles in tried.items():
         ranking.learn(task, name, schedule, cycles)

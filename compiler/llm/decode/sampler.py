@@ -1,4 +1,4 @@
-"""Samples answers token by token, masked by a grammar; the grammar of program edits."""
+"""Sampler of answers, token by token under a grammar, and the grammar of program edits."""
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from hw.config import MlaConfig
 
 
 class DecoderState(Protocol):
-    """Decoding state of several continuations of equal length, e.g. `numpy_transformer.TransformerState`."""
+    """Decoding state of several continuations of equal length, for example `numpy_transformer.TransformerState`."""
 
     @property
     def scores(self) -> Floats:
@@ -56,22 +56,22 @@ class DecoderState(Protocol):
 
 
 class TokenReader(Protocol):
-    """Autoregressive model that reads a prompt, e.g. `numpy_transformer.Gpt`."""
+    """Autoregressive model, for example `numpy_transformer.Gpt`."""
 
     def read(self, tokens: Sequence[int]) -> DecoderState:
-        """Return the state after a prompt; ValueError if it exceeds the context."""
+        """Return the decoding state after a prompt; raises ValueError if the prompt exceeds the context."""
         ...
 
 
 class TokenGrammar(Protocol):
-    """Grammar that gives the tokens with which an answer may continue."""
+    """Grammar that determines the valid next tokens of an answer."""
 
     def after(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return the tokens that may follow; empty if the answer is complete."""
         ...
 
     def ends(self, tokens: Sequence[str]) -> bool:
-        """Return whether a complete answer is accepted; if not, its last token is sampled again."""
+        """Return whether a complete answer is accepted; otherwise its last token is sampled again."""
         ...
 
 
@@ -86,7 +86,7 @@ class SampledAnswer:
     likelihood : float
         Log probability of the answer under the model, renormalized over the tokens that the grammar allows.
     complete : bool
-        True if the grammar ended the answer, False if it was truncated.
+        True if the grammar ended the answer, False if the context was full.
     """
 
     tokens: tuple[str, ...]
@@ -112,13 +112,13 @@ def draw(
     prompt : sequence of str
         Tokens of the prompt.
     grammar : TokenGrammar or None
-        Grammar that masks invalid tokens; None allows all tokens, and answers end with the context.
+        Grammar that masks invalid tokens; with None all tokens are allowed, and answers end when the context is full.
     count : int
         Number of answers to sample.
     rng : numpy.random.Generator
         Random generator for the samples.
     temperature : float
-        Softmax temperature: 1 samples from the model's distribution, 0 takes the most likely token.
+        Softmax temperature: 1 samples from the model's distribution, 0 selects the most likely token.
 
     Raises
     ------
@@ -126,23 +126,23 @@ def draw(
         The prompt is longer than the context.
     """
     state = model.read(language.encode(prompt)).fork(count)
-    drawer = _Drawer(language, grammar, rng, temperature)
-    drawn = [_Drawn() for _ in range(count)]
+    sampler = _TokenSampler(language, grammar, rng, temperature)
+    drawn = [_PartialAnswer() for _ in range(count)]
     open_ = list(range(count))
     while open_:
-        going, chosen = [], []
-        for place, number in enumerate(open_):
-            token = None if state.full else drawer.next(drawn[number], state.scores[place])
+        rows, chosen = [], []
+        for row, number in enumerate(open_):
+            token = None if state.full else sampler.next(drawn[number], state.scores[row])
             if token is not None:
-                going.append(place)
+                rows.append(row)
                 chosen.append(token)
-        open_ = [open_[place] for place in going]
-        _go_on(state, going, chosen)
+        open_ = [open_[row] for row in rows]
+        _push(state, rows, chosen)
     return [SampledAnswer(tuple(each.tokens), each.likelihood, each.complete) for each in drawn]
 
 
 @dataclass
-class _Drawn:
+class _PartialAnswer:
     """Partially sampled answer."""
 
     tokens: list[str] = field(default_factory=list)
@@ -151,26 +151,30 @@ class _Drawn:
 
 
 @dataclass(frozen=True)
-class _Drawer:
-    """Samples the tokens of answers."""
+class _TokenSampler:
+    """Sampler of the next token of an answer."""
 
     language: Vocabulary
     grammar: TokenGrammar | None
     rng: np.random.Generator
     temperature: float
 
-    def next(self, one: _Drawn, scores: Floats) -> int | None:
-        """Sample the next token of an answer; None if the answer is complete."""
+    def next(self, answer: _PartialAnswer, scores: Floats) -> int | None:
+        """Sample and append the next token of an answer; return its id, or None if the answer has ended."""
         grammar = self.grammar
-        allowed = list(self.language.tokens if grammar is None else grammar.after(one.tokens))
+        allowed = list(self.language.tokens if grammar is None else grammar.after(answer.tokens))
         among = np.array(self.language.encode(allowed))
         logs = _logs(scores[among])
         while allowed:
             at = self._pick(logs)
-            tokens = [*one.tokens, allowed[at]]
+            tokens = [*answer.tokens, allowed[at]]
             ended = grammar is not None and not grammar.after(tokens)
             if not ended or grammar is None or grammar.ends(tokens):
-                one.tokens, one.likelihood, one.complete = tokens, one.likelihood + float(logs[at]), ended
+                answer.tokens, answer.likelihood, answer.complete = (
+                    tokens,
+                    answer.likelihood + float(logs[at]),
+                    ended,
+                )
                 return None if ended else int(among[at])
             among, logs = np.delete(among, at), np.delete(logs, at)
             del allowed[at]
@@ -183,29 +187,32 @@ class _Drawer:
         return int((logs / self.temperature + self.rng.gumbel(size=len(logs))).argmax())
 
 
-def _go_on(state: DecoderState, going: list[int], chosen: list[int]) -> None:
-    if going:
-        if len(going) < len(state.scores):
-            state.select(going)
+def _push(state: DecoderState, rows: list[int], chosen: list[int]) -> None:
+    """Append the chosen tokens to the continuations in `rows`, and drop the others."""
+    if rows:
+        if len(rows) < len(state.scores):
+            state.select(rows)
         state.push(np.array(chosen)[:, None])
 
 
 def _logs(scores: Floats) -> Floats:
-    """Return log-softmax of logits."""
+    """Return the log-softmax of logits."""
     logs = scores - scores.max()
     return logs - np.log(np.exp(logs).sum())
 
 
-#: Fractions, in eighths, for the first half of a split.
+#: Fractions of a command, in eighths, for the first part of a split.
 _EIGHTHS = range(1, 8)
 _ALL = sum(1 << each for each in _EIGHTHS)
 _encode_number = lru_cache(1 << 14)(encode_number)
 
 
 class EditsGrammar:
-    """Grammar of edit sequences that a program allows; complete sequences change the program and are new.
+    """Grammar of the edit sequences that a program allows.
 
-    States after common edit prefixes are cached, since answers share them.
+    Complete sequences must be new and must change the program.
+
+    States after edit prefixes are cached, since answers share prefixes.
 
     Parameters
     ----------
@@ -219,7 +226,7 @@ class EditsGrammar:
 
     def __init__(self, config: MlaConfig, commands: Sequence[Issued], tried: Collection[Hashable] = ()):
         self.tried = tried
-        self._known = _Known(config)
+        self._known = _CommandCache(config)
         self._states: dict[tuple[Edit, ...], _State] = {(): _State(self._known, list(commands))}
 
     @property
@@ -254,8 +261,8 @@ class EditsGrammar:
         return self._states[edits]
 
 
-class _Known:
-    """Cached properties of commands and command pairs, independent of the program."""
+class _CommandCache:
+    """Cache of properties of commands and command pairs, which do not depend on the program."""
 
     def __init__(self, config: MlaConfig):
         self.config = config
@@ -263,7 +270,7 @@ class _Known:
         self._ordered: dict[tuple[Issued, Issued], bool] = {}
 
     def parts(self, command: Issued) -> list[int]:
-        """Return, per dimension, a bit mask of the eighths at which a command can be split."""
+        """Return for each dimension a bit mask of the eighths at which a command can be split."""
         if command not in self._parts:
             dims = dims_of(command, self.config.n)[:MAX_DIMS]
             self._parts[command] = [_eighths(command, dim) for dim in dims]
@@ -277,7 +284,10 @@ class _Known:
 
 
 def _eighths(command: Issued, dim: Dim) -> int:
-    """Return the bit mask of valid split points; fields are linear in the fraction, so the extremes suffice."""
+    """Return the bit mask of valid split points.
+
+    Field values are linear in the split point: if both extremes are valid, all points are.
+    """
     if all(_splits(command, dim, each) for each in (_EIGHTHS[0], _EIGHTHS[-1])):
         return _ALL
     return sum(1 << each for each in _EIGHTHS if _splits(command, dim, each))
@@ -294,7 +304,7 @@ def _splits(command: Issued, dim: Dim, eighths: int) -> bool:
 class _State:
     """Program state after a prefix of edits."""
 
-    def __init__(self, known: _Known, commands: list[Issued]):
+    def __init__(self, known: _CommandCache, commands: list[Issued]):
         self.known, self.commands = known, commands
         self._choices: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         self._next: dict[tuple[str, tuple[int, ...]], dict[tuple[str, ...], dict[str, None]]] = {}
@@ -304,9 +314,9 @@ class _State:
         return _State(self.known, apply_edits(self.known.config, self.commands, [edit]))
 
     def toward(self, head: str, numbers: tuple[int, ...], part: Sequence[str]) -> tuple[str, ...]:
-        """Return the tokens that continue the partially written next number of an edit."""
+        """Return the tokens that continue the partially written number after the given numbers of an edit."""
         if (head, numbers) not in self._next:
-            self._next[head, numbers] = _ways(self.choices(head, numbers))
+            self._next[head, numbers] = _continuations(self.choices(head, numbers))
         return tuple(self._next[head, numbers].get(tuple(part), ()))
 
     def choices(self, head: str, numbers: tuple[int, ...]) -> list[int]:
@@ -318,8 +328,8 @@ class _State:
     def _found(self, head: str, numbers: tuple[int, ...]) -> Iterable[int]:
         count = len(self.commands)
         if not numbers:
-            places = self._splits() if head == SPLIT else self._moves()
-            return (index_from_nearer_end(at, count) for at in places)
+            positions = self._splits() if head == SPLIT else self._moves()
+            return (index_from_nearer_end(at, count) for at in positions)
         at = resolve_index(numbers[0], count)
         if head == MOVE:
             return (step for step in move_range(self.known.config, self.commands, at) if step)
@@ -331,7 +341,7 @@ class _State:
         return (each for each in _EIGHTHS if dims[numbers[2]] >> each & 1)
 
     def _splits(self) -> Iterator[int]:
-        """Yield the positions where a splittable run may start: those whose first command can be split."""
+        """Return the positions at which a run of commands that can be split may start, in ascending order."""
         distance, may = MAX_RUN, False
         found = []
         for at in range(len(self.commands) - 1, -1, -1):
@@ -342,7 +352,7 @@ class _State:
         return reversed(found)
 
     def _dims(self, at: int, run: int) -> list[int]:
-        """Return, per dimension, a bit mask of the eighths allowed by every command of a run."""
+        """Return for each dimension a bit mask of the eighths that every command of a run allows."""
         each = [parts for command in self.commands[at : at + run] if (parts := self.known.parts(command))]
         out = []
         for number in range(max(map(len, each), default=0)):
@@ -353,7 +363,7 @@ class _State:
         return out
 
     def _moves(self) -> Iterator[int]:
-        """Yield the positions of commands that may swap with a neighbour."""
+        """Yield the positions of commands that can be exchanged with a neighbour."""
         free = [
             not self.known.ordered(first, second)
             for first, second in zip(self.commands, self.commands[1:], strict=False)
@@ -361,8 +371,8 @@ class _State:
         return (at for at in range(len(self.commands)) if any(free[max(at - 1, 0) : at + 1]))
 
 
-def _ways(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
-    """Map every proper token prefix of the numbers to the tokens that may follow it."""
+def _continuations(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
+    """Return the tokens that may follow each proper token prefix of the numbers."""
     out: dict[tuple[str, ...], dict[str, None]] = {}
     for number in numbers:
         tokens = tuple(_encode_number(number))
@@ -372,7 +382,7 @@ def _ways(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
 
 
 def _read(tokens: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence[str]]:
-    """Parse tokens into complete edits, the first token of an incomplete edit (or the end), and the rest."""
+    """Parse tokens into complete edits, the first token of an incomplete edit (or the end token), and the rest."""
     edits: list[Edit] = []
     at = 0
     while at < len(tokens):
@@ -385,11 +395,11 @@ def _read(tokens: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence
     return tuple(edits), None, ()
 
 
-def _numbers(tokens: Sequence[str], most: int = 4) -> tuple[tuple[int, ...], Sequence[str]]:
-    """Parse up to `most` complete numbers and return them with the remaining tokens."""
+def _numbers(tokens: Sequence[str], maximum: int = 4) -> tuple[tuple[int, ...], Sequence[str]]:
+    """Parse up to `maximum` complete numbers, and return them with the remaining tokens."""
     out: list[int] = []
     at = 0
-    while len(out) < most and at < len(tokens):
+    while len(out) < maximum and at < len(tokens):
         sign = tokens[at] == MINUS
         first = tokens[at + 1] if sign and at + 1 < len(tokens) else tokens[at]
         end = at + sign + 1 + (int(first[1:]) if first in LONG else 0)

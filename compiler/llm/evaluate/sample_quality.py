@@ -1,4 +1,4 @@
-"""Quality of single answers: cycles relative to the static compiler's, and agreement between two models."""
+"""Quality of single answers: cycles relative to the static compiler's, and agreement of two models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from compiler.profile.measurement import Measurement
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 
-#: Cycle ratio assigned to answers that cannot be measured or are truncated.
+#: Cycle ratio of answers that are truncated or cannot be measured.
 _FAILED_RATIO = 3
-#: Number of answers from which the best is taken.
+#: Number of answers of a group, of which the best counts.
 GROUP_SIZE = 4
 
 
@@ -33,7 +33,7 @@ class Sampled:
     static : int
         Cycles of the static compiler's schedule.
     cycles : list of int
-        Cycles of each answer in sampling order; an unchanged schedule is an answer too.
+        Cycles of each answer in sampling order, including answers that leave the schedule unchanged.
     """
 
     layer: str
@@ -49,7 +49,7 @@ class Sampled:
 def sampled(
     measurer: Measurer, layer: str, model: Gpt, count: int, seed: int, temperature: float = 1.0
 ) -> Sampled:
-    """Sample answers about the slowest layer of a network and measure all of them.
+    """Sample answers about the slowest layer of a network, and measure all of them.
 
     Parameters
     ----------
@@ -112,19 +112,19 @@ def _mean(ratios: Sequence[float]) -> float:
 
 @dataclass
 class AgreementTally:
-    """Number of compared positions, and number of positions where the top-1 predictions agree."""
+    """Number of compared positions, and of positions at which the most likely tokens of both models are equal."""
 
     tokens: int = 0
     same: int = 0
 
     def add(self, first: Floats, second: Floats) -> None:
-        """Count the agreement of two logit arrays."""
+        """Compare two arrays of logits and add the result to the counts."""
         self.tokens += len(first)
         self.same += int((first.argmax(axis=1) == second.argmax(axis=1)).sum())
 
 
 class AgreementMeter:
-    """Model whose predictions are compared with those of a second model.
+    """Model that also compares its predictions with those of a second model.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class AgreementMeter:
 
 
 class PairedDecoder:
-    """Decoding states of both models."""
+    """Pair of decoding states, which behaves like that of the first model."""
 
     def __init__(
         self, first: DecoderState, second: DecoderState, tally: AgreementTally, *, known: bool = False

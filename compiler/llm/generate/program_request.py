@@ -29,12 +29,12 @@ from hw.isa.program import Program
 
 #: Maximum program length in tokens; fits the context after any prompt.
 MAX_PROGRAM_TOKENS = 300
-#: Effectively unlimited; `MAX_PROGRAM_TOKENS` is enforced by the decoder.
+#: Effectively unlimited token budget; the decoder enforces `MAX_PROGRAM_TOKENS`.
 _UNLIMITED_TOKENS = 1 << 14
 
 
 class ProgramRequest(LmRequest):
-    """Request for a program with the same commands as another one, in any legal order and splitting.
+    """Request for a program with the same commands as another one, legally reordered and split.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class ProgramRequest(LmRequest):
     """
 
     ask = Ask.PROGRAM
-    #: The sequencer state is tracked separately for each answer.
+    #: Answers are sampled one at a time, since the grammar tracks only one sequencer state.
     answers_per_draw = 1
 
     def __init__(self, programs: Programs, piece: EditableProgram):
@@ -53,7 +53,7 @@ class ProgramRequest(LmRequest):
         self.programs, self.piece = programs, piece
 
     def _grammar(self) -> "ProgramGrammar | None":
-        """Return the grammar of replacements; None if the program is too long or its preceding state is unknown."""
+        """Return the grammar of replacements; None if the program is too long or its initial state is unknown."""
         return program_grammar(self.programs.task.network, self.about, self.tried)
 
     def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
@@ -72,7 +72,7 @@ class ProgramRequest(LmRequest):
         return self._program(tokens).words
 
     def candidate(self, tokens: Sequence[str]) -> Candidate:
-        """Return the network with the program of an answer."""
+        """Return the candidate with the program of an answer."""
         text = program_text(self._program(tokens))
         return self.programs.task.with_texts({self.about: text}, NAME, f"{self.about}: rewritten")
 
@@ -81,13 +81,13 @@ class ProgramRequest(LmRequest):
 
 
 class ProgramGrammar:
-    """Grammar of programs equivalent to another one; tracks one answer at a time.
+    """Grammar of the programs that are equivalent to another one; tracks one answer at a time.
 
     Parameters
     ----------
     grammar : AssemblyGrammar
         Grammar of safe programs over the model's vocabulary.
-    original : Unrolled
+    original : UnrolledProgram
         Unrolled program to replace.
     tried : set
         Instruction sequences to exclude; may be extended between answers.
@@ -116,7 +116,7 @@ class ProgramGrammar:
 
     @property
     def satisfiable(self) -> bool:
-        """True if any program exists within the token budget."""
+        """True if an equivalent program exists within the token budget."""
         return self._decoder.feasible(self._state.before.counts)
 
     def _begin(self) -> None:
@@ -137,7 +137,7 @@ class ProgramGrammar:
 
 
 def program_grammar(network: CompiledNetwork, name: str, tried: set[Hashable]) -> ProgramGrammar | None:
-    """Return the grammar of replacements of a program, excluding itself; None as in `ProgramRequest.grammar`."""
+    """Return the grammar of replacements of a program, except the program itself; None if no replacement exists."""
     for stage in network.walk():
         parts = stage.code.parts if stage.code else ()
         for index, part in enumerate(parts):
@@ -149,7 +149,7 @@ def program_grammar(network: CompiledNetwork, name: str, tried: set[Hashable]) -
 def _in_place(
     network: CompiledNetwork, stage: Stage, index: int, tried: set[Hashable]
 ) -> ProgramGrammar | None:
-    """Return the grammar of replacements of a program of a stage."""
+    """Return the grammar of replacements of the program of a part of a stage."""
     assert stage.code
     program = stage.code.parts[index].program
     original, plain = unroll(program), straight_line(program)
@@ -171,7 +171,7 @@ def _in_place(
 def limits_in_place(
     config: MlaConfig, calls: Sequence[MacroCall], windows: Sequence[DramWindow], index: int, *, tokens: int
 ) -> ProgramLimits:
-    """Return the limits of a replacement, which starts in the same state and leaves the same semaphore counts.
+    """Return the limits of a replacement, which has the initial state and the final semaphore counts of the original.
 
     Parameters
     ----------
@@ -208,6 +208,6 @@ def limits_in_place(
 
 
 def _semaphore(index: int) -> Semaphore:
-    """Return the semaphore with an index among all counts."""
+    """Return the semaphore at an index of the list of all counts."""
     consumer, number = divmod(index, SEMAPHORES_PER_CONSUMER)
     return number // SEMAPHORES_PER_PAIR, consumer, number % SEMAPHORES_PER_PAIR

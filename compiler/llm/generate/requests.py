@@ -20,7 +20,7 @@ from hw.errors import InputError
 
 #: Generator name in candidates.
 NAME = "llm"
-#: Fields that apply to layers without kernels.
+#: Schedule fields of layers without kernels.
 _COMMON_FIELDS = (
     "rows",
     "columns",
@@ -33,12 +33,12 @@ _COMMON_FIELDS = (
     "same_program_as_previous",
     "own_counter_tag",
 )
-#: Fields not chosen by the model, because they need a fusion of two layers.
+#: Schedule fields that the model does not choose, because they require a fusion of two layers.
 _EXCLUDED_FIELDS = ("stream_channel_blocks",)
 
 
 class LmRequest(ABC):
-    """Request to the language model that can be repeated.
+    """Request to the language model, which may be repeated for further answers.
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class LmRequest(ABC):
     about : str
         Name of the layer or program.
     tried : set
-        Meanings of answers (see `meaning`) that are excluded from further answers.
+        Meanings (see `meaning`) of earlier answers, which are excluded from further ones.
     fallback : Candidate or None
-        Candidate proposed after repeated rejections; None if a valid program exists already.
+        Candidate that is proposed after repeated rejections, if any.
     """
 
     ask: Ask
@@ -70,19 +70,19 @@ class LmRequest(ABC):
 
     @abstractmethod
     def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """Return the tokens of the prompt; ValueError if a size cannot be expressed as tokens.
+        """Return the tokens of the prompt; raises ValueError if a size cannot be expressed as tokens.
 
         Parameters
         ----------
         rejected : sequence of str
-            Reasons for which earlier answers were rejected.
+            Tokens of the reasons why earlier answers were rejected.
         profile : bool
             True to include the current cost.
         """
 
     @abstractmethod
     def meaning(self, tokens: Sequence[str]) -> Hashable:
-        """Return the meaning of an answer, equal for equivalent answers; ValueError if it is invalid."""
+        """Return a value that is equal for equivalent answers; raises ValueError if the answer is invalid."""
 
     @abstractmethod
     def candidate(self, tokens: Sequence[str]) -> Candidate:
@@ -107,7 +107,7 @@ class Schedules(LmRequest):
     subject : PromptSubject
         Prompt description of the layer.
     fitting : bool
-        If True, answers end only where the schedule compiles; otherwise that is checked later.
+        True to accept only answers whose schedule compiles; False if the caller checks that later.
     """
 
     ask = Ask.SCHEDULE
@@ -131,7 +131,7 @@ class Schedules(LmRequest):
         return decode_schedule_delta(tokens, self.subject.schedule)
 
     def candidate(self, tokens: Sequence[str]) -> Candidate:
-        """Return the network with the schedule of an answer."""
+        """Return the candidate with the schedule of an answer."""
         return self._with(self.meaning(tokens), " ".join(tokens[:-1]))
 
     def digest(self, schedule: LayerSchedule) -> str | None:
@@ -144,8 +144,8 @@ class Schedules(LmRequest):
                 self._digests[schedule] = None
         return self._digests[schedule]
 
-    def _with(self, schedule: LayerSchedule, why: str = "") -> Candidate:
-        return self.task.with_layers({self.about: schedule}, NAME, f"{self.about}: {why}")
+    def _with(self, schedule: LayerSchedule, description: str = "") -> Candidate:
+        return self.task.with_layers({self.about: schedule}, NAME, f"{self.about}: {description}")
 
 
 class _ScheduleGrammar:
@@ -178,7 +178,7 @@ class Edits(LmRequest):
     piece : EditableProgram
         Program to edit.
     fallback : Candidate or None
-        As for `LmRequest`.
+        Candidate that is proposed after repeated rejections, if any.
     """
 
     ask = Ask.EDITS
@@ -194,7 +194,7 @@ class Edits(LmRequest):
         return grammar if grammar.satisfiable else None
 
     def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """Return the prompt about the program, without its cycles if they are not known."""
+        """Return the prompt about the program, without its cycles if these are not known."""
         programs, piece = self.programs, self.piece
         return programs.subject(piece).tokens(
             BEST,
@@ -209,7 +209,7 @@ class Edits(LmRequest):
         return decode_edits(tokens)
 
     def candidate(self, tokens: Sequence[str]) -> Candidate:
-        """Return the network with all programs that the edits change."""
+        """Return the candidate with all programs that the edits of an answer change."""
         changed = self.programs.editable.changed({self.about: decode_edits(tokens)})
         texts = {new.name: program_text(new) for _, new in changed}
         return self.programs.task.with_texts(texts, NAME, f"{self.about}: {' '.join(tokens[:-1])}")

@@ -1,4 +1,4 @@
-"""Execution of the language model on the accelerator: exported to ONNX for one token, compiled to int8 programs."""
+"""Execution of the language model on the accelerator, as an int8 network for one token that is exported to ONNX."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from hw.config import MlaConfig
 
-#: Number of positions per text used for calibration.
+#: Number of positions per token sequence that are used for calibration.
 _CALIBRATION_POSITIONS = 8
 _INT8 = ":int8"
-#: Tokens between progress messages.
+#: Number of tokens between progress messages.
 _REPORT_TOKENS = 16
 
-#: Opens a device with the given bytes of DRAM.
+#: Function that opens a device with a DRAM of the given size in bytes.
 DeviceOpener = Callable[[MlaConfig, int], Device]
 
 
@@ -39,7 +39,7 @@ class ChipGpt:
     config : MlaConfig
         Hardware configuration to compile for.
     open_device : callable
-        Opens the device for a configuration and a DRAM size in bytes.
+        Function that opens the device for a configuration and a DRAM size in bytes.
     context : int
         Context length in tokens.
     texts : sequence of sequences of int
@@ -49,12 +49,12 @@ class ChipGpt:
     dram : DramTiming
         DRAM timing assumed when compiling.
     say : callable
-        Called occasionally with a progress message.
+        Called with progress messages.
 
     Attributes
     ----------
     tokens, cycles : int
-        Tokens processed so far, and cycles they took.
+        Number of tokens processed so far, and their cycles.
     """
 
     def __init__(
@@ -108,7 +108,17 @@ class ChipGpt:
             self._session.tensor_view(name, to)[...] = self._session.tensor_view(name, sample)
 
     def step(self, token: int, position: int, sample: int) -> Floats:
-        """Process one token of a continuation, append to its cache, and return the logits of the next token."""
+        """Process one token of a continuation, and return the logits of the next token.
+
+        Parameters
+        ----------
+        token : int
+            Id of the token.
+        position : int
+            Position of the token in the continuation.
+        sample : int
+            Index of the continuation, whose key-value cache is extended.
+        """
         for name, (table, by_token) in self._tables.items():
             view = self._session.tensor_view(name, sample)
             view[...] = table[token if by_token else position].reshape(view.shape)
@@ -138,7 +148,7 @@ class ChipGpt:
 
 
 class ChipState:
-    """Continuations of equal length on the accelerator; interface of `numpy_transformer.TransformerState`."""
+    """Decoding state on the accelerator, with the interface of `numpy_transformer.TransformerState`."""
 
     def __init__(self, chip: ChipGpt, samples: Sequence[int]):
         self.chip, self.length = chip, 0
@@ -179,7 +189,7 @@ def compile_model(
     texts: Sequence[Sequence[int]],
     dram: DramTiming = DEFAULT_DRAM,
 ) -> CompiledNetwork:
-    """Compile the model as an int8 network for one token, calibrated on the given texts."""
+    """Compile the model as an int8 network for one token, calibrated with token sequences."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "next_word.onnx"
         path.write_bytes(export(model, context).SerializeToString())
@@ -188,7 +198,7 @@ def compile_model(
 
 
 def _samples(model: Gpt, text: Sequence[int], context: int) -> Iterable[Mapping[str, NDArray]]:
-    """Yield the inputs of the network at some positions of a text."""
+    """Yield inputs of the network at several positions of a token sequence."""
     step = max(len(text) // _CALIBRATION_POSITIONS, 1)
     for position in range(len(text) - 1, -1, -step):
         state = model.read(text[: position + 1])
@@ -213,7 +223,7 @@ def _requantize(array: NDArray, old: Quantization | None, new: Quantization | No
     return np.clip(levels, -128, 127).astype(np.int8)
 
 
-#: Added to the scores of unused positions; its exponential is zero.
+#: Value added to the scores of unused positions, whose exponential is then quantized to zero.
 _MASKED_SCORE = -24.0
 _OPSET = 23
 _EPSILON = 1e-5
@@ -248,6 +258,8 @@ def export(model: Gpt, context: int) -> onnx.ModelProto:
 
 
 class _Exporter:
+    """Builder of the ONNX network of a model."""
+
     def __init__(self, model: Gpt, context: int):
         self.model, self.context, self.shape = model, context, model.shape
         self.head = model.shape.width // model.shape.heads
@@ -289,7 +301,7 @@ class _Exporter:
         return network
 
     def _tables(self) -> tuple[str, str, str, str]:
-        """Add tables for the current position: rotary cosine and sine, position mask, quarter-turn matrix."""
+        """Add the constants of attention, and return them: rotary cosine and sine, mask, quarter-turn matrix."""
         angles = np.repeat(np.arange(self.context)[:, None] * rotary_frequencies(self.head), 2, axis=1)
         mask = np.where(np.arange(self.context) < np.arange(self.context)[:, None], 0.0, _MASKED_SCORE)
         quarter = np.zeros((self.head, self.head))

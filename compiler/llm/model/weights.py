@@ -1,4 +1,4 @@
-"""Model weights in safetensors format: int8 matrices with a scale per row, float vectors."""
+"""Model files in safetensors format: int8 matrices with a scale per row, and float vectors."""
 
 import json
 from dataclasses import replace
@@ -75,14 +75,14 @@ def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
     model, language, about = _read(path)
     if language != LANGUAGE.tokens:
         raise InputError(
-            f"{path}: the model has another vocabulary than this compiler: train a new one (mla llm train; with "
-            f"--from {path} it continues from this model)"
+            f"{path}: the model has another vocabulary than this compiler: train a new one with mla llm train "
+            f"(--from {path} starts from this model)"
         )
     return model, about
 
 
 def load_extended(path: Path, seed: int = 0) -> Gpt:
-    """Read a model to continue training, and extend it to the current vocabulary.
+    """Read a model for further training, and extend it to the current vocabulary.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
             header = file.metadata() or {}
             shape, language = _shape(path, header)
             about, profile = _about(header), json.loads(header.get("profile", "true")) is not False
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as a language model: {error}") from None
     weights = {}
@@ -127,14 +127,14 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
             raise InputError(f"{path}: tensor {name!r} is missing or has another shape than {size}")
         weights[name] = array.astype(np.float32) * (1 if factors is None else factors.astype(np.float32))
         if not np.isfinite(weights[name]).all():
-            raise InputError(f"{path}: tensor {name!r} has numbers that are not finite")
+            raise InputError(f"{path}: tensor {name!r} has values that are not finite")
     return Gpt(shape, weights, profile=profile), language, about
 
 
 def _shape(path: Path, header: dict[str, str]) -> tuple[TransformerShape, tuple[str, ...]]:
     """Return the dimensions and vocabulary of a model from the file header."""
     if header.get("format") != FORMAT or header.get("version") != str(VERSION):
-        raise InputError(f"{path}: no language model of version {VERSION}")
+        raise InputError(f"{path}: not a language model of version {VERSION}")
     language = json.loads(header.get("language", "null"))
     if not isinstance(language, list) or not all(isinstance(token, str) for token in language):
         raise InputError(f"{path}: the vocabulary is missing or invalid")

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-#: Byte tokens, each also a number by itself.
+#: Byte tokens; each also represents a number below 256.
 BYTES = tuple(str(value) for value in range(256))
-#: Length tokens: number of byte tokens that follow.
+#: Length tokens: the digit is the number of byte tokens that follow.
 LONG = ("x2", "x3", "x4")
 MINUS = "-"
 TOKENS = (*BYTES, *LONG, MINUS)
@@ -13,7 +13,7 @@ LIMIT = 1 << 32
 
 
 def encode_number(value: int) -> list[str]:
-    """Return the tokens of an integer; the encoding is unique.
+    """Encode an integer as tokens; the encoding is unique.
 
     Raises
     ------
@@ -21,7 +21,7 @@ def encode_number(value: int) -> list[str]:
         The magnitude is 2**32 or more.
     """
     if not -LIMIT < value < LIMIT:
-        raise ValueError(f"a number must be within 32 bits, not {value}")
+        raise ValueError(f"the magnitude of a number must be below 2**32, not {value}")
     if value < 0:
         return [MINUS, *encode_number(-value)]
     if value < len(BYTES):
@@ -31,12 +31,12 @@ def encode_number(value: int) -> list[str]:
 
 
 def decode_number(tokens: Iterator[str]) -> int:
-    """Decode the next integer of a token stream and consume exactly its tokens.
+    """Decode the next integer of a token stream, and consume exactly its tokens.
 
     Raises
     ------
     ValueError
-        The tokens are not an encoding made by `encode_number`.
+        The tokens are not an encoding as returned by `encode_number`.
     """
     first = next(tokens, "")
     if first == MINUS:
@@ -53,7 +53,7 @@ def decode_number(tokens: Iterator[str]) -> int:
 
 
 def decode_single_number(tokens: Sequence[str]) -> int:
-    """Decode a token sequence that is one integer; ValueError if it is not."""
+    """Decode a token sequence that consists of one integer; raises ValueError for other sequences."""
     rest = iter(tokens)
     value = decode_number(rest)
     if (more := next(rest, None)) is not None:
@@ -63,7 +63,7 @@ def decode_single_number(tokens: Sequence[str]) -> int:
 
 def _byte(token: str) -> int:
     if token not in _VALUES:
-        raise ValueError(f"{token!r} is no byte")
+        raise ValueError(f"{token!r} is not a byte")
     return _VALUES[token]
 
 
@@ -86,19 +86,19 @@ def following(prefix: Sequence[str], low: int, high: int) -> tuple[str, ...]:
         signed = (MINUS,) if low < 0 else ()
         low = max(low, 0)
         short = BYTES[low : max(high + 1, 0)]
-        long = (token for token, (least, most) in _RANGES.items() if low <= most and least <= high)
+        long = (token for token, (minimum, maximum) in _RANGES.items() if low <= maximum and minimum <= high)
         return (*signed, *short, *long)
     if prefix[0] not in LONG or len(prefix) > int(prefix[0][1:]):
         return ()
-    least, most = _RANGES[prefix[0]]
+    minimum, maximum = _RANGES[prefix[0]]
     left = int(prefix[0][1:]) - len(prefix)
     prefix_value = 0
     for token in prefix[1:]:
         prefix_value = prefix_value << 8 | _byte(token)
-    least, most = max(low, least), min(high, most)
+    minimum, maximum = max(low, minimum), min(high, maximum)
     # Bytes for which some continuation stays within the range.
-    first = max((least >> 8 * left) - (prefix_value << 8), 0)
-    last = min((most >> 8 * left) - (prefix_value << 8), len(BYTES) - 1)
+    first = max((minimum >> 8 * left) - (prefix_value << 8), 0)
+    last = min((maximum >> 8 * left) - (prefix_value << 8), len(BYTES) - 1)
     return BYTES[first : last + 1]
 
 

@@ -1,4 +1,4 @@
-"""Layers and programs of a network as prompts: machine, layer, schedule, cycles, target."""
+"""Prompts about layers and programs of a network: hardware, layer, schedule, cycles, target."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,9 @@ from compiler.tuning.generators.generator import GeneratorTask
 from hw.isa.counters import CAUSES
 from hw.isa.enums import DTYPE_BYTES
 
-#: Sizes that are encoded logarithmically: number of steps per doubling.
+#: Logarithmic encoding of sizes: number of levels per doubling, and maximum level.
 _STEPS_PER_DOUBLING, _MAX_LEVEL = 3, 96
+#: Number of steps in which the fraction of a cause in the cycles is encoded.
 _COST_PARTS = 32
 #: Target tokens: upper bounds of the ratio of requested to current cycles.
 WANTED = (0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.005, 1.02, 1.05, 1.1, 1.2, 1.5)
@@ -51,7 +52,7 @@ TOKENS = (
 
 @dataclass(frozen=True, eq=False)
 class PromptSubject:
-    """Prompt description of a layer in its network.
+    """Description of a layer in its network, from which prompts are generated.
 
     Parameters
     ----------
@@ -84,20 +85,20 @@ class PromptSubject:
         Parameters
         ----------
         want : str
-            Target token for the requested cycles.
+            Target token of the requested cycles.
         profile : bool
-            If False, the current cost is omitted.
+            True to include the current cost.
         ask : Ask
             Type of answer requested.
         summary : sequence of str
-            Summary of the program in question, from `summary_tokens`.
+            Summary of the program that the prompt is about, from `summary_tokens`.
         rejected : sequence of str
-            Reasons for which earlier answers were rejected (`compiler.llm.tokens.prompt_tokens`).
+            Reasons why earlier answers were rejected (`compiler.llm.tokens.prompt_tokens`).
 
         Raises
         ------
         ValueError
-            A number of the schedule cannot be expressed as tokens.
+            A value of the schedule or a size cannot be expressed as tokens.
         """
         cost = self._cost() if profile else []
         now = encode_schedule_delta(self.schedule, _DEFAULT)
@@ -169,7 +170,7 @@ class PromptSubject:
 
 def want_of(ratio: float) -> str:
     """Return the target token for a ratio of cycles."""
-    return f"want {next((number for number, most in enumerate(WANTED) if ratio <= most), len(WANTED))}"
+    return f"want {next((number for number, maximum in enumerate(WANTED) if ratio <= maximum), len(WANTED))}"
 
 
 def _level(value: float) -> str:
@@ -205,7 +206,7 @@ class Programs:
     Parameters
     ----------
     task : GeneratorTask
-        Task whose current programs are edited, including programs given as text.
+        Task whose current programs are edited, including programs from text.
     measured : bool
         True if the measurement of the task belongs to its schedule.
     """
@@ -226,7 +227,7 @@ class Programs:
         return sorted(found, key=lambda each: -each.cycles(self.task.measured)) if self.measured else found
 
     def subject(self, piece: EditableProgram) -> PromptSubject:
-        """Return the prompt description of a program: its main layer, with the cycles of the program."""
+        """Return the prompt description of a program: that of its main layer, with the cycles of the program."""
         named: Mapping[str, tuple[Layer, TilingContext]] = self._placed
         layer = chief([named[name][0] for name in piece.layers])
         return PromptSubject(*named[layer.name], self.task.schedule.layers[layer.name], self._where(piece))

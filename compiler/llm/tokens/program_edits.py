@@ -1,4 +1,4 @@
-"""Tokens of program edits."""
+"""Tokens of program edits, with encoding and decoding."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ MAX_EDITS = 8
 
 
 def encode_edits(edits: Sequence[Edit]) -> list[str]:
-    """Return the tokens of edits, followed by the end token.
+    """Encode edits as tokens, followed by the end token.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def decode_edits(tokens: Sequence[str]) -> tuple[Edit, ...]:
     while (token := next(rest, None)) != END:
         out.append(_edit(token, rest))
     if (more := next(rest, None)) is not None:
-        raise ValueError(f"{more!r} follows the end")
+        raise ValueError(f"{more!r} follows the end token")
     return tuple(out)
 
 
@@ -48,15 +48,16 @@ def edit_of(head: str, numbers: Sequence[int]) -> Edit:
 
 
 def index_from_nearer_end(at: int, count: int) -> int:
-    """Return an index relative to the nearer end."""
+    """Return an index relative to the nearer end of a program: negative in the second half."""
     at = resolve_index(at, count)
     return at if at < count / 2 else at - count
 
 
 def canonical(edit: Edit, commands: Sequence[Issued], n: int) -> Edit:
-    """Return the canonical form of an edit among equivalent ones.
+    """Return the canonical form of an edit.
 
-    Indices count from the nearer end, runs end with the program, and dimensions are those that the commands have.
+    Of all equivalent edits, it has indices relative to the nearer end of the program, runs within the program, and
+    dimensions that the commands have.
 
     Parameters
     ----------
@@ -84,5 +85,5 @@ def _encode_edit(edit: Edit) -> list[str]:
 
 def _edit(head: str | None, rest: Iterator[str]) -> Edit:
     if head not in TOKENS:
-        raise ValueError(f"{head!r} is no edit")
+        raise ValueError(f"{head!r} is not an edit")
     return edit_of(head, [decode_number(rest) for _ in range(4 if head == SPLIT else 2)])

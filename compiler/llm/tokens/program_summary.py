@@ -1,4 +1,4 @@
-"""Summary tokens of a command stream: units and extents along the splittable dimensions."""
+"""Tokens that summarize a command stream: units, and extents along the dimensions in which commands can be split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ LAYER = "layer"
 _UNITS = {unit: unit.name.lower() for unit in Unit}
 #: Summary tokens except `LAYER`, which is also a prompt token.
 TOKENS = (SUMMARY, TIMES, MORE, *_UNITS.values())
-#: Maximum tokens from each end of the program, and maximum period of a repetition.
+#: Maximum number of tokens for each end of the program, and maximum number of commands of a repeated group.
 _MAX_END_TOKENS, _MAX_PERIOD = 48, 12
 #: Tokens needed to describe a repetition.
 _REPETITION_TOKENS = 3
@@ -31,9 +31,9 @@ class _Group:
 
 
 def summary_tokens(commands: Sequence[Issued], n: int) -> list[str]:
-    """Summarize commands: their number, and all of them or those near both ends.
+    """Return the summary of commands: their number, and all commands or those near both ends.
 
-    `times 3 2` precedes two commands that repeat three times, `more 40` replaces forty omitted commands.
+    `times 3 2` precedes two commands that are repeated three times; `more 40` stands for forty omitted commands.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def _each(commands: Sequence[Issued], n: int) -> list[_Tokens]:
 
 
 def _groups(each: Sequence[_Tokens]) -> list[_Group]:
-    """Collapse repetitions, preferring the longest at each position."""
+    """Return groups of commands; at each position the repetition that saves most tokens forms one group."""
     out, at = [], 0
     while at < len(each):
         _, period, times = max(_repeats(each, at))
@@ -85,7 +85,7 @@ def _groups(each: Sequence[_Tokens]) -> list[_Group]:
 
 
 def _repeats(each: Sequence[_Tokens], at: int) -> list[tuple[int, int, int]]:
-    """Return tokens saved, period and repeat count for each possible period."""
+    """Return saved tokens, period and repeat count of each repetition that starts at a position."""
     found = [(0, 1, 1)]
     for period in range(1, _MAX_PERIOD + 1):
         end = at + period
@@ -100,7 +100,7 @@ def _repeats(each: Sequence[_Tokens], at: int) -> list[tuple[int, int, int]]:
 
 
 def _ends(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Return the first and last groups within the token limit; together all groups if they fit."""
+    """Return the first and the last groups within the token limit; if all groups fit, all are in the first list."""
     if sum(len(group.tokens) for group in groups) <= 2 * _MAX_END_TOKENS:
         return list(groups), []
     front = _first(groups)

@@ -8,7 +8,7 @@ from compiler.llm.tokens.integer_tokens import decode_number, encode_number, fol
 from compiler.schedule.schedule import LayerSchedule
 
 END = "end"
-#: Size larger than any layer dimension.
+#: Token of a size that exceeds all layer dimensions.
 ALL = "all"
 _ALL = 1 << 16
 _ORDERS = ("rows", "channels")
@@ -16,7 +16,7 @@ _ORDERS = ("rows", "channels")
 
 @dataclass(frozen=True)
 class FieldSpan:
-    """Range of a schedule field; `all_too` also allows the value for the whole extent."""
+    """Range of a schedule field; `all_too` is True if the value for the whole extent is also allowed."""
 
     low: int
     high: int
@@ -24,7 +24,7 @@ class FieldSpan:
 
 
 _SIZE, _FLAG = FieldSpan(1, _ALL - 1, all_too=True), FieldSpan(0, 1)
-#: Ranges by stable field name (`compiler.ir.identity`), in token order, which the trained model depends on.
+#: Ranges by stable field name (`compiler.ir.identity`) in token order; trained models depend on names and order.
 _SPANS = {
     "rows": _SIZE,
     "band": _SIZE,
@@ -53,16 +53,16 @@ _SPANS = {
 }
 _FIELD = {stable: name for name, stable in identity_of(LayerSchedule).parts.items()}
 assert _FIELD.keys() == _SPANS.keys()
-#: Ranges by field.
+#: Ranges by field name.
 SPANS = {_FIELD[stable]: span for stable, span in _SPANS.items()}
-#: Token that precedes the value of a field.
+#: Token that precedes the value of a field, by field name.
 NAMES = {_FIELD[stable]: f"set {stable}" for stable in _SPANS}
 TOKENS = (*NAMES.values(), ALL, END)
 _FIELDS = {token: name for name, token in NAMES.items()}
 
 
 def encode_schedule_delta(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
-    """Return the tokens of the fields that differ from `base`, in field order, and the end token.
+    """Encode the fields that differ from `base` as tokens, in field order and followed by the end token.
 
     Raises
     ------
@@ -87,10 +87,10 @@ def decode_schedule_delta(tokens: Iterable[str], base: LayerSchedule) -> LayerSc
     rest, changed = iter(tokens), {}
     while (token := next(rest, None)) != END:
         if token not in _FIELDS:
-            raise ValueError(f"{token!r} is no field")
+            raise ValueError(f"{token!r} is not a field")
         changed[_FIELDS[token]] = _value(_FIELDS[token], rest)
     if (more := next(rest, None)) is not None:
-        raise ValueError(f"{more!r} follows the end")
+        raise ValueError(f"{more!r} follows the end token")
     return replace(base, **changed)
 
 
@@ -101,7 +101,7 @@ def _encode_value(name: str, value: int | str) -> list[str]:
     if span.all_too and value >= _ALL:
         return [ALL]
     if not span.low <= value <= span.high:
-        raise ValueError(f"{name} must be in {span.low}..{span.high} to be put in words, not {value}")
+        raise ValueError(f"{name} must be in {span.low}..{span.high} to be encoded as tokens, not {value}")
     return encode_number(int(value))
 
 

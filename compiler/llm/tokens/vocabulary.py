@@ -1,4 +1,4 @@
-"""Vocabulary of the language model; token ids are indices, new tokens are appended."""
+"""Whole vocabulary of the language model; token ids are indices, and new tokens are appended at the end."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,7 +29,7 @@ class Vocabulary:
         self.tokens = tuple(tokens)
         self._number = {token: number for number, token in enumerate(self.tokens)}
         if len(self._number) != len(self.tokens):
-            raise ValueError("a vocabulary has each word once")
+            raise ValueError("a vocabulary must contain each token once")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -38,19 +38,19 @@ class Vocabulary:
         return token in self._number
 
     def number(self, token: str) -> int:
-        """Return the id of a token; KeyError if it is unknown."""
+        """Return the id of a token; raises KeyError if it is unknown."""
         return self._number[token]
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of tokens; KeyError if one is unknown."""
+        """Return the ids of tokens; raises KeyError if one is unknown."""
         return [self._number[token] for token in tokens]
 
     def decode(self, numbers: Sequence[int]) -> list[str]:
-        """Return the tokens of ids; IndexError if one is out of range."""
+        """Return the tokens of ids; raises IndexError if one is out of range."""
         return [self.tokens[number] for number in numbers]
 
 
-#: Schedules and programs share the `end` token.
+#: Vocabulary of the model; schedules and programs share the `end` token.
 LANGUAGE = Vocabulary(
     dict.fromkeys(
         [

@@ -1,4 +1,4 @@
-"""Tokenization of training examples and their grouping into batches."""
+"""Tokenization of training examples, and batches of examples."""
 
 import multiprocessing
 import os
@@ -41,7 +41,7 @@ class TokenizedExample:
 
 
 def tokenize(example: Example, *, best: bool, profile: bool = True, want: bool = True) -> TokenizedExample:
-    """Tokenize an example; `best`, `profile` and `want` as in `Example.question`."""
+    """Tokenize an example; `best`, `profile` and `want` are those of `Example.prompt`."""
     prompt = LANGUAGE.encode(example.prompt(best=best, profile=profile, want=want))
     return TokenizedExample((*prompt, *LANGUAGE.encode(example.answer)), len(prompt), example.ask)
 
@@ -66,10 +66,10 @@ class Batch:
 def batches(
     groups: Sequence[Sequence[TokenizedExample]], size: int, tokens: int, rng: random.Random
 ) -> Iterator[Batch]:
-    """Yield batches indefinitely, with types of answers by their weights.
+    """Yield batches indefinitely; answer types are sampled by their weights.
 
-    A group is sampled before its examples, so that large groups do not dominate; examples of similar length are
-    batched together. All examples of a group have one type; `size` and `tokens` as in `length_batches`.
+    A group is sampled before one of its examples, so that large groups do not dominate; examples of similar length form
+    a batch. All examples of a group have one type; `size` and `tokens` as in `length_batches`.
     """
     batches_per_chunk = 16
     groups_by_ask = {ask: [group for group in groups if group[0].ask is ask] for ask in _SAMPLING_WEIGHTS}
@@ -96,7 +96,7 @@ def length_batches(
     size : int
         Maximum number of examples per batch.
     tokens : int
-        Maximum number of tokens per batch, including padding; a longer example is a batch of its own.
+        Maximum number of tokens per batch, including padding; a longer example forms a separate batch.
     """
     batch: list[TokenizedExample] = []
     for each in sorted(examples_, key=lambda one: len(one.tokens)):
@@ -119,11 +119,11 @@ def batch_of(drawn: Sequence[TokenizedExample]) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:], mask)
 
 
-#: Minimum number of networks per process; starting more processes does not pay off.
+#: Minimum number of networks per process; with fewer, starting a process takes longer than it saves.
 _NETWORKS_PER_PROCESS = 40
-#: Networks per work item of a process.
+#: Number of networks per work item of a process.
 _NETWORKS_PER_TASK = 8
-#: Number of progress messages while a corpus is read.
+#: Number of progress messages during tokenization of a corpus.
 _REPORTS = 10
 
 
@@ -151,9 +151,9 @@ class NetworkExamples:
     Attributes
     ----------
     every : list of TokenizedExample
-        Examples of all measured answers, with their targets.
+        Examples of all measured answers, whose prompts request the measured cost.
     best : list of TokenizedExample
-        Examples of the best answers, whose prompts ask for the best.
+        Examples of the best answers, whose prompts request the best cost.
     """
 
     every: list[TokenizedExample]
@@ -182,7 +182,7 @@ def tokenize_examples(
         for number, each in enumerate(networks, 1):
             out.append(each)
             if number * _REPORTS // len(trajectories) > (number - 1) * _REPORTS // len(trajectories):
-                say(f"read {number:,} of {len(trajectories):,} networks")
+                say(f"tokenized {number:,} of {len(trajectories):,} networks")
     return out
 
 
@@ -190,7 +190,7 @@ def tokenize_examples(
 def _map_networks(
     trajectories: Sequence[Trajectory], options: PromptOptions, processes: int
 ) -> Iterator[Iterator[NetworkExamples]]:
-    """Yield tokenized examples in order, from `processes` processes or this one."""
+    """Yield the tokenized examples in order; with fewer than two processes, this process computes them."""
     read = partial(_tokenize_network, options=options)
     if processes < 2:
         yield map(read, trajectories)

@@ -1,4 +1,4 @@
-"""Training of a model on all measurements, then on the best answers; fine-tuning on its own measured answers."""
+"""Training of a model on all measurements and then on the best answers, and fine-tuning on its own measured answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +28,7 @@ class Plan:
     first, then : Recipe
         Training on all measurements, then on the best answers.
     profile, want : bool
-        True if prompts include the current cost, and the target; without target they always ask for the best.
+        True if prompts include the current cost, and the target; without targets, prompts always request the best cost.
     """
 
     shape: TransformerShape
@@ -47,7 +47,17 @@ class TrainedModel:
 
 
 def default_plan(steps: int, then: int, seed: int = 0, shape: TransformerShape | None = None) -> Plan:
-    """Return the default plan with the given steps, for the default or another shape."""
+    """Return the default plan.
+
+    Parameters
+    ----------
+    steps, then : int
+        Number of steps with all measurements, and with the best answers.
+    seed : int
+        Random seed of the order of examples.
+    shape : TransformerShape or None
+        Dimensions of the model; None for the default.
+    """
     return Plan(
         shape or TransformerShape(len(LANGUAGE)), Recipe(steps, seed=seed), Recipe(then, rate=3e-4, seed=seed)
     )
@@ -60,7 +70,7 @@ def train(
     say: Callable[[str], None] = lambda _text: None,
     start: Gpt | None = None,
 ) -> TrainedModel:
-    """Train a model.
+    """Train a model on measurements.
 
     Parameters
     ----------
@@ -69,7 +79,7 @@ def train(
     plan : Plan
         Dimensions, steps and learning rates.
     folder : Path
-        Folder of checkpoints, from which an interrupted call resumes.
+        Folder of checkpoints, with which an interrupted training continues.
     say : callable
         Called with progress messages.
     start : Gpt or None
@@ -125,7 +135,7 @@ class TrainingStage:
 def run_stages(
     module: TorchTransformer, stages: dict[str, TrainingStage], folder: Path, say: Callable[[str], None]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Train in stages by name and return their losses.
+    """Train in consecutive stages, and return the validation losses of each by name.
 
     Raises
     ------
@@ -139,7 +149,7 @@ def run_stages(
         )
         if not groups or not validation_groups:
             raise InputError(
-                f"{len(stage.training)} networks are too few to learn from: measure more of them"
+                f"{len(stage.training)} networks are too few for training: measure more networks"
             )
         if stage.recipe.steps:
             validation_examples = [
@@ -191,7 +201,7 @@ def fine_tune(
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
 ) -> TrainedModel:
-    """Continue training a model.
+    """Continue the training of a model, with its own measured answers.
 
     Parameters
     ----------
@@ -200,11 +210,11 @@ def fine_tune(
     trajectories : sequence of Trajectory
         All measurements, including the answers of the model.
     asked : set
-        Configuration and index of the networks that were sampled.
-    plan : Further
+        Hardware configuration and index of the networks about which the model was prompted.
+    plan : FineTuningPlan
         Steps and learning rates.
     folder : Path
-        Folder of checkpoints, from which an interrupted call resumes.
+        Folder of checkpoints, with which an interrupted training continues.
     say : callable
         Called with progress messages.
 

@@ -90,14 +90,14 @@ def test_whatever_is_drawn_is_a_program(tokens: int, rng: np.random.Generator) -
 def test_limits_and_vocabulary_are_checked() -> None:
     with pytest.raises(InputError, match="tokens must be at least 2, not 1"):
         ProgramLimits(tokens=1)
-    with pytest.raises(InputError, match="must have the word 'x4'"):
+    with pytest.raises(InputError, match="must contain the token 'x4'"):
         AssemblyGrammar(Vocabulary(word for word in (*TOKENS, *NUMBERS) if word != "x4"), ProgramLimits())
 
 
 def test_a_word_that_may_not_come_is_refused() -> None:
     state = AssemblyGrammar(VOCABULARY, ProgramLimits()).start()
-    with pytest.raises(ValueError, match="'5' may not come next"):
+    with pytest.raises(ValueError, match="'5' is not a valid next token"):
         state.advance(VOCABULARY.number("5"))
-    with pytest.raises(ValueError, match="does not end in 'stop' yet"):
+    with pytest.raises(ValueError, match="does not end with 'stop' yet"):
         state.program("program")
     assert not state.mask[VOCABULARY.number("before")] and not state.mask[VOCABULARY.number("behind")]

@@ -139,18 +139,18 @@ def test_how_it_looks() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("halt", "token 0: 'halt' begins no instruction|does not end in 'stop'"),
+        ("halt", "token 0: 'halt' is not the start of an instruction|does not end with 'stop'"),
         ("halt stop halt", "token 2: 'halt' follows the end"),
-        ("stop", "token 0: a program has at least one instruction"),
-        ("5 stop", "token 0: '5' begins no instruction"),
+        ("stop", "token 0: a program must have at least one instruction"),
+        ("5 stop", "token 0: '5' is not the start of an instruction"),
         ("add halt", "token 1: 'halt' cannot be part of 'add' here"),
-        ("add r1 r2 0 stop", "token 3: '0' begins no instruction"),
+        ("add r1 r2 0 stop", "token 3: '0' is not the start of an instruction"),
         ("add r1 r0 stop", "token 3: 'stop' cannot be part of 'add' here"),
         ("add r1 x2 0", "token 3: '0' cannot be part of 'add' here"),
         ("loop 3 end", "token 2: 'end' must not directly follow the start of its loop"),
         ("loop 3 halt stop", "token 3: 'stop' must not come before the end of a loop"),
         ("halt end", "token 1: 'end' has no loop to end"),
-        ("bogus", "token 0: 'bogus' begins no instruction"),
+        ("bogus", "token 0: 'bogus' is not the start of an instruction"),
     ],
 )
 def test_no_program(words: str, reason: str) -> None:

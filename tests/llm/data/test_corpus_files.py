@@ -83,7 +83,7 @@ def test_a_step_that_is_made_from_a_later_one(tmp_path: Path) -> None:
     data["steps"][1][0] = 3
     text = '{"format":"mla-llm-corpus","version":1}\n' + json.dumps(data) + "\n"
     (tmp_path / "a.jsonl").write_text(text, "utf-8")
-    with pytest.raises(InputError, match="must be made from an earlier one"):
+    with pytest.raises(InputError, match="must be derived from an earlier one"):
         read(tmp_path / "a.jsonl")
 
 
@@ -91,11 +91,11 @@ def test_a_step_that_is_made_from_a_later_one(tmp_path: Path) -> None:
     ("place", "value", "says"),
     [
         (0, 9, "program of a step"),
-        (0, None, "no measurements"),
+        (0, None, "not measurements"),
         (2, [[0, [1, 2], 9, WHERE]], "from an earlier one"),
         (2, [[-1, [], 9, WHERE], [1, [1, 2], 9, WHERE]], "from an earlier one"),
         (2, [[-1, [], 9, [1]]], "by cause"),
-        (2, [[-1, [], 9, WHERE], [0, [1, 2, 3, 4, 5], 9, WHERE]], "no measurements"),
+        (2, [[-1, [], 9, WHERE], [0, [1, 2, 3, 4, 5], 9, WHERE]], "not measurements"),
     ],
 )
 def test_edits_that_are_none(place: int, value: object, says: str) -> None:

@@ -71,15 +71,15 @@ def test_what_cannot_be_measured_costs_most(devices, trajectory, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ask": "ask nothing"}, "no answers with their costs"),
-        ({"costs": [1.0]}, "2 answers must have as many costs, up to 3"),
+        ({"ask": "ask nothing"}, "not a group of answers with costs"),
+        ({"costs": [1.0]}, "2 answers need the same number of costs, each at most 3"),
         ({"costs": [1.0, 3.5]}, "up to 3"),
         ({"costs": [1.0, 0.0]}, "up to 3"),
-        ({"costs": None}, "no answers with their costs"),
-        ({"answers": [], "costs": []}, "must have words"),
-        ({"answers": [["end"], []]}, "must have words"),
-        ({"answers": [["end"], ["nonsense"]]}, "must have words"),
-        ({"question": []}, "must have words"),
+        ({"costs": None}, "not a group of answers with costs"),
+        ({"answers": [], "costs": []}, "must consist of tokens"),
+        ({"answers": [["end"], []]}, "must consist of tokens"),
+        ({"answers": [["end"], ["nonsense"]]}, "must consist of tokens"),
+        ({"question": []}, "must consist of tokens"),
     ],
 )
 def test_other_files_are_refused(change, message):

@@ -129,8 +129,10 @@ def test_figures_of_single_answers() -> None:
 
 
 def test_layers_that_were_not_judged_are_told(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(eval_lm, "in_lanes", lambda *_: 1)
-    with pytest.raises(WorkError, match="2 layers were not judged; the same call goes on"):
+    monkeypatch.setattr(eval_lm, "run_parallel", lambda *_: 1)
+    with pytest.raises(
+        WorkError, match="2 layers were not evaluated; run the same command again to continue"
+    ):
         eval_lm.evaluate_model(SHIPPED, 2, 4, 1, tmp_path / "judged.jsonl")
 
 

@@ -70,7 +70,7 @@ def _changed(path: Path, header: dict | None = None, tensors: dict | None = None
     ("header", "tensors", "says"),
     [
         ({"format": "x"}, {}, "no language model"),
-        ({"version": "99"}, {}, "no language model of version 1"),
+        ({"version": "99"}, {}, "not a language model of version 1"),
         ({"language": json.dumps([*LANGUAGE.tokens[1:], "a"])}, {}, "another vocabulary"),
         ({"language": json.dumps(["a"])}, {}, "dimensions are inconsistent"),
         ({"language": json.dumps([1])}, {}, "vocabulary is missing or invalid"),

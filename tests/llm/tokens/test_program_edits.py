@@ -142,8 +142,8 @@ def test_edits_that_change_nothing_and_those_that_were_tried_do_not_end() -> Non
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "no edit"),
-        (["1", END], "no edit"),
+        ([], "not an edit"),
+        (["1", END], "not an edit"),
         ([SPLIT, "1", END], "byte"),
         ([END, MOVE], "follows"),
         ([MOVE, "1", "-", "0", END], "magnitude"),

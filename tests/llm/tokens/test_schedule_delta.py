@@ -52,12 +52,12 @@ def test_what_the_grammar_allows_is_a_schedule(data: st.DataObject, base: LayerS
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "no field"),
+        ([], "not a field"),
         (["set rows", "0", END], "1..65535"),
         (["set order", "all", END], "byte"),
         (["set rows", END], "byte"),
         ([END, "set rows"], "follows"),
-        (["rows", "1", END], "no field"),
+        (["rows", "1", END], "not a field"),
     ],
 )
 def test_no_changes(words: list[str], says: str) -> None:
