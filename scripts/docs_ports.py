@@ -79,7 +79,7 @@ case.
 | `irq` | output | 1 | interrupt, a level: high while an enabled bit of `IRQ_STATUS` is set |
 
 After a reset the chip clears its counters, some thousand cycles on N = 16. It answers register accesses meanwhile,
-but for those to counters, which wait.
+except accesses to counters, which wait.
 
 ## Host: AXI4-Lite slave
 

@@ -15,7 +15,7 @@ def devices():
 
 
 @pytest.fixture(scope="module")
-def walk(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
+def trajectory(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
     """The module's POINT under the static compiler's schedule alone."""
     point: CalibrationNetwork = request.module.POINT
     harness = MeasureHarness(devices, "usual", point)

@@ -46,7 +46,7 @@ class AbstractLoop:
     Parameters
     ----------
     word : int
-        Loop instruction.
+        Encoded loop instruction.
     trips : int
         Iteration count; 1 if it is unknown.
     body : tuple

@@ -362,7 +362,7 @@ class PackedSources(Sources):
 
 
 class Constant(Operand):
-    """Number operand.
+    """Operand that consists of one number.
 
     Parameters
     ----------

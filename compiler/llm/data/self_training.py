@@ -181,7 +181,7 @@ _SELF_TRAINING_STATIC_SHARE = 0.5
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Sampling parameters.
+    """Parameters for sampling answers from a model.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ class HttpReply:
 
 @dataclass(frozen=True)
 class FailedExchange:
-    """Failed exchange.
+    """Failure of an HTTP exchange.
 
     Parameters
     ----------

@@ -196,7 +196,7 @@ def fine_tuning_plan(steps: int, seed: int) -> FineTuningPlan:
 def fine_tune(
     model: Gpt,
     trajectories: Sequence[Trajectory],
-    asked: set[tuple[str, int]],
+    prompted: set[tuple[str, int]],
     plan: FineTuningPlan,
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
@@ -209,7 +209,7 @@ def fine_tune(
         Model to start from.
     trajectories : sequence of Trajectory
         All measurements, including the answers of the model.
-    asked : set
+    prompted : set
         Hardware configuration and index of the networks about which the model was prompted.
     plan : FineTuningPlan
         Steps and learning rates.
@@ -228,7 +228,7 @@ def fine_tune(
     training = [(trajectory, examples) for trajectory, examples in tokenized if not is_validation(trajectory)]
     validation = [examples for trajectory, examples in tokenized if is_validation(trajectory)]
     sampled = [
-        examples for trajectory, examples in training if (trajectory.machine, trajectory.index) in asked
+        examples for trajectory, examples in training if (trajectory.machine, trajectory.index) in prompted
     ]
     stages = {
         "first": TrainingStage(plan.first, sampled, validation),
@@ -237,5 +237,5 @@ def fine_tune(
     module = TorchTransformer(model.shape)
     module.load_weights(model)
     curves = run_stages(module, stages, folder, say)
-    about = {"networks": len(trajectories), "asked": len(asked), "further": asdict(plan), "loss": curves}
+    about = {"networks": len(trajectories), "asked": len(prompted), "further": asdict(plan), "loss": curves}
     return TrainedModel(module.gpt(profile=model.profile), about)

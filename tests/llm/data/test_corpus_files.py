@@ -90,7 +90,7 @@ def test_a_step_that_is_made_from_a_later_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "says"),
     [
-        (0, 9, "program of a step"),
+        (0, 9, "must refer to an existing step"),
         (0, None, "not measurements"),
         (2, [[0, [1, 2], 9, WHERE]], "from an earlier one"),
         (2, [[-1, [], 9, WHERE], [1, [1, 2], 9, WHERE]], "from an earlier one"),

@@ -36,7 +36,7 @@ BASES, CYCLES = (-1, 0, 1, 0, 2), (100, 90, 95, 110, 80)
 
 
 @pytest.fixture(scope="module")
-def walk() -> Trajectory:
+def trajectory() -> Trajectory:
     """A pool whose one program is edited by chance."""
     machine = MACHINES["usual"]
     prepared = ModelCompiler(POINT.graph(), machine.conditions.config, machine.options)

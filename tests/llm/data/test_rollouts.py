@@ -73,8 +73,8 @@ def test_what_cannot_be_measured_costs_most(devices, trajectory, monkeypatch):
     [
         ({"ask": "ask nothing"}, "not a group of answers with costs"),
         ({"costs": [1.0]}, "2 answers need the same number of costs, each at most 3"),
-        ({"costs": [1.0, 3.5]}, "up to 3"),
-        ({"costs": [1.0, 0.0]}, "up to 3"),
+        ({"costs": [1.0, 3.5]}, "each at most 3"),
+        ({"costs": [1.0, 0.0]}, "each at most 3"),
         ({"costs": None}, "not a group of answers with costs"),
         ({"answers": [], "costs": []}, "must consist of tokens"),
         ({"answers": [["end"], []]}, "must consist of tokens"),

@@ -69,7 +69,7 @@ def _changed(path: Path, header: dict | None = None, tensors: dict | None = None
 @pytest.mark.parametrize(
     ("header", "tensors", "says"),
     [
-        ({"format": "x"}, {}, "no language model"),
+        ({"format": "x"}, {}, "not a language model"),
         ({"version": "99"}, {}, "not a language model of version 1"),
         ({"language": json.dumps([*LANGUAGE.tokens[1:], "a"])}, {}, "another vocabulary"),
         ({"language": json.dumps(["a"])}, {}, "dimensions are inconsistent"),
