@@ -1,4 +1,4 @@
-"""Generates reference pages, the table of operators and pictures of the documentation from the sources.
+"""Generates the reference pages, the operator table and the pictures of the documentation from the sources.
 
 Example: .venv/bin/python -m scripts.docs --check
 """
@@ -43,9 +43,9 @@ def generated() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write the files; with `--check` only report files that differ, with status 1 if there are any."""
+    """Write the files; with `--check` only report files that differ, and return status 1 if any file differs."""
     parser = argparse.ArgumentParser(description="Generate the reference pages and pictures in docs/.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
+    parser.add_argument("--check", action="store_true", help="only check; fail if a file is out of date")
     check = parser.parse_args().check
     status = 0
     for name, text in generated().items():

@@ -1,4 +1,4 @@
-"""Generates the operator table of docs/operators.md from the tables of the compiler."""
+"""Generates the operator table of docs/operators.md from the compiler's registries."""
 
 from compiler.frontends import tflite
 from compiler.frontends.onnx import read_onnx

@@ -66,7 +66,7 @@ def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest
     InputError
         No program of the network is editable.
     """
-    from compiler.llm.assembly.program_request import ProgramRequest
+    from compiler.llm.generate.program_request import ProgramRequest
     from compiler.llm.generate.requests import Edits, Schedules
     from compiler.llm.tokens.layer_prompt import Programs, subjects_of
 
@@ -119,18 +119,18 @@ def _answered(
     grammar = None if args.unconstrained else request.grammar
     answers: list[SampledAnswer] = []
     try:
-        question = request.question(profile=profile)
+        prompt = request.prompt(profile=profile)
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
             count = min(request.answers_per_draw, args.answers - len(answers))
-            answers += draw(model, LANGUAGE, question, grammar, count, rng, args.temperature)
+            answers += draw(model, LANGUAGE, prompt, grammar, count, rng, args.temperature)
     except ValueError as error:  # a size without a token, or more tokens than the context holds
         raise InputError(f"{what} {request.about!r} cannot be expressed as a prompt: {error}") from None
     return {
         what: request.about,
         "cycles": cycles,
-        "question": question,
+        "question": prompt,
         "answers": [
-            {"words": list(each.words), "log_likelihood": each.likelihood, "complete": each.complete}
+            {"words": list(each.tokens), "log_likelihood": each.likelihood, "complete": each.complete}
             for each in answers
         ],
     }
@@ -168,12 +168,12 @@ class OnMachine:
     def statistics(self) -> tuple[dict[str, Any], list[str]]:
         """Return the statistics as JSON fields and as lines of text."""
         chip, tally = self.chip, self.meter.tally
-        rate = 1e6 * chip.words / max(chip.cycles, 1)
-        found = {"words": chip.words, "cycles": chip.cycles, "words_per_million_cycles": rate}
-        found |= {"compared": tally.words, "same": tally.same}
+        rate = 1e6 * chip.tokens / max(chip.cycles, 1)
+        found = {"words": chip.tokens, "cycles": chip.cycles, "words_per_million_cycles": rate}
+        found |= {"compared": tally.tokens, "same": tally.same}
         text = (
-            f"{chip.words:,} tokens processed on {self.target} in {chip.cycles:,} cycles, {rate:.2f} per million "
-            f"cycles; the host predicts the same token for {tally.same} of {tally.words}"
+            f"{chip.tokens:,} tokens processed on {self.target} in {chip.cycles:,} cycles, {rate:.2f} per million "
+            f"cycles; the host predicts the same token for {tally.same} of {tally.tokens}"
         )
         return {"machine": found}, [text]
 

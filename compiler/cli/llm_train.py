@@ -24,14 +24,14 @@ def run(args: argparse.Namespace) -> int:
         if (error.name or "").split(".")[0] != "torch":
             raise
         raise InputError("training needs PyTorch: make setup EXTRAS=torch") from None
-    walks = [walk for file in args.corpus or [CORPUS] for walk in read(file)]
+    trajectories = [trajectory for file in args.corpus or [CORPUS] for trajectory in read(file)]
     start = None if args.start is None else load_extended(args.start, args.seed)
     plan = replace(
         default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape),
         profile=not args.without_profile,
         want=not args.no_target_token,
     )
-    found = train(walks, plan, args.checkpoints, log, start)
+    found = train(trajectories, plan, args.checkpoints, log, start)
     with atomic_output(args.out) as path:
         save(found.model, path, found.about)
     whole = {"model": str(args.out), "bytes": args.out.stat().st_size} | found.about

@@ -12,7 +12,7 @@ from compiler.util.plugin_registry import Registry, is_reference
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.llm.generate.author import LanguageModelGenerator
+    from compiler.llm.language_model_generator import LanguageModelGenerator
 
 #: Further names of search methods. Reports and the database use the original names.
 _METHOD_ALIASES = {"model": "hpm"}

@@ -224,7 +224,7 @@ class HappensBefore:
         return (*known[:unit], count, *known[unit + 1 :])  # type: ignore[return-value]
 
     def wait(self, number: int, location: InstructionLocation) -> None:
-        """Let the sequencer consume a token, which may make room for a unit; raises ValidationError if it waits forever."""
+        """Let the sequencer consume a token, which may free a unit; raises ValidationError if it waits forever."""
         tokens = self._tokens[SEQUENCER][number]
         full = len(tokens) >= SEMAPHORE_MAX
         if not tokens:

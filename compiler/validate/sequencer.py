@@ -133,7 +133,7 @@ class SymbolicSequencer:
         return guard.holds(word) if isinstance(word, int) else None
 
     def value(self, path: ExecutionPath, selector: int) -> Word:
-        """Value of the register, operand or statistic of a selector; raises ValidationError if the selector is invalid."""
+        """Return the value that a selector names; raises ValidationError if the selector is invalid."""
         if selector < REGISTERS:
             return path.registers[selector]
         if OPERAND_BASE <= selector < OPERAND_BASE + len(self.operands):

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits with a fixed split."""
+"""Handwritten digits of scikit-learn, with a fixed split."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Digits(NamedTuple):
 
 
 def load_digits_split() -> tuple[Digits, Digits]:
-    """Return the training images and 360 held-out ones; a fixed, stratified split."""
+    """Return the training images and 360 held-out images; the split is fixed and stratified."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -65,8 +65,8 @@ def test_tune(mla, tmp_path, monkeypatch):
     asked = document["endpoint"]
     assert (asked["model"], asked["url"], asked["requests"]) == (NAME, server.url, 3)
     assert asked["cost"] == pytest.approx(3 * (100 * 1 + 10 * 10) / 1e6) and asked["candidates"] == 2
-    assert asked["ended"] == "its limit of requests is used up (3 of 3)"
-    assert result.err.count("the language model is no longer queried: its limit of requests is used up") == 1
+    assert asked["ended"] == "the limit of requests is reached (3 of 3)"
+    assert result.err.count("the language model is no longer queried: the limit of requests is reached") == 1
     assert f"{NAME}: 3 requests, 300 input tokens and 30 output tokens in " in result.out
     assert all(each.headers["Authorization"] == f"Bearer {KEY}" for each in server.asked)
     assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)
@@ -111,7 +111,7 @@ def test_serve(mla, tmp_path, monkeypatch):
     document = json.loads(out.read_text())
     assert document["requests"] == 4 and document["endpoint"]["requests"] == 2
     told = [each["reason"] for each in document["events"] if each["event"] == "endpoint"]
-    assert told[0] == "no more queries: its limit of requests is used up (2 of 2)" and told[1].startswith(
+    assert told[0] == "no more queries: the limit of requests is reached (2 of 2)" and told[1].startswith(
         "2 requests,"
     )
     assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)
@@ -134,7 +134,7 @@ def test_serve(mla, tmp_path, monkeypatch):
         (
             Reply(200, b"<html>"),
             2,
-            "answers without a list of models: the URL must be what /chat/completions",
+            "does not return a list of models: the URL must be what /chat/completions",
         ),
         (refused(308, Location="http://x/"), 2, "redirects to http://x/, and a key is not sent there"),
         (refused(500, f"{KEY}\nis broken"), 1, r"does not answer: status 500: [key] is broken"),
@@ -151,7 +151,9 @@ def test_unusable_endpoints_are_rejected_before_the_search(
             result = mla(*verb, *asked)
             assert (result.status, result.out, result.err.count("\n")) == (status, "", 1)
             assert words in result.err and KEY not in result.err
-    complains(1, "cannot be asked: connection refused: is there a server?", *TUNE, "--trials", "1", *asked)
+    complains(
+        1, "cannot be reached: connection refused: no server may be running?", *TUNE, "--trials", "1", *asked
+    )
     assert not server.asked
 
 
@@ -163,9 +165,9 @@ def test_unusable_endpoints_are_rejected_before_the_search(
         ("--method random --endpoint-seconds 3", "--endpoint-seconds requires --method llm"),
         (
             "--endpoint localhost:80 --endpoint-model m",
-            "URL must be such as http://localhost:8080/v1, not 'localhost",
+            "URL must have the form http://localhost:8080/v1, not 'localhost",
         ),
-        ("--endpoint URL --endpoint-model m --endpoint-cost 1", "a limit of cost needs the prices"),
+        ("--endpoint URL --endpoint-model m --endpoint-cost 1", "a cost limit requires the prices"),
         (
             "--endpoint URL --endpoint-model m --endpoint-cost 0",
             "--endpoint-cost: must be a number above 0, not '0'",

@@ -15,7 +15,7 @@ def devices():
 
 
 @pytest.fixture(scope="module")
-def walk(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
+def trajectory(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
     """Trajectory of the module's POINT that consists of the static compiler's schedule."""
     point: CalibrationNetwork = request.module.POINT
     harness = MeasureHarness(devices, "usual", point)

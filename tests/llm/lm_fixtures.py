@@ -54,7 +54,7 @@ class RecordingModel(Gpt):
         super().__init__(model.shape, model.weights)
         self.questions: list[list[str]] = []
 
-    def read(self, words: Sequence[int]) -> TransformerState:
+    def read(self, tokens: Sequence[int]) -> TransformerState:
         """Record the question and read it."""
-        self.questions.append(LANGUAGE.decode(words))
-        return super().read(words)
+        self.questions.append(LANGUAGE.decode(tokens))
+        return super().read(tokens)

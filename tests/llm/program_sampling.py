@@ -8,15 +8,15 @@ import numpy as np
 
 from compiler.api import compile
 from compiler.kernel_library.run import LIBRARY, resident_program
-from compiler.llm.assembly.decoder_state import AssemblyGrammar, GrammarState
-from compiler.llm.assembly.lexicon import WORDS
-from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.assembly.grammar import AssemblyGrammar, GrammarState
+from compiler.llm.tokens.assembly_tokens import TOKENS
+from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
 from compiler.llm.tokens.vocabulary import Vocabulary
 from compiler.runtime.compiled import CompiledNetwork
 from hw.isa.program import Program
 
 #: The vocabulary includes words that the grammar does not know.
-VOCABULARY = Vocabulary(("before", *WORDS, *NUMBERS, "behind"))
+VOCABULARY = Vocabulary(("before", *TOKENS, *NUMBERS, "behind"))
 #: Weight of a word.
 Weight = Callable[[str], float]
 
@@ -30,12 +30,12 @@ def draw_program(
 ) -> tuple[GrammarState, list[str]]:
     """Return the final state and the words of a program sampled word by word."""
     state, words = grammar.start(), []
-    weights = np.array([weight(word) for word in VOCABULARY.words])
+    weights = np.array([weight(word) for word in VOCABULARY.tokens])
     while not state.done:
         shares = weights * state.mask
         assert shares.sum() > 0, words
         number = int(rng.choice(len(VOCABULARY), p=shares / shares.sum()))
-        words.append(VOCABULARY.words[number])
+        words.append(VOCABULARY.tokens[number])
         state.advance(number)
     assert not state.mask.any()
     return state, words

@@ -13,12 +13,12 @@ from amaranth.lib.wiring import In, Out
 from cosim.device import SimulatorDiedError
 from hw.errors import WorkError
 from hw.verilog.writer import convert
-from scripts.coverage.counts import Point, read_counts, write_counts
-from scripts.coverage.source_map import Places
+from scripts.coverage.counts import VerilatorPoint, read_counts, write_counts
+from scripts.coverage.source_map import SourceMap
 from tests.support.coverage_option import Collector
 from tests.support.coverage_verilog import annotated
 
-POINT = Point(2, 3, "v_line", "case", "m", "2")
+POINT = VerilatorPoint(2, 3, "v_line", "case", "m", "2")
 
 
 class Selector(wiring.Component):
@@ -67,10 +67,11 @@ def test_annotated_logic_equals_original():
 
 def test_cases_have_source_positions():
     text = annotated(Selector(), "top")
-    places = Places(text)
+    source_map = SourceMap(text)
     labels = {line.strip(): number for number, line in enumerate(text.splitlines(), 1) if line.endswith(":")}
     found: dict[str, Any] = {
-        label: places.place(Point(number, 3, "v_line", "case", "top")) for label, number in labels.items()
+        label: source_map.location(VerilatorPoint(number, 3, "v_line", "case", "top"))
+        for label, number in labels.items()
     }
     assert found["2'h0:"].line == _place("case 0") - 1
     assert found["default:"].line == _place("default")

@@ -12,7 +12,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.measure.measurer import Measurer
 from scripts import llm_latency, llm_validity
-from scripts.llm_validity import KINDS, STAGES, WAYS, Free, stage_of
+from scripts.llm_validity import KINDS, MODES, STAGES, Unconstrained, stage_of
 
 
 def run(script, monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> None:
@@ -21,12 +21,12 @@ def run(script, monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> None
 
 
 def test_counts_of_answers_per_stage(tmp_path, monkeypatch, capsys):
-    file, asked = tmp_path / "a.jsonl", ("--layers", "2", "--answers", "3", "--lanes", "1")
+    file, asked = tmp_path / "a.jsonl", ("--layers", "2", "--answers", "3", "--workers", "1")
     run(llm_validity, monkeypatch, file, *asked)
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     report = json.loads(file.with_suffix(".json").read_text("utf-8"))
     asked_about = [(each["kind"], each["way"]) for each in report]
-    assert asked_about == [(kind, way) for kind in KINDS for way in WAYS] and len(rows) == 2 * len(KINDS)
+    assert asked_about == [(kind, way) for kind in KINDS for way in MODES] and len(rows) == 2 * len(KINDS)
     for each in report:
         counts = [each[stage] for stage in STAGES]
         assert each["answers"] == 6 >= counts[0] and counts == sorted(counts, reverse=True)
@@ -38,7 +38,7 @@ def test_counts_of_answers_per_stage(tmp_path, monkeypatch, capsys):
     text = file.read_text("utf-8")
     file.write_text(text[:-20], "utf-8")
     run(llm_validity, monkeypatch, file, *asked)
-    assert "6 questions, 5 of them done" in capsys.readouterr().out
+    assert "6 jobs, 5 of them done" in capsys.readouterr().out
     assert json.loads(file.read_text("utf-8").splitlines()[-1]) == rows[-1]
     file.write_text(text, "utf-8")
     run(llm_validity, monkeypatch, file, *asked, "--only-render")
@@ -63,7 +63,7 @@ def test_stage_of_each_outcome():
             known = {} if result is None else {measurer.first.schedule.to_json(): result}
             assert stage_of(answer, measurer, known, 100) == stage
         assert stage_of(Schedule((), {}), measurer, {}, 100) == 1  # measured now: it does not compile
-    assert Free("end").after(["end"]) == () and "end" in Free("stop").after(["end"])
+    assert Unconstrained("end").after(["end"]) == () and "end" in Unconstrained("stop").after(["end"])
 
 
 def test_times_are_measured_once(tmp_path, monkeypatch):

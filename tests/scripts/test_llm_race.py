@@ -16,7 +16,7 @@ SMALL = ("--layers", "1", "--seeds", "2", "--trials", "llm:4,hpm:4,random:4")
 
 def run(monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> dict:
     """Run the script; return its report."""
-    monkeypatch.setattr(sys, "argv", ["llm_race", *SMALL, "--file", str(file), "--lanes", "1", *more])
+    monkeypatch.setattr(sys, "argv", ["llm_race", *SMALL, "--file", str(file), "--workers", "1", *more])
     assert llm_race.main() == 0
     return json.loads(file.with_suffix(".json").read_text("utf-8"))
 

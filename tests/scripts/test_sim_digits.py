@@ -12,7 +12,7 @@ from compiler.visualize.svg.charts import draw_serving
 from scripts import sim_report
 from scripts.networks.digits import Digits, load_digits_split
 from scripts.sim import plan, requests_of
-from scripts.sim_accuracy import Marks
+from scripts.sim_accuracy import AccuracyCheck
 
 IMAGES = 48
 #: Maximum cycles per image with improved programs, slightly above the measured value.
@@ -27,7 +27,7 @@ def some(count: int) -> Digits:
 def test_adaptive_serving_gets_faster():
     digits = some(IMAGES)
     serving, compiled = plan(IMAGES, adapt=True)
-    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=True)
+    marks, history = AccuracyCheck(compiled, digits.labels), ServingHistory(clocked=True)
     with open_machine(serving) as device:
         assert serve(serving, device, requests_of(compiled, digits), [marks, history]) == 0
     assert marks.images == marks.exact == IMAGES and marks.accuracy > 0.9
@@ -47,11 +47,11 @@ def test_adaptive_serving_gets_faster():
 def test_golden_model_classifies():
     digits = some(12)
     serving, compiled = plan(12, adapt=False)
-    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=False)
+    marks, history = AccuracyCheck(compiled, digits.labels), ServingHistory(clocked=False)
     with open_machine(serving, "golden") as device:
         assert serve(serving, device, requests_of(compiled, digits), [marks, history]) == 0
     assert marks.exact == 12 and not history.windows
-    beside = marks.beside_onnxruntime()
+    beside = marks.compare_with_onnxruntime()
     assert beside is not None and beside[0] == 12 and beside[1] <= 3
     assert sim_report.report(marks, history, 1).count("\n") == 2
 
@@ -60,7 +60,7 @@ def test_golden_model_classifies():
 def test_wrong_outputs_and_labels_are_detected(where):
     digits = some(6)
     serving, compiled = plan(6, adapt=False)
-    marks = Marks(compiled, digits.labels if where == "network" else (digits.labels + 1) % 10)
+    marks = AccuracyCheck(compiled, digits.labels if where == "network" else (digits.labels + 1) % 10)
     if where == "network":
         serving.network.codes[0].image[:] ^= np.uint8(0x15)
     with open_machine(serving, "golden") as device:

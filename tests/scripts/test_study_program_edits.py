@@ -26,7 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> dict:
 
 
 def test_figures_are_reproducible_and_work_resumes(tmp_path, monkeypatch, capsys):
-    report = run(monkeypatch, tmp_path, "--lanes", "2")
+    report = run(monkeypatch, tmp_path, "--workers", "2")
     rows = [json.loads(line) for line in (tmp_path / "layers.jsonl").read_text("utf-8").splitlines()]
     assert (
         sorted(row["kind"] for row in rows)
@@ -52,7 +52,7 @@ def test_figures_are_reproducible_and_work_resumes(tmp_path, monkeypatch, capsys
     text = (tmp_path / "layers.jsonl").read_text("utf-8")
     (tmp_path / "layers.jsonl").write_text(text[:-100], "utf-8")  # killed while the second row was written
     measured = {path: path.read_bytes() for path in (tmp_path / "measured").iterdir()}
-    again = run(monkeypatch, tmp_path, "--lanes", "1")
+    again = run(monkeypatch, tmp_path, "--workers", "1")
     assert "2 layers, 1 of them done" in capsys.readouterr().out
     assert [row | {"seconds": 0} for row in again["layers"]] == [
         row | {"seconds": 0} for row in report["layers"]
@@ -68,7 +68,7 @@ def test_invalid_options_are_rejected(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         study_program_edits.main()
     assert "must be among" in capsys.readouterr().err
-    for option in ("--shapes", "--trials", "--programs", "--starts", "--lanes"):
+    for option in ("--shapes", "--trials", "--programs", "--starts", "--workers"):
         monkeypatch.setattr(sys, "argv", ["study_program_edits", option, "0", "--folder", str(tmp_path)])
         with pytest.raises(SystemExit):
             study_program_edits.main()
@@ -76,7 +76,7 @@ def test_invalid_options_are_rejected(tmp_path, monkeypatch, capsys):
 
 
 def test_layers_are_selected_by_name(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(study_program_edits, "look", lambda job: pytest.fail(f"{job.name} was looked at"))
+    monkeypatch.setattr(study_program_edits, "run_job", lambda job: pytest.fail(f"{job.name} was looked at"))
     report = run(monkeypatch, tmp_path, "--among", "max_pool", "--only-render")
     assert report["layers"] == []
     assert "1 layers, 0 of them done" in capsys.readouterr().out

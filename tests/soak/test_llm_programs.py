@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from compiler.llm.assembly.decoder_state import AssemblyGrammar
-from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.assembly.grammar import AssemblyGrammar
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
 from compiler.validate import MacroCall, validate
 from hw.config import load_target
 from tests.llm.assembly.test_abstract_machine import OPERANDS, WINDOWS, limits, prefer_commands
@@ -39,6 +39,6 @@ def test_programs(target: str, jumps: bool) -> None:
             state, words = draw_program(grammar, rng, prefer_commands if number % 2 else equally)
             program = state.program("drawn")
             assert len(words) <= tokens and len(program.words) <= instructions
-            assert program_of(words, "drawn") == program and words_of(program) == words
+            assert decode_program(words, "drawn") == program and encode_program(program) == words
             if not jumps:
                 validate(config, [MacroCall(program, OPERANDS)], WINDOWS)

@@ -1,6 +1,6 @@
 """All of ONNX's node tests, and the page generated from their results."""
 
-from scripts.onnx_nodes.case import Where, run
+from scripts.onnx_nodes.case import Placement, run
 from scripts.onnx_nodes.page import PAGE, page
 from scripts.onnx_nodes.suite import node_tests
 
@@ -8,5 +8,5 @@ from scripts.onnx_nodes.suite import node_tests
 def test_no_node_test_fails_and_page_is_current() -> None:
     tests = node_tests()
     results = [run(test) for test in tests]
-    assert not [result for result in results if result.where == Where.FAILED]
+    assert not [result for result in results if result.where == Placement.FAILED]
     assert PAGE.read_text() == page(tests, results), "run `python -m scripts.onnx_nodes --page`"

@@ -16,7 +16,7 @@ from cosim.device import SimulatorDiedError
 from cosim.rtl import cache
 from cosim.rtl.build import PLAIN
 from cosim.rtl.rtl_device import RtlDevice
-from scripts.coverage.counts import Point, read_counts, write_counts
+from scripts.coverage.counts import VerilatorPoint, read_counts, write_counts
 from tests.support.coverage_verilog import annotated_verilog
 
 
@@ -49,7 +49,7 @@ class Collector:
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.name = secrets.token_hex(4)  # not the process id: the next run of pytest may reuse it
-        self.totals: dict[str, Counter[Point]] = defaultdict(Counter)
+        self.totals: dict[str, Counter[VerilatorPoint]] = defaultdict(Counter)
 
     def install(self) -> None:
         """Enable counting in each later `RtlDevice`, except those with their own Verilog or a probe."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compiler.llm.data.examples import CORPUS
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.journal import pack, read
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
@@ -31,16 +31,16 @@ def test_each_variant_omits_one_element() -> None:
 def test_all_variants_are_trained_and_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.steps) == 15]
+    trajectories = [each for each in read(CORPUS) if each.machine == "usual" and len(each.steps) == 15]
     pack(
         [
-            *[each for each in walks if not is_judged(each)][:4],
-            *[each for each in walks if is_judged(each)][:2],
+            *[each for each in trajectories if not is_validation(each)][:4],
+            *[each for each in trajectories if is_validation(each)][:2],
         ],
         tmp_path / "small.xz",
     )
     folder = tmp_path / "ablations"
-    options = ["--steps", 2, "--then", 2, "--layers", 1, "--samples", 4, "--lanes", 1]
+    options = ["--steps", 2, "--then", 2, "--layers", 1, "--samples", 4, "--workers", 1]
 
     def status(*more: object) -> int:
         where = ["--corpus", tmp_path / "small.xz", "--folder", folder, "--from", SHIPPED]

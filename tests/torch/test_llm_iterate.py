@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.journal import read
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
@@ -31,7 +31,7 @@ def test_rounds_and_resumption(corpus: Path, tmp_path: Path, monkeypatch: pytest
             1,
             "--samples",
             4,
-            "--lanes",
+            "--workers",
             1,
             *more,
         ]
@@ -72,12 +72,12 @@ def test_rounds_and_resumption(corpus: Path, tmp_path: Path, monkeypatch: pytest
 
     capsys.readouterr()
     assert status("--rounds", 1, "--answers", 3) == 2
-    assert "was begun with another --answers: choose another --folder" in capsys.readouterr().err
+    assert "was created with another --answers: choose another --folder" in capsys.readouterr().err
     assert status("--rounds", -1) == 2 and "--rounds must be at least 0, not -1" in capsys.readouterr().err
 
 
 def test_too_few_networks_to_learn_from(corpus: Path, tmp_path: Path) -> None:
-    walks = [each for each in read(corpus) if not is_judged(each)]
-    asked = {(walks[0].machine, walks[0].index)}
-    with pytest.raises(InputError, match="1 networks are too few to learn from"):
-        fine_tune(load(SHIPPED)[0], walks, asked, fine_tuning_plan(3, 0), tmp_path)
+    trajectories = [each for each in read(corpus) if not is_validation(each)]
+    asked = {(trajectories[0].machine, trajectories[0].index)}
+    with pytest.raises(InputError, match="1 networks are too few for training"):
+        fine_tune(load(SHIPPED)[0], trajectories, asked, fine_tuning_plan(3, 0), tmp_path)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from compiler.llm.assembly.decoder_state import AssemblyGrammar, GrammarState
-from compiler.llm.assembly.lexicon import HEADS
+from compiler.llm.assembly.grammar import AssemblyGrammar, GrammarState
 from compiler.llm.assembly.limits import ProgramLimits
-from compiler.llm.assembly.replacement_limits import limits_in_place
-from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
+from compiler.llm.generate.program_request import limits_in_place
+from compiler.llm.tokens.assembly_tokens import HEADS
 from compiler.runtime.validation import stage_calls
 from compiler.validate import MacroCall, validate
 from hw.config import load_target
@@ -32,7 +32,7 @@ def limits(**options) -> ProgramLimits:
 
 def after(text: str, **options) -> GrammarState:
     """Return the grammar state after some instructions."""
-    return accepts(AssemblyGrammar(VOCABULARY, limits(**options)), words_of(assemble(text))[:-1])
+    return accepts(AssemblyGrammar(VOCABULARY, limits(**options)), encode_program(assemble(text))[:-1])
 
 
 def may(state: GrammarState, word: str) -> bool:
@@ -55,7 +55,7 @@ def test_random_programs_pass_the_validator(target: str, rng: np.random.Generato
         state, words = draw_program(grammar, rng, prefer_commands)
         program = state.program("drawn")
         assert len(words) <= 150 and len(program.words) <= 60
-        assert program_of(words, "drawn") == program
+        assert decode_program(words, "drawn") == program
         report = validate(config, [MacroCall(program, OPERANDS)], WINDOWS)
         commands += sum(report.commands.values())
     assert commands
@@ -69,7 +69,7 @@ def test_programs_of_networks_can_be_written_in_place(name: str) -> None:
             continue
         work = stage_calls(network, stage, stage.code)
         for index in range(min(3, len(work.calls))):
-            words = words_of(work.calls[index].program)
+            words = encode_program(work.calls[index].program)
             own = limits_in_place(network.config, work.calls, work.windows, index, tokens=len(words) + 200)
             accepts(AssemblyGrammar(VOCABULARY, own), words).program("again")
 
@@ -149,16 +149,16 @@ def test_missing_tokens_cannot_be_awaited() -> None:
 
 def test_limits_of_loops() -> None:
     text = "loop 2, e\nloop 2, e\nloop 2, e\nadd r1, r1, 1\ne: tag 0"
-    words = words_of(assemble(text))
+    words = encode_program(assemble(text))
     inside = words[: words.index("end")]
     grammar = AssemblyGrammar(VOCABULARY, limits(config=load_target("n16")))
     assert may(accepts(grammar, inside), "loop")
     assert not may(accepts(grammar, [*inside, "loop", "2", "tag", "0"]), "loop")  # at most four
     # The second iteration would leave the scratchpad.
     text = "set store.dram, r0, op0\nloop 2, e\nadd r1, r1, 60000\nset store.src, r1\nissue store\ne: tag 0"
-    words = words_of(assemble(text))
+    words = encode_program(assemble(text))
     assert not may(accepts(AssemblyGrammar(VOCABULARY, limits()), words[: words.index("end")]), "end")
-    small = words_of(assemble(text.replace("60000", "30000")))
+    small = encode_program(assemble(text.replace("60000", "30000")))
     assert may(accepts(AssemblyGrammar(VOCABULARY, limits()), small[: small.index("end")]), "end")
 
 
@@ -184,7 +184,7 @@ def test_resident_programs_can_be_written() -> None:
             jumps=True,
             tokens=2000,
         )
-        state = accepts(AssemblyGrammar(VOCABULARY, own), words_of(call.program))
+        state = accepts(AssemblyGrammar(VOCABULARY, own), encode_program(call.program))
         assert state.program("again").words == call.program.words
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.llm.assembly.lexicon import STOP
-from compiler.llm.assembly.program_request import MAX_PROGRAM_TOKENS, ProgramGrammar, program_grammar
-from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
+from compiler.llm.generate.program_request import MAX_PROGRAM_TOKENS, ProgramGrammar, program_grammar
+from compiler.llm.tokens.assembly_tokens import STOP
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
@@ -96,7 +96,7 @@ def test_random_equivalent_programs_are_safe_and_correct(
     chance = random.Random(int(rng.integers(1 << 30)))
     for program, grammar in found:
         for _ in range(3):
-            made = program_of(write_program(grammar, chance.choice), program.name)
+            made = decode_program(write_program(grammar, chance.choice), program.name)
             assert steps(made) == steps(program)
             text = ProgramText(digest_of(program), program_text(made))
             (result,) = measurer.measure([replace(schedule_of(measurer), programs={program.name: text})])
@@ -114,7 +114,7 @@ def test_grammar_includes_the_original_program(measurer: Measurer) -> None:
         leaves = grammar.grammar.limits.leaves
         for wanted in () if leaves else grammar.tried:
             assert isinstance(wanted, tuple)
-            words = words_of(Program(program.name, wanted))
+            words = encode_program(Program(program.name, wanted))
             if not any(word.startswith("loop") for word in words):
                 for place, word in enumerate(words):
                     assert word in grammar.after(words[:place]), (place, words[: place + 1])
@@ -125,4 +125,4 @@ def test_first_permitted_words_give_an_equivalent_program(measurer: Measurer) ->
     network = measurer.prepared.network(schedule_of(measurer))
     for program, grammar in grammars(network):
         words = write_program(grammar, lambda may: may[0])
-        assert steps(program_of(words, program.name)) == steps(program)
+        assert steps(decode_program(words, program.name)) == steps(program)

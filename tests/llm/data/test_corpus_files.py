@@ -9,9 +9,9 @@ import pytest
 from compiler.llm.data.examples import examples
 from compiler.llm.data.held_out import HELD_OUT, TRAINING, is_held_out, key_of
 from compiler.llm.data.journal import CorpusJournal, pack, read
-from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep
+from compiler.llm.data.trajectories import EditTrajectory, EditVariant, Trajectory, TrajectoryStep
 from compiler.llm.tokens.layer_prompt import BEST, WANTED, want_of
-from compiler.llm.tokens.schedule_delta import with_changes
+from compiler.llm.tokens.schedule_delta import decode_schedule_delta
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.edits.edit import Move, Split
@@ -39,7 +39,7 @@ def _walk(index: int = 1, machine: str = "usual") -> Trajectory:
         EditVariant(0, Split(3, 2, 1, 4), 850, WHERE),
         EditVariant(1, Move(-2, 3), 840, WHERE),
     ]
-    edited = EditWalk(3, "conv", variants) if index % 2 else None
+    edited = EditTrajectory(3, "conv", variants) if index % 2 else None
     return Trajectory(machine, index, POINT, first, steps, edited)
 
 
@@ -54,11 +54,11 @@ def test_journal_drops_a_truncated_entry(tmp_path: Path) -> None:
 
 
 def test_packed_files_do_not_depend_on_the_order(tmp_path: Path) -> None:
-    walks = [_walk(2), _walk(1), _walk(1, "N = 4")]
-    pack(walks, tmp_path / "a.xz")
-    pack(reversed(walks), tmp_path / "b.xz")
+    trajectories = [_walk(2), _walk(1), _walk(1, "N = 4")]
+    pack(trajectories, tmp_path / "a.xz")
+    pack(reversed(trajectories), tmp_path / "b.xz")
     assert (tmp_path / "a.xz").read_bytes() == (tmp_path / "b.xz").read_bytes()
-    assert read(tmp_path / "a.xz") == [walks[2], walks[1], walks[0]]
+    assert read(tmp_path / "a.xz") == [trajectories[2], trajectories[1], trajectories[0]]
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,19 @@ def test_step_derived_from_a_later_one_is_rejected(tmp_path: Path) -> None:
     data["steps"][1][0] = 3
     text = '{"format":"mla-llm-corpus","version":1}\n' + json.dumps(data) + "\n"
     (tmp_path / "a.jsonl").write_text(text, "utf-8")
-    with pytest.raises(InputError, match="must be made from an earlier one"):
+    with pytest.raises(InputError, match="must be derived from an earlier one"):
         read(tmp_path / "a.jsonl")
 
 
 @pytest.mark.parametrize(
     ("place", "value", "says"),
     [
-        (0, 9, "program of a step"),
-        (0, None, "no measurements"),
+        (0, 9, "must refer to an existing step"),
+        (0, None, "not measurements"),
         (2, [[0, [1, 2], 9, WHERE]], "from an earlier one"),
         (2, [[-1, [], 9, WHERE], [1, [1, 2], 9, WHERE]], "from an earlier one"),
         (2, [[-1, [], 9, [1]]], "by cause"),
-        (2, [[-1, [], 9, WHERE], [0, [1, 2, 3, 4, 5], 9, WHERE]], "no measurements"),
+        (2, [[-1, [], 9, WHERE], [0, [1, 2, 3, 4, 5], 9, WHERE]], "not measurements"),
     ],
 )
 def test_invalid_edits_are_rejected(place: int, value: object, says: str) -> None:
@@ -131,15 +131,15 @@ def test_schedules_of_a_step_follow_its_changes() -> None:
 
 
 def test_examples_are_pairs_of_steps_that_differ_in_one_layer() -> None:
-    walk = _walk()
-    found = list(examples(walk))
+    trajectory = _walk()
+    found = list(examples(trajectory))
     # Three schedules of the first layer and two of the second, each from every other.
     assert len(found) == 3 * 3 + 2 * 2
     for example in found:
         layer = 0 if example.subject.layer.name == found[0].subject.layer.name else 1
-        wanted = with_changes(example.answer, example.subject.schedule)
-        assert wanted in [walk.schedules(number)[layer] for number in range(4)]
-        LANGUAGE.encode([*example.question(), *example.answer, *example.question(best=True, profile=False)])
+        wanted = decode_schedule_delta(example.answer, example.subject.schedule)
+        assert wanted in [trajectory.schedules(number)[layer] for number in range(4)]
+        LANGUAGE.encode([*example.prompt(), *example.answer, *example.prompt(best=True, profile=False)])
     slower = next(each for each in found if each.ratio > 1 and "1" in each.answer)
     assert slower.ratio == pytest.approx(1 + 200 / 600) and not slower.best
     assert [each.ratio for each in found if each.best and each.answer != ("end",)]
@@ -148,9 +148,9 @@ def test_examples_are_pairs_of_steps_that_differ_in_one_layer() -> None:
 def test_words_of_a_question() -> None:
     assert want_of(0.1) == "want 0" and want_of(1.0) == "want 8" and want_of(99) == f"want {len(WANTED)}"
     (example,) = [each for each in examples(_walk()) if each.ratio == pytest.approx(1 - 20 / 300)]
-    assert example.question()[-2:] == [want_of(example.ratio), "answer"]
-    assert BEST in example.question(want=False) and BEST in example.question(best=True)
-    assert "cause useful" in example.question() and "cause useful" not in example.question(profile=False)
+    assert example.prompt()[-2:] == [want_of(example.ratio), "answer"]
+    assert BEST in example.prompt(want=False) and BEST in example.prompt(best=True)
+    assert "cause useful" in example.prompt() and "cause useful" not in example.prompt(profile=False)
 
 
 def test_layers_of_benchmark_networks_are_held_out() -> None:

@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.llm.assembly.tokenizer import program_of, words_of
-from compiler.llm.data.example import Example
-from compiler.llm.data.examples import examples
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
+from compiler.llm.data.examples import Example, examples
 from compiler.llm.data.held_out import MACHINES
-from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep, non_default
+from compiler.llm.data.trajectories import (
+    EditTrajectory,
+    EditVariant,
+    Trajectory,
+    TrajectoryStep,
+    non_default,
+)
 from compiler.llm.tokens.program_edits import decode_edits
-from compiler.llm.tokens.program_summary import outline_words
+from compiler.llm.tokens.program_summary import summary_tokens
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.dataset import TokenizedExample, batches, tokenize
@@ -31,7 +36,7 @@ BASES, CYCLES = (-1, 0, 1, 0, 2), (100, 90, 95, 110, 80)
 
 
 @pytest.fixture(scope="module")
-def walk() -> Trajectory:
+def trajectory() -> Trajectory:
     """Trajectory of a pool whose single program is edited at random."""
     machine = MACHINES["usual"]
     prepared = ModelCompiler(POINT.graph(), machine.conditions.config, machine.options)
@@ -48,12 +53,14 @@ def walk() -> Trajectory:
             assert found
             commands.append(found[1])
     step = TrajectoryStep(-1, -1, {}, 100, {0: 100}, {0: [100] + [0] * (len(CAUSES) - 1)})
-    return Trajectory("usual", 1, POINT, [non_default(layer)], [step], EditWalk(0, program.name, variants))
+    return Trajectory(
+        "usual", 1, POINT, [non_default(layer)], [step], EditTrajectory(0, program.name, variants)
+    )
 
 
 @pytest.fixture(scope="module")
-def found(walk: Trajectory) -> list[Example]:
-    return list(examples(walk))
+def found(trajectory: Trajectory) -> list[Example]:
+    return list(examples(trajectory))
 
 
 def issued(program: Program) -> list[tuple]:
@@ -74,14 +81,14 @@ def test_examples_lead_from_each_variant_to_its_descendants(walk: Trajectory, fo
     costs = [sum(each.subject.where.values()) for each in known]
     assert costs == [CYCLES[a] for a, _ in pairs]
     for each in of_edits:
-        question = each.question()
-        LANGUAGE.encode([*question, *each.answer])
-        assert question[-3:-1] == [Ask.EDITS, question[-2]] and ("cause useful" in question) == each.known
+        prompt = each.prompt()
+        LANGUAGE.encode([*prompt, *each.answer])
+        assert prompt[-3:-1] == [Ask.EDITS, prompt[-2]] and ("cause useful" in prompt) == each.known
 
 
-def test_answers_give_the_variants(walk: Trajectory, found: list[Example]) -> None:
+def test_answers_give_the_variants(trajectory: Trajectory, found: list[Example]) -> None:
     """The edits of each answer, applied to the compiled program, give the variant."""
-    assert walk.edited
+    assert trajectory.edited
     machine = MACHINES["usual"]
     config = machine.conditions.config
     network = ModelCompiler(POINT.graph(), config, machine.options).network()
@@ -89,23 +96,23 @@ def test_answers_give_the_variants(walk: Trajectory, found: list[Example]) -> No
     (start,) = known
     wanted = []
     for number in range(len(BASES)):
-        edits = walk.edited.edits(number)
+        edits = trajectory.edited.edits(number)
         commands = apply_edits(config, start.commands, edits)
         (program,) = apply_program_edits(config, known, {start.name: edits})
-        wanted.append((outline_words(commands, config.n), commands, program))
+        wanted.append((summary_tokens(commands, config.n), commands, program))
     for each in found:
         now = sum(each.subject.where.values())
-        assert list(each.outline) == wanted[CYCLES.index(now)][0]
+        assert list(each.summary) == wanted[CYCLES.index(now)][0]
         if each.ask is Ask.EDITS and each.subject.where["useful"] == CYCLES[0]:
             made = apply_edits(config, start.commands, decode_edits(each.answer))
             target = CYCLES.index(round(each.ratio * CYCLES[0]))
             assert [c.values for c in made] == [c.values for c in wanted[target][1]]
         if each.ask is Ask.PROGRAM:
             compiled = wanted[CYCLES.index(round(each.ratio * now))][2]
-            made = program_of(each.answer, compiled.name)
+            made = decode_program(each.answer, compiled.name)
             assert not any(decode(word)["opcode"] == MicroOp.LOOP for word in made.words)
             assert issued(made) == issued(compiled)
-            assert words_of(program_of(each.answer, "x")) == list(each.answer)
+            assert encode_program(decode_program(each.answer, "x")) == list(each.answer)
     # Examples of the best variant, of the program itself, and of variants one edit away.
     programs = [each for each in found if each.ask is Ask.PROGRAM]
     best = min(CYCLES)
@@ -115,14 +122,14 @@ def test_answers_give_the_variants(walk: Trajectory, found: list[Example]) -> No
     assert len(programs) == (1 + 2 + 1) + (1 + 1 + 1) + (1 + 1) + (1 + 1) + 1
 
 
-def test_invalid_edits_give_no_examples(walk: Trajectory) -> None:
-    assert walk.edited
-    other = replace(walk, edited=replace(walk.edited, program="another"))
+def test_invalid_edits_give_no_examples(trajectory: Trajectory) -> None:
+    assert trajectory.edited
+    other = replace(trajectory, edited=replace(trajectory.edited, program="another"))
     assert {each.ask for each in examples(other)} <= {Ask.SCHEDULE}
-    first, second = walk.edited.variants[:2]
+    first, second = trajectory.edited.variants[:2]
     assert second.edit
-    gone = replace(walk.edited, variants=[first, replace(second, edit=replace(second.edit, at=1000))])
-    assert {each.ask for each in examples(replace(walk, edited=gone))} <= {Ask.SCHEDULE}
+    gone = replace(trajectory.edited, variants=[first, replace(second, edit=replace(second.edit, at=1000))])
+    assert {each.ask for each in examples(replace(trajectory, edited=gone))} <= {Ask.SCHEDULE}
 
 
 def test_ratio_of_example_kinds(found: list[Example]) -> None:
@@ -130,7 +137,7 @@ def test_ratio_of_example_kinds(found: list[Example]) -> None:
     one = {ask: TokenizedExample((number, number), 1, ask) for number, ask in enumerate(Ask)}
     groups = [[one[Ask.SCHEDULE]]] * 9 + [[one[Ask.EDITS]] * 40, [one[Ask.PROGRAM]] * 5]
     drawn_ = batches(groups, 50, 1000, random.Random(1))
-    seen = Counter(int(word) for _ in range(64) for word in next(drawn_).words[:, 0])
+    seen = Counter(int(word) for _ in range(64) for word in next(drawn_).tokens[:, 0])
     assert sum(seen.values()) == 3200
     for (_, number), share in zip(sorted((n, n) for n in seen), (3, 3, 2), strict=True):
         assert abs(seen[number] / 3200 - share / 8) < 0.04

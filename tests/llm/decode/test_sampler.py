@@ -7,7 +7,7 @@ import pytest
 
 from compiler.llm.decode.sampler import draw
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
-from compiler.llm.tokens.schedule_delta import ChangesGrammar, with_changes
+from compiler.llm.tokens.schedule_delta import ScheduleDeltaGrammar, decode_schedule_delta
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.schedule.schedule import LayerSchedule
 
@@ -21,21 +21,21 @@ def _model(context: int = 200, seed: int = 0) -> Gpt:
     return Gpt(shape, weights)
 
 
-class _Grammar(ChangesGrammar):
+class _Grammar(ScheduleDeltaGrammar):
     """Grammar that accepts only an even number of rows."""
 
-    def ends(self, words: Sequence[str]) -> bool:
-        return with_changes(words, LayerSchedule()).rows % 2 == 0
+    def ends(self, tokens: Sequence[str]) -> bool:
+        return decode_schedule_delta(tokens, LayerSchedule()).rows % 2 == 0
 
 
 def test_constrained_answers_are_complete_and_accepted() -> None:
     for seed in range(5):
         answers = draw(_model(), LANGUAGE, QUESTION, _Grammar(), 16, np.random.default_rng(seed))
         complete = [each for each in answers if each.complete]
-        assert len({each.words for each in complete}) > 8 and all(each.likelihood < 0 for each in complete)
-        assert all(with_changes(each.words, LayerSchedule()).rows % 2 == 0 for each in complete)
+        assert len({each.tokens for each in complete}) > 8 and all(each.likelihood < 0 for each in complete)
+        assert all(decode_schedule_delta(each.tokens, LayerSchedule()).rows % 2 == 0 for each in complete)
         # An incomplete answer has no field left that could make it acceptable.
-        assert all("set counted" in each.words for each in answers if not each.complete)
+        assert all("set counted" in each.tokens for each in answers if not each.complete)
 
 
 def test_equal_seeds_give_equal_answers() -> None:
@@ -47,12 +47,12 @@ def test_equal_seeds_give_equal_answers() -> None:
 
 def test_temperature_0_is_deterministic() -> None:
     answers = draw(_model(), LANGUAGE, QUESTION, _Grammar(), 3, np.random.default_rng(0), temperature=0)
-    assert len({each.words for each in answers}) == 1
+    assert len({each.tokens for each in answers}) == 1
 
 
 def test_without_a_grammar_no_answer_is_complete() -> None:
     answers = draw(_model(context=20), LANGUAGE, QUESTION, None, 5, np.random.default_rng(0))
-    assert all(len(each.words) == 17 and not each.complete for each in answers)
+    assert all(len(each.tokens) == 17 and not each.complete for each in answers)
 
 
 def test_truncated_answer_is_not_complete() -> None:
@@ -64,8 +64,8 @@ def test_likelihood_is_that_of_the_words() -> None:
     model = _model()
     (answer,) = draw(model, LANGUAGE, QUESTION, None, 1, np.random.default_rng(3))
     total = 0.0
-    for at, word in enumerate(answer.words):
-        scores = model.read(LANGUAGE.encode([*QUESTION, *answer.words[:at]])).scores[0].astype(np.float64)
+    for at, word in enumerate(answer.tokens):
+        scores = model.read(LANGUAGE.encode([*QUESTION, *answer.tokens[:at]])).scores[0].astype(np.float64)
         total += scores[LANGUAGE.number(word)] - np.log(np.exp(scores).sum())
     assert answer.likelihood == pytest.approx(total, rel=1e-4)
 

@@ -77,20 +77,20 @@ def test_programs_are_found(task: GeneratorTask, answers: AnswerGrammar) -> None
     [
         ("", "neither a JSON object with layers nor a program"),
         ("I cannot help with that.", "neither"),
-        ('```json\n{"layers": {"x": \n```', "broken off or has a mistake"),
-        ('{"layers": {"nobody": {"rows": 1}}}', "there is no layer 'nobody' here, only"),
-        ('{"layers": [1]}', '"layers" must be an object by name of layer, not [1]'),
+        ('```json\n{"layers": {"x": \n```', "truncated or malformed"),
+        ('{"layers": {"nobody": {"rows": 1}}}', "layer 'nobody' does not exist; layers:"),
+        ('{"layers": [1]}', '"layers" must be an object with layer names as keys, not [1]'),
         ('{"layers": {"FIRST": 3}}', "its fields must be a JSON object, not 3"),
         ('{"layers": {"FIRST": {"rows": 0}}}', "rows must be at least 1, not 0"),
         ('{"layers": {"FIRST": {"rows": 1e3}}}', "rows must be an integer, not 1000.0"),
         ('{"layers": {"FIRST": {"rows": true}}}', "rows must be an integer, not True"),
         ('{"layers": {"FIRST": {"speed": 9}}}', "must have fields among"),
         ('{"layers": {"FIRST": {"own_counter_tag": false}}}', "own_counter_tag must not be changed"),
-        ('{"layers": {"FIRST": {}}}', "nothing in it is other than now"),
-        ('{"layers": {}}', "nothing in it is other than now"),
+        ('{"layers": {"FIRST": {}}}', "the answer changes nothing"),
+        ('{"layers": {}}', "the answer changes nothing"),
         ('{"candidates": [3]}', "a proposal must be a JSON object, not 3"),
-        ("```asm\n.name someone else\nhalt\n```", "there is no program 'someone else', only"),
-        ('{"programs": {"nobody": "halt"}}', "there is no program 'nobody', only"),
+        ("```asm\n.name someone else\nhalt\n```", "program 'someone else' does not exist; programs:"),
+        ('{"programs": {"nobody": "halt"}}', "program 'nobody' does not exist; programs:"),
     ],
 )
 def test_invalid_answers_give_complaints(
@@ -103,7 +103,7 @@ def test_invalid_answers_give_complaints(
 def test_programs_are_rejected_if_none_were_shown(task: GeneratorTask) -> None:
     ((_, text),) = task.programs.items()
     found = read(task, AnswerGrammar(task.layers), text)
-    assert not found.candidates and "none of which may be changed" in found.complaints[0]
+    assert not found.candidates and "no program may be changed" in found.complaints[0]
 
 
 def test_number_of_candidates_and_complaints_is_limited(task: GeneratorTask, answers: AnswerGrammar) -> None:

@@ -83,11 +83,11 @@ def test_better_schedule_then_better_program(measurer: Measurer, baseline: Measu
     assert found.best.schedule.programs and found.best.cost == baseline.cycles - 25
     first, second, third = (each.body["messages"] for each in server.asked[:3])
     # The next question starts from the best result, which is also given as an example.
-    assert len(first) == len(second) == 2 and "Measured before" not in first[1]["content"]
-    assert f"now {baseline.cycles - 24:,} cycles" in second[1]["content"]
-    assert f"as now: {baseline.cycles - 24:,} cycles" in second[1]["content"]
+    assert len(first) == len(second) == 2 and "Earlier measurements" not in first[1]["content"]
+    assert f"currently {baseline.cycles - 24:,} cycles" in second[1]["content"]
+    assert f"unchanged: {baseline.cycles - 24:,} cycles" in second[1]["content"]
     assert (
-        f"as now: {baseline.cycles - 25:,} cycles\nas now with the compiler's own programs"
+        f"unchanged: {baseline.cycles - 25:,} cycles\nunchanged with the compiler's own programs"
         in third[1]["content"]
     )
     document = author.document()
@@ -99,14 +99,17 @@ def test_better_schedule_then_better_program(measurer: Measurer, baseline: Measu
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (NOTHING, "there is neither a JSON object with layers nor a program in it"),
-        (said("```asm\n.na", finish="length"), "the answer was too long and is cut off: write less"),
+        (NOTHING, "the answer contains neither a JSON object with layers nor a program"),
+        (
+            said("```asm\n.na", finish="length"),
+            "the answer was too long and was truncated: write a shorter one",
+        ),
         (schedule(rows=0), "rows must be at least 1, not 0"),
         (schedule(stream_channel_blocks=2), "it cannot be compiled: "),
-        (schedule(y_buffers=3), "it is not measured: the same programs were measured before"),
+        (schedule(y_buffers=3), "it was not measured: the same programs were measured before"),
         (rewritten("halt", "stop"), r"it cannot be compiled: .*line \d+: 'stop' is not an instruction"),
-        (rewritten("issue load, signal(matrix:0)", "issue load"), "the validator refuses it: .*deadlock"),
-        (rewritten("set load.len, 2304", "set load.len, 1048575"), "the validator refuses it: .*bounds"),
+        (rewritten("issue load, signal(matrix:0)", "issue load"), "the validator rejects it: .*deadlock"),
+        (rewritten("set load.len, 2304", "set load.len, 1048575"), "the validator rejects it: .*bounds"),
         (rewritten("set fuse.clip_hi, 127", "set fuse.clip_hi, 5"), "its outputs are wrong"),
         (schedule(split_first_tile=False), r"1,\d{3} cycles, no better than 1,372\. "),
     ],
@@ -117,7 +120,7 @@ def test_rejection_is_reported_to_the_model(measurer: Measurer, answer, words: s
     told = server.asked[1].body["messages"]
     assert [message["role"] for message in told] == ["system", "user", "assistant", "user"]
     assert re.search(words, told[3]["content"]), told[3]["content"]
-    assert told[3]["content"].endswith("Propose something else of less cost.")
+    assert told[3]["content"].endswith("Propose other changes with a lower cost.")
     assert author.tally.better == 0 and author.tally.refused >= ("no better" not in words)
     # After it gave up the whole network, the search asks about each layer.
     layers = [
@@ -144,17 +147,17 @@ def test_constraints_are_reported_to_the_model(measurer: Measurer) -> None:
 @pytest.mark.parametrize(
     ("reply", "limits", "words"),
     [
-        (schedule(**BETTER), SpendingLimits(requests=1), "its limit of requests is used up (1 of 1)"),
+        (schedule(**BETTER), SpendingLimits(requests=1), "the limit of requests is reached (1 of 1)"),
         (
             at_length(schedule(**BETTER)),
             SpendingLimits(tokens=25_000),
-            "what is left of its limits is too little",
+            "the remaining budget is too small",
         ),
-        (Reply(drip=0.05), SpendingLimits(seconds=0.4), "its limit of seconds is used up"),
-        (refused(401, "no more"), AMPLE, "MLA_ENDPOINT_KEY must hold the key that"),
+        (Reply(drip=0.05), SpendingLimits(seconds=0.4), "the limit of seconds is reached"),
+        (refused(401, "no more"), AMPLE, "MLA_ENDPOINT_KEY must contain the key for"),
         (refused(500), AMPLE, "status 500"),
         (Reply(hang=9), AMPLE, "no answer in 0.3 s"),
-        (Reply(200, b"garbage"), AMPLE, "no chat completion"),
+        (Reply(200, b"garbage"), AMPLE, "not return a chat completion"),
     ],
 )
 def test_search_continues_without_the_model(
@@ -201,7 +204,7 @@ def test_candidates_still_being_measured(measurer: Measurer, baseline: Measureme
             measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline
         )
         assert len(list(author.propose(task))) == 1
-    assert "it is being measured" in server.asked[1].last
+    assert "measurement pending" in server.asked[1].last
 
 
 def test_default_is_the_built_in_model() -> None:

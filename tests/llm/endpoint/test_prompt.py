@@ -35,26 +35,26 @@ def test_complete_prompt(task: GeneratorTask) -> None:
         "weights=16x3x3x16",
         '"rows": 4',
         f"{task.measured.cycles:,} cycles",
-        f"nothing takes fewer than {task.measured.floor:,} cycles",
-        f"bound by: {task.bound}",
+        f"the lower bound is {task.measured.floor:,} cycles",
+        f"Bottleneck of these layers: {task.bound}",
         "n=16, sp_bytes=262144",
         "100 cycles from an address",
-        "16 bytes a cycle",
+        "16 bytes per cycle",
         "```asm\n.name",
         "Goal: latency",
         f'"{second}": 3',
     ):
         assert words in user, words
-    assert "Counters" not in system and "Measured before" not in user
+    assert "Counters" not in system and "Earlier measurements" not in user
 
 
 def test_measured_examples(task: GeneratorTask) -> None:
     first = task.layers[0]
     changed = task.with_layers({first: replace(task.schedule.layers[first], rows=9)}, "", "").schedule
     _, user = texts(task, 28_000, (MeasuredExample(changed, 1234.0), MeasuredExample(task.schedule, 1380.0)))
-    assert f'{{"{first}": {{"rows": 9}}}}: 1,234 cycles\nas now: 1,380 cycles' in user
+    assert f'{{"{first}": {{"rows": 9}}}}: 1,234 cycles\nunchanged: 1,380 cycles' in user
     written = task.with_texts(task.programs, "", "").schedule
-    assert "as now with other programs" in texts(task, 28_000, (MeasuredExample(written, 1.0),))[1]
+    assert "unchanged with other programs" in texts(task, 28_000, (MeasuredExample(written, 1.0),))[1]
 
 
 def test_short_context_shortens_the_prompt(task: GeneratorTask) -> None:

@@ -80,9 +80,9 @@ def test_rejected_candidate_is_asked_for_twice_more_with_the_reason(task: Genera
     model, writer, found = propose(task, CandidateKind.EDITS, [REFUSED] * 3)
     first, *again = model.questions
     assert not [word for word in first if word in CAUSES.values()]
-    for number, question in enumerate(again[:2], 1):
+    for number, prompt in enumerate(again[:2], 1):
         at = len(first) - 3
-        assert question == [*first[:at], *["rejected race"] * number, *first[at:]]
+        assert prompt == [*first[:at], *["rejected race"] * number, *first[at:]]
     # Then the next of the first answers is proposed without a further question.
     assert len(again) == 2 and len({each.description for each in found}) == 4
     assert writer.tallies[CandidateKind.EDITS].valid == 0
@@ -118,9 +118,7 @@ def test_whole_programs_are_safe_and_correct(name: str, rng: np.random.Generator
             writer.observe(candidate, result)
             texts |= {text.text for text in candidate.schedule.programs.values()}
     assert len(model.questions) == len(texts) == 3
-    assert all(
-        Ask.PROGRAM in question and not {*question} & {*CAUSES.values()} for question in model.questions
-    )
+    assert all(Ask.PROGRAM in prompt and not {*prompt} & {*CAUSES.values()} for prompt in model.questions)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from compiler.llm.generate.candidate_pool import CandidatePool, CostReranker
 from compiler.llm.generate.requests import Schedules
 from compiler.llm.tokens.layer_prompt import subjects_of
-from compiler.llm.tokens.schedule_delta import changes_words
+from compiler.llm.tokens.schedule_delta import encode_schedule_delta
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import LayerSchedule
@@ -74,7 +74,7 @@ def filled_pool(
     name, subject = next(iter(subjects_of(task).items()))
     request = Schedules(task, name, subject)
     schedules = distinct_schedules(task, name)[1:]
-    words = [[*changes_words(each, subject.schedule)] for each in schedules]
+    words = [[*encode_schedule_delta(each, subject.schedule)] for each in schedules]
     return schedules, CandidatePool(request, lambda: iter(words), ranking, set())
 
 

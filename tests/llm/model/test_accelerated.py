@@ -59,12 +59,12 @@ def chip_scores(chip: ChipGpt, words: list[int]) -> np.ndarray:
 
 
 def test_answers_of_the_accelerated_model(model: Gpt, chip: ChipGpt) -> None:
-    before = chip.words
+    before = chip.tokens
     tally = (along := AgreementMeter(chip, model)).tally
     answers = draw(along, LANGUAGE, ["w1", "w2"], None, 2, np.random.default_rng(2))
-    assert [len(each.words) for each in answers] == [LENGTH - 2] * 2
-    assert chip.words - before == 2 + 2 * (LENGTH - 2) and chip.cycles > 0
-    assert tally.words == 1 + 2 * (LENGTH - 2) and tally.same > 0.7 * tally.words
+    assert [len(each.tokens) for each in answers] == [LENGTH - 2] * 2
+    assert chip.tokens - before == 2 + 2 * (LENGTH - 2) and chip.cycles > 0
+    assert tally.tokens == 1 + 2 * (LENGTH - 2) and tally.same > 0.7 * tally.tokens
 
 
 @pytest.mark.parametrize("count", [0, LENGTH + 1])

@@ -38,7 +38,7 @@ def test_round_trip(model: Gpt, tmp_path: Path) -> None:
 
 def test_model_with_fewer_words_is_extended(model: Gpt, tmp_path: Path) -> None:
     """Known words keep their embeddings at their new indices; new words have small ones."""
-    known = list(LANGUAGE.words[::-2])
+    known = list(LANGUAGE.tokens[::-2])
     rows = model.weights["words"][: len(known)]
     shape = replace(SHAPE, words=len(known))
     save(Gpt(shape, model.weights | {"words": rows}), tmp_path / "a", {})
@@ -47,7 +47,7 @@ def test_model_with_fewer_words_is_extended(model: Gpt, tmp_path: Path) -> None:
         load(tmp_path / "a")
     made = load_extended(tmp_path / "a")
     assert made.shape == SHAPE
-    for number, word in enumerate(LANGUAGE.words):
+    for number, word in enumerate(LANGUAGE.tokens):
         row = made.weights["words"][number]
         if word in known:
             np.testing.assert_allclose(row, rows[known.index(word)], atol=np.abs(rows).max() / 127)
@@ -69,9 +69,9 @@ def _changed(path: Path, header: dict | None = None, tensors: dict | None = None
 @pytest.mark.parametrize(
     ("header", "tensors", "says"),
     [
-        ({"format": "x"}, {}, "no language model"),
-        ({"version": "99"}, {}, "no language model of version 1"),
-        ({"language": json.dumps([*LANGUAGE.words[1:], "a"])}, {}, "another vocabulary"),
+        ({"format": "x"}, {}, "not a language model"),
+        ({"version": "99"}, {}, "not a language model of version 1"),
+        ({"language": json.dumps([*LANGUAGE.tokens[1:], "a"])}, {}, "another vocabulary"),
         ({"language": json.dumps(["a"])}, {}, "dimensions are inconsistent"),
         ({"language": json.dumps([1])}, {}, "vocabulary is missing or invalid"),
         ({"language": "{"}, {}, "cannot be read as a language model"),

@@ -8,7 +8,7 @@ import pytest
 
 from compiler.codegen.semaphores import Issued
 from compiler.llm.decode.sampler import EditsGrammar
-from compiler.llm.tokens.integer_tokens import decode_number, number_words
+from compiler.llm.tokens.integer_tokens import decode_number, encode_number
 from compiler.llm.tokens.program_edits import (
     MAX_EDITS,
     MOVE,
@@ -18,7 +18,7 @@ from compiler.llm.tokens.program_edits import (
     encode_edits,
     index_from_nearer_end,
 )
-from compiler.llm.tokens.program_summary import LAYER, MORE, OUTLINE, TIMES, outline_words
+from compiler.llm.tokens.program_summary import LAYER, MORE, SUMMARY, TIMES, summary_tokens
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.tuning.edits.edit import (
@@ -142,8 +142,8 @@ def test_unchanged_and_tried_programs_cannot_end() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "no edit"),
-        (["1", END], "no edit"),
+        ([], "not an edit"),
+        (["1", END], "not an edit"),
         ([SPLIT, "1", END], "byte"),
         ([END, MOVE], "follows"),
         ([MOVE, "1", "-", "0", END], "magnitude"),
@@ -162,7 +162,7 @@ _UNITS = {unit.name.lower(): unit for unit in Unit}
 def parse_outline(words: list[str]) -> tuple[int, list[tuple[str, ...]], int]:
     """Return the number of commands of an outline, the commands listed, and the number of those omitted."""
     rest = iter(words)
-    assert next(rest) == OUTLINE
+    assert next(rest) == SUMMARY
     count, each, left = decode_number(rest), [], 0
     words = list(rest)
     while words:
@@ -193,7 +193,7 @@ def words_of_commands(commands: list[Issued], n: int) -> list[tuple[str, ...]]:
     for number, command in enumerate(commands):
         sizes = [-(-get(command, dim.count) // dim.grain) for dim in dims_of(command, n)[:MAX_DIMS]]
         other = number > 0 and command.layer != commands[number - 1].layer
-        spelt = [word for size in sizes for word in number_words(size)]
+        spelt = [word for size in sizes for word in encode_number(size)]
         out.append((*[LAYER] * other, command.unit.name.lower(), *spelt))
     return out
 
@@ -203,7 +203,7 @@ def test_outline_lists_all_commands_or_both_ends(rng: random.Random) -> None:
         commands = list(piece.unrolled.commands)
         commands = apply_edits(made.config, commands, random_edits(made.config, commands, rng))
         for these in (commands, commands * 5, commands[:1]):
-            words = outline_words(these, made.config.n)
+            words = summary_tokens(these, made.config.n)
             LANGUAGE.encode(words)
             count, each, left = parse_outline(words)
             wanted = words_of_commands(these, made.config.n)

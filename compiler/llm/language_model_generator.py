@@ -1,9 +1,11 @@
 """Base class of generators that use a language model."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from compiler.llm.endpoint.settings import Endpoint
 from compiler.tuning.generators.generator import Generator
+
+if TYPE_CHECKING:
+    from compiler.llm.endpoint.settings import Endpoint
 
 
 class LanguageModelGenerator(Generator):
@@ -17,11 +19,11 @@ class LanguageModelGenerator(Generator):
 
     name = "llm"
 
-    def __init__(self, endpoint: Endpoint | None = None):
+    def __init__(self, endpoint: "Endpoint | None" = None):
         self.endpoint = endpoint
 
     def check(self) -> None:
-        """Check before any work that the model can be used.
+        """Check that the model can be used; called before any other work.
 
         Raises
         ------

@@ -1,14 +1,17 @@
-"""Shortest valid completion of a program: commands that consume surplus semaphore tokens and produce missing ones."""
+"""Shortest valid completion of a program: commands that consume surplus semaphore tokens and produce missing ones.
+
+In this module *tokens* are those of the language model, unless they are called semaphore tokens.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
-from compiler.llm.assembly.lexicon import END, HEAD_OF, HEADS, SIGNALS, WAITS
+from compiler.llm.assembly.abstract_machine import SEMAPHORES_PER_CONSUMER, ProgramTracker
 from compiler.llm.assembly.limits import ProgramLimits
-from compiler.llm.assembly.tokenizer import words_of
-from compiler.llm.tokens.integer_tokens import number_words
+from compiler.llm.assembly.tokenizer import encode_program
+from compiler.llm.tokens.assembly_tokens import END, HEAD_OF, HEADS, SIGNALS, WAITS
+from compiler.llm.tokens.integer_tokens import encode_number
 from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
@@ -18,45 +21,45 @@ Counts = Sequence[int]
 
 _ALL = (1 << len(Unit)) - 1
 #: Tokens that wait for all units and end the program.
-FENCE = HEAD_OF[MicroOp.FENCE, _ALL].word
-HALT = HEAD_OF[MicroOp.HALT, 0].word
+FENCE = HEAD_OF[MicroOp.FENCE, _ALL].token
+HALT = HEAD_OF[MicroOp.HALT, 0].token
 #: Tokens that leave a loop after its first iteration.
-LEAVE = (HEAD_OF[MicroOp.BREAK, 0].word, *number_words(1), END)
+LEAVE = (HEAD_OF[MicroOp.BREAK, 0].token, *encode_number(1), END)
 
 
 def semaphore_index(producer: int, consumer: int, number: int) -> int:
     """Return the index of a semaphore among all counts."""
-    return consumer * TOKENS + producer * SEMAPHORES_PER_PAIR + number
+    return consumer * SEMAPHORES_PER_CONSUMER + producer * SEMAPHORES_PER_PAIR + number
 
 
 class Completion(NamedTuple):
-    """Token sequence that ends a program.
+    """Sequence of model tokens that completes a program.
 
     Parameters
     ----------
-    words : tuple of str
+    tokens : tuple of str
         Tokens of the completion.
     instructions : int
-        Number of instructions that they encode.
+        Number of instructions that the tokens encode.
     """
 
-    words: tuple[str, ...]
+    tokens: tuple[str, ...]
     instructions: int
 
     @staticmethod
-    def from_words(words: Sequence[str]) -> "Completion":
+    def from_tokens(tokens: Sequence[str]) -> "Completion":
         """Return the completion with the given tokens."""
-        return Completion(tuple(words), sum(word in HEADS for word in words))
+        return Completion(tuple(tokens), sum(token in HEADS for token in tokens))
 
 
 @dataclass(frozen=True)
 class CompletionRound:
-    """Minimal command of a unit, issued only for its waits and signals.
+    """Command of a unit that is issued only for its waits and signals.
 
     Parameters
     ----------
     setting : tuple of str
-        Tokens that set its fields.
+        Tokens that set the fields of the command.
     issue : str
         First token of the issue instruction.
     """
@@ -65,8 +68,8 @@ class CompletionRound:
     issue: str
 
 
-class Endings:
-    """Generator of the completions of programs.
+class ProgramCompleter:
+    """Generator of program completions.
 
     Parameters
     ----------
@@ -78,7 +81,7 @@ class Endings:
     Raises
     ------
     InputError
-        `leaves` names semaphores that do not exist, or counts out of range.
+        `leaves` contains semaphores that do not exist, or counts out of range.
     """
 
     def __init__(self, limits: ProgramLimits, start: ProgramTracker):
@@ -90,28 +93,34 @@ class Endings:
                 or not 0 <= consumer <= SEQUENCER
                 or not 0 <= number < SEMAPHORES_PER_PAIR
             ):
-                raise InputError(f"leaves: there is no semaphore {semaphore}")
+                raise InputError(f"leaves: semaphore {semaphore} does not exist")
             if not 0 <= count <= SEMAPHORE_MAX:
                 raise InputError(f"leaves: a semaphore holds 0..{SEMAPHORE_MAX} tokens, not {count}")
             goal[semaphore_index(*semaphore)] = count
         self.goal = tuple(goal)
         self.rounds = {unit: found for unit in Unit if (found := _minimal_round(unit, limits, start))}
-        #: Maximum number of tokens and of instructions that consume one more signal.
+        #: Maximum number of tokens, and of instructions, needed to consume one more signal.
         self.max_tokens_per_signal = max((len(each.setting) + 3 for each in self.rounds.values()), default=1)
 
-    def words(self, counts: Counts) -> list[str]:
-        """Return tokens that bring all semaphores to their required counts, as far as possible."""
+    def tokens(self, counts: Counts) -> list[str]:
+        """Return tokens that bring all semaphores to their required counts, as far as possible.
+
+        Parameters
+        ----------
+        counts : sequence of int
+            Current counts of all semaphores.
+        """
         if counts == self.goal:
             return []
         surplus = [count - goal for count, goal in zip(counts, self.goal, strict=True)]
-        out = [word for unit in Unit for word in self._unit(unit, surplus)]
-        for number, count in enumerate(surplus[TOKENS * SEQUENCER :]):
-            out += [HEAD_OF[MicroOp.WAIT, number].word] * count
+        out = [token for unit in Unit for token in self._unit(unit, surplus)]
+        for number, count in enumerate(surplus[SEMAPHORES_PER_CONSUMER * SEQUENCER :]):
+            out += [HEAD_OF[MicroOp.WAIT, number].token] * count
         return out
 
     def _unit(self, unit: Unit, surplus: list[int]) -> Iterator[str]:
-        """Yield the tokens of the commands of a unit."""
-        surplus_waits = surplus[TOKENS * unit : TOKENS * (unit + 1)]
+        """Yield the tokens of the commands of a unit that balance its semaphores."""
+        surplus_waits = surplus[SEMAPHORES_PER_CONSUMER * unit : SEMAPHORES_PER_CONSUMER * (unit + 1)]
         missing = [
             -surplus[semaphore_index(unit, consumer, number)]
             for consumer in range(SEQUENCER + 1)
@@ -124,12 +133,12 @@ class Endings:
         for round_ in range(rounds):
             yield FENCE
             yield self.rounds[unit].issue
-            yield from (word for word, count in zip(WAITS, surplus_waits, strict=True) if count > round_)
-            yield from (word for word, count in zip(SIGNALS, missing, strict=True) if count > round_)
+            yield from (token for token, count in zip(WAITS, surplus_waits, strict=True) if count > round_)
+            yield from (token for token, count in zip(SIGNALS, missing, strict=True) if count > round_)
 
 
 def _minimal_round(unit: Unit, limits: ProgramLimits, start: ProgramTracker) -> CompletionRound | None:
-    """Return the minimal command of a unit; None if none may be issued."""
+    """Return the shortest command of a unit that may be issued; None if it has none."""
     name = unit.name.lower()
     for text in ("", "set load.word, fill=1", *_destinations(limits)):
         if text and not text.startswith(f"set {name}."):
@@ -139,12 +148,14 @@ def _minimal_round(unit: Unit, limits: ProgramLimits, start: ProgramTracker) -> 
         for word in program.words:
             state = state.after(word)
         if state.may_issue(unit):
-            return CompletionRound(tuple(words_of(program)[:-1]), HEAD_OF[MicroOp.ISSUE, int(unit)].word)
+            return CompletionRound(
+                tuple(encode_program(program)[:-1]), HEAD_OF[MicroOp.ISSUE, int(unit)].token
+            )
     return None
 
 
 def _destinations(limits: ProgramLimits) -> Iterator[str]:
-    """Yield operand expressions for addresses that STORE may write."""
+    """Yield assembly text that sets the STORE address to an operand, for each known operand."""
     for number, value in enumerate(limits.operands):
         if value is not None:
             yield f"set store.dram, r0, op{number}"

@@ -1,4 +1,4 @@
-"""Grammar-constrained decoding of programs: decoder state and next-token mask."""
+"""Grammar of programs for constrained decoding: decoding state and mask of valid next tokens."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -7,9 +7,11 @@ from typing import TypeVar
 import numpy as np
 
 from compiler.llm.assembly.abstract_machine import AbstractMachine, ProgramTracker
-from compiler.llm.assembly.completion import FENCE, HALT, LEAVE, Completion, Counts, Endings
-from compiler.llm.assembly.issue import PendingIssue
-from compiler.llm.assembly.lexicon import (
+from compiler.llm.assembly.limits import ProgramLimits
+from compiler.llm.assembly.parser import ProgramParser
+from compiler.llm.assembly.pending_issue import PendingIssue
+from compiler.llm.assembly.program_completer import FENCE, HALT, LEAVE, Completion, Counts, ProgramCompleter
+from compiler.llm.tokens.assembly_tokens import (
     ANY_HEAD,
     ANY_SELECTOR,
     END,
@@ -20,13 +22,11 @@ from compiler.llm.assembly.lexicon import (
     SELECTORS,
     SEMAPHORE_GROUPS,
     STOP,
-    WORDS,
+    TOKENS,
     TokenChoice,
 )
-from compiler.llm.assembly.limits import ProgramLimits
-from compiler.llm.assembly.parser import ProgramParser
 from compiler.llm.tokens.integer_tokens import BYTES
-from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
 from compiler.llm.tokens.vocabulary import Vocabulary
 from cosim.semantics.instruction import decode_instruction
 from hw.errors import InputError
@@ -34,8 +34,8 @@ from hw.isa.enums import SEQUENCER, Unit
 from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp
 from hw.isa.program import Program
 
-_ISSUES = {unit: HEAD_OF[MicroOp.ISSUE, int(unit)].word for unit in Unit}
-_LOOP = HEAD_OF[MicroOp.LOOP, 0].word
+_ISSUES = {unit: HEAD_OF[MicroOp.ISSUE, int(unit)].token for unit in Unit}
+_LOOP = HEAD_OF[MicroOp.LOOP, 0].token
 
 
 class NextTokenMask:
@@ -48,11 +48,11 @@ class NextTokenMask:
     parser : ProgramParser
         Parser with the tokens written so far.
     tracker : ProgramTracker or None
-        Abstract machine after the last complete instruction, if there is a hardware configuration.
+        Abstract machine after the last complete instruction; None without a hardware configuration.
     left : int
         Remaining token budget.
     forced : list of str
-        Tokens that must follow, if any; once a completion is forced, all of it.
+        Tokens that must follow, if any; the whole rest of a completion once it is forced.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class NextTokenMask:
 
     @cached_property
     def mask(self) -> np.ndarray:
-        """Return the mask of valid next tokens."""
+        """Mask of valid next tokens."""
         grammar, parser = self._grammar, self._parser
         if parser.done:
             return grammar.empty_mask
@@ -85,26 +85,26 @@ class NextTokenMask:
         if not parser.head or (parser.ends and (self._issue is None or self._issue.legal)):
             boundary = self._boundary()
             if not boundary.any():
-                self.forced = list(self._ending.words)
+                self.forced = list(self._completion.tokens)
                 boundary = grammar.group(self.forced[0])
             out |= boundary
         out.flags.writeable = False
         return out
 
     def after(self, word: int) -> ProgramTracker | None:
-        """Return the machine after the now complete current instruction, if already computed."""
+        """Return the machine after an instruction, if it was computed for the mask; None otherwise."""
         return self._preview[1] if self._preview and self._preview[0] == word else None
 
     # Completion that is always available.
 
     @cached_property
-    def _ending(self) -> Completion:
-        """Return a completion after the current instruction, or at least one that closes it."""
+    def _completion(self) -> Completion:
+        """Completion after the current instruction."""
         return self._end(self._may_stop)
 
     @cached_property
     def _reserve(self) -> Completion:
-        """Return a completion to reserve tokens for if other instructions come first."""
+        """Completion for which tokens are reserved if other instructions precede it."""
         return self._end(self._may_stop and not self._limits.jumps)
 
     def _end(self, may_stop: bool) -> Completion:
@@ -119,31 +119,33 @@ class NextTokenMask:
         opens = parser.opens
         empty = opens or (not parser.head and parser.empty)
         loops = len(parser.loops) + opens
-        # With a hardware configuration loops are left by an instruction, so that another one must end the program.
+        # With a hardware configuration a `break` instruction ends loops, and another instruction must end the program.
         position = empty, loops, may_stop and not (loops and self._limits.config)
         if tracker is None or tracker.unknown or self._only_stop:
-            return self._grammar.ending(*position, None)
-        preferred = self._grammar.ending(*position, self._issue.counts() if self._issue else tracker.counts)
-        return preferred if self._fits(preferred) else self._grammar.ending(*position, None)
+            return self._grammar.completion(*position, None)
+        preferred = self._grammar.completion(
+            *position, self._issue.counts() if self._issue else tracker.counts
+        )
+        return preferred if self._fits(preferred) else self._grammar.completion(*position, None)
 
-    def _fits(self, ending: Completion) -> bool:
+    def _fits(self, completion: Completion) -> bool:
         """Return whether a completion fits the budget after the current instruction."""
-        enough = self._written + ending.instructions <= self._limits.instructions
-        return enough and len(ending.words) <= self._left
+        enough = self._written + completion.instructions <= self._limits.instructions
+        return enough and len(completion.tokens) <= self._left
 
     @property
     def _written(self) -> int:
-        """Return the number of instructions, including the current one."""
+        """Number of instructions, including the current one."""
         return len(self._parser.words) + bool(self._parser.head)
 
     @property
     def _only_stop(self) -> bool:
-        """Return whether only the stop token can follow."""
+        """True if only the stop token can follow."""
         return bool(self._limits.config) and not self._limits.jumps and self._halted
 
     @property
     def _halted(self) -> bool:
-        """Return whether the code after the last instruction is reachable only by a jump."""
+        """True if the code after the last instruction is reachable only by a jump."""
         if self._parser.head or not self._parser.words:
             return False
         op, _, a, b, _ = decode_instruction(self._parser.words[-1])
@@ -151,17 +153,17 @@ class NextTokenMask:
 
     @property
     def _may_stop(self) -> bool:
-        """Return whether the program may end after the current instruction, not counting open loops."""
+        """True if the program may end after the current instruction, apart from open loops."""
         return self._halted if self._limits.config else self._written > 0
 
     @cached_property
     def _token_budget(self) -> int:
-        """Return the number of tokens that may precede the completion."""
-        return self._left - len(self._reserve.words)
+        """Number of tokens that may precede the completion."""
+        return self._left - len(self._reserve.tokens)
 
     @cached_property
     def _instruction_budget(self) -> int:
-        """Return the number of instructions that may precede the completion."""
+        """Number of instructions that may precede the completion."""
         return self._limits.instructions - self._written - self._reserve.instructions
 
     # Tokens within an instruction.
@@ -180,14 +182,14 @@ class NextTokenMask:
             out[grammar.bytes[option[0] : option[1] + 1]] = True
         elif option == ANY_SELECTOR:
             out |= grammar.selectors(self._tracker, self._parser.opens)
-        elif self._issue and grammar.endings and option in SEMAPHORE_GROUPS:
+        elif self._issue and grammar.completer and option in SEMAPHORE_GROUPS:
             kind, start = SEMAPHORE_GROUPS[option]
             if (
                 kind == "wait"
                 or min(self._token_budget - 1, self._instruction_budget)
-                >= grammar.endings.max_tokens_per_signal
+                >= grammar.completer.max_tokens_per_signal
             ):
-                out |= grammar.mask_of(self._issue.words(kind, start, grammar.endings))
+                out |= grammar.mask_of(self._issue.tokens(kind, start, grammar.completer))
         else:
             out |= grammar.group(option)
 
@@ -195,7 +197,7 @@ class NextTokenMask:
 
     @cached_property
     def tracker_after(self) -> ProgramTracker | None:
-        """Return the machine if the current instruction ends here."""
+        """Abstract machine after the current instruction, if that ends here."""
         parser, before = self._parser, self._tracker
         if parser.head is None or before is None:
             return before
@@ -206,7 +208,7 @@ class NextTokenMask:
         return self._preview[1]
 
     def _boundary(self) -> np.ndarray:
-        """Return the mask of tokens after the instruction; empty if only the completion may follow."""
+        """Return the mask of tokens after the current instruction; empty if only the completion may follow."""
         grammar, parser = self._grammar, self._parser
         depth = len(parser.loops) + parser.opens
         if self._only_stop and not depth:
@@ -228,29 +230,29 @@ class NextTokenMask:
 
     @property
     def _closes(self) -> bool:
-        """Return whether the innermost loop can be completed and the program then be ended."""
+        """True if the innermost loop can be closed and a completion then fits."""
         tracker = self.tracker_after
         if tracker is None or tracker.unknown:
             return True
         closed = tracker.closed()
-        rest = self._grammar.ending(False, len(self._parser.loops) - 1, False, closed.counts)
-        return not closed.unsafe and len(rest.words) < self._left and self._fits(rest)
+        rest = self._grammar.completion(False, len(self._parser.loops) - 1, False, closed.counts)
+        return not closed.unsafe and len(rest.tokens) < self._left and self._fits(rest)
 
     def _rejected(self, depth: int) -> list[str]:
-        """Return the first tokens of instructions that the machine rejects now."""
+        """Return the first tokens of instructions that are not allowed in the current state."""
         config, tracker = self._limits.config, self.tracker_after
-        assert config and tracker and self._grammar.endings
+        assert config and tracker and self._grammar.completer
         out = [_LOOP] if depth >= config.loop_depth else []
-        preferred = tracker.unknown or tracker.counts == self._grammar.endings.goal
+        preferred = tracker.unknown or tracker.counts == self._grammar.completer.goal
         if not self._limits.jumps and (depth or not preferred):
             out.append(HALT)
         if tracker.unknown:
             return out
-        for unit, word in _ISSUES.items():
+        for unit, token in _ISSUES.items():
             if 1 + tracker.available(unit).bit_count() > self._token_budget or not tracker.may_issue(unit):
-                out.append(word)
+                out.append(token)
         unavailable = ~tracker.available(SEQUENCER)
-        return out + [word for number, word in self._grammar.semaphore_waits if unavailable >> number & 1]
+        return out + [token for number, token in self._grammar.semaphore_waits if unavailable >> number & 1]
 
 
 class GrammarState:
@@ -287,20 +289,20 @@ class GrammarState:
 
     @property
     def before(self) -> ProgramTracker:
-        """Abstract machine after the last complete instruction; needs a hardware configuration."""
+        """Abstract machine after the last complete instruction; requires a hardware configuration."""
         assert self._tracker
         return self._tracker
 
     @property
     def tracker_after(self) -> ProgramTracker:
-        """Abstract machine after the current instruction if it may end here; needs a hardware configuration."""
+        """Abstract machine after the current instruction, if that may end here; requires a hardware configuration."""
         assert self._mask_state.tracker_after
         return self._mask_state.tracker_after
 
     def program(self, name: str) -> Program:
-        """Return the program; ValueError if it is incomplete."""
+        """Return the program; raises ValueError if it is incomplete."""
         if not self.done:
-            raise ValueError(f"the program does not end in {STOP!r} yet")
+            raise ValueError(f"the program does not end with {STOP!r} yet")
         return Program(name, tuple(self._parser.words))
 
     @property
@@ -327,11 +329,11 @@ class GrammarState:
         ValueError
             The token is not valid here.
         """
-        word, state = self.grammar.vocabulary.words[number], self._mask_state
+        token, state = self.grammar.vocabulary.tokens[number], self._mask_state
         if not state.mask[number]:
-            raise ValueError(f"{word!r} may not come next")
-        self._forced = state.forced[1:] if state.forced and state.forced[0] == word else []
-        self._parser.accept(word)
+            raise ValueError(f"{token!r} is not a valid next token")
+        self._forced = state.forced[1:] if state.forced and state.forced[0] == token else []
+        self._parser.accept(token)
         self.left -= 1
         self._next_mask = None
 
@@ -358,9 +360,9 @@ class GrammarState:
             self._tracker = self._tracker.closed()
 
 
-#: Exceeds the number of tokens of any instruction.
+#: Upper bound on the number of tokens of an instruction.
 _MAX_INSTRUCTION_TOKENS = 12
-#: Cache size for masks and completions.
+#: Maximum number of entries of the caches of masks and completions.
 _CACHE_ENTRIES = 1 << 12
 Mask = np.ndarray
 Key, Value = TypeVar("Key"), TypeVar("Value")
@@ -385,41 +387,41 @@ class AssemblyGrammar:
     """
 
     def __init__(self, vocabulary: Vocabulary, limits: ProgramLimits):
-        for word in (*WORDS, *NUMBERS):
-            if word not in vocabulary:
-                raise InputError(f"the vocabulary must have the word {word!r}")
+        for token in (*TOKENS, *NUMBERS):
+            if token not in vocabulary:
+                raise InputError(f"the vocabulary must contain the token {token!r}")
         self.vocabulary, self.limits, self.rules = vocabulary, limits, limits.rules
         self.tracker = (
             ProgramTracker(AbstractMachine.at_start(limits), limits.jumps) if limits.config else None
         )
         #: Tokens that leave a loop.
         self.leave = LEAVE if limits.config else (END,)
-        #: Minimum instructions of a loop, including itself and one in its body.
-        self.loop_instructions = 2 + Completion.from_words(self.leave).instructions
-        self.endings = Endings(limits, self.tracker) if self.tracker else None
+        #: Minimum number of instructions of a loop, including the loop instruction and one in its body.
+        self.loop_instructions = 2 + Completion.from_tokens(self.leave).instructions
+        self.completer = ProgramCompleter(limits, self.tracker) if self.tracker else None
         self._selectors: dict[tuple, Mask] = {}
-        self._ends: dict[tuple, Completion] = {}
+        self._completions: dict[tuple, Completion] = {}
         self._complements: dict[tuple[str, ...], Mask] = {}
-        #: Instructions that take a semaphore token, with their semaphores.
-        self.semaphore_waits = [(head.d, word) for word, head in HEADS.items() if head.op is MicroOp.WAIT]
+        #: First tokens of `wait` instructions with the indices of their semaphores.
+        self.semaphore_waits = [(head.d, token) for token, head in HEADS.items() if head.op is MicroOp.WAIT]
         self.empty_mask = self.mask_of(())
         self.bytes = np.array(vocabulary.encode(BYTES))
         groups = self.rules.groups
-        self._groups = {name: self.mask_of(words) for name, words in groups.items()}
-        self._token_masks = {word: self.mask_of([word]) for word in (*WORDS, *NUMBERS)}
+        self._groups = {name: self.mask_of(tokens) for name, tokens in groups.items()}
+        self._token_masks = {token: self.mask_of([token]) for token in (*TOKENS, *NUMBERS)}
         needs = np.full(len(vocabulary), _MAX_INSTRUCTION_TOKENS + 1)
-        for word in groups[ANY_HEAD]:
-            needs[vocabulary.number(word)] = self._need(word)
+        for token in groups[ANY_HEAD]:
+            needs[vocabulary.number(token)] = self._need(token)
         self._heads = [needs <= room for room in range(_MAX_INSTRUCTION_TOKENS + 1)]
 
     def start(self) -> GrammarState:
         """Return the state at the start of a program."""
         return GrammarState(self)
 
-    def mask_of(self, words: Sequence[str]) -> Mask:
-        """Return the read-only mask of some tokens."""
+    def mask_of(self, tokens: Sequence[str]) -> Mask:
+        """Return the read-only mask of the given tokens."""
         mask = np.zeros(len(self.vocabulary), bool)
-        mask[self.vocabulary.encode(words)] = True
+        mask[self.vocabulary.encode(tokens)] = True
         mask.flags.writeable = False
         return mask
 
@@ -427,8 +429,8 @@ class AssemblyGrammar:
         """Return the mask of a token group or a single token."""
         return self._groups[name] if name in GROUPS else self._token_masks[name]
 
-    def ending(self, empty: bool, loops: int, may_stop: bool, counts: Counts | None) -> Completion:
-        """Return a completion.
+    def completion(self, empty: bool, loops: int, may_stop: bool, counts: Counts | None) -> Completion:
+        """Return the completion for a position in a program.
 
         Parameters
         ----------
@@ -437,24 +439,24 @@ class AssemblyGrammar:
         loops : int
             Number of open loops.
         may_stop : bool
-            True if some instruction so far may end the program.
+            True if an instruction so far may end the program.
         counts : sequence of int or None
-            Counts of all semaphores; None to leave them as they are.
+            Counts of all semaphores; None to leave the counts unchanged.
         """
 
         def make() -> Completion:
-            drained = self.endings.words(counts) if self.endings and counts is not None else []
+            drained = self.completer.tokens(counts) if self.completer and counts is not None else []
             last = [STOP] if may_stop else [HALT, STOP]
-            return Completion.from_words([*[FENCE] * empty, *self.leave * loops, *drained, *last])
+            return Completion.from_tokens([*[FENCE] * empty, *self.leave * loops, *drained, *last])
 
-        return _cached(self._ends, (empty, loops, may_stop, counts), make)
+        return _cached(self._completions, (empty, loops, may_stop, counts), make)
 
-    def all_except(self, words: tuple[str, ...]) -> Mask:
-        """Return the mask of all tokens except some."""
-        return _cached(self._complements, words, lambda: ~self.mask_of(words))
+    def all_except(self, tokens: tuple[str, ...]) -> Mask:
+        """Return the mask of all tokens except the given ones."""
+        return _cached(self._complements, tokens, lambda: ~self.mask_of(tokens))
 
     def heads(self, room: int) -> Mask:
-        """Return the mask of first tokens of instructions with at most `room` tokens."""
+        """Return the mask of first tokens of instructions that need at most `room` tokens."""
         return self._heads[max(0, min(room, _MAX_INSTRUCTION_TOKENS))]
 
     def selectors(self, tracker: ProgramTracker | None, count: bool) -> Mask:
@@ -463,9 +465,9 @@ class AssemblyGrammar:
         Parameters
         ----------
         tracker : ProgramTracker or None
-            Abstract machine, if there is a hardware configuration.
+            Abstract machine; None without a hardware configuration.
         count : bool
-            True for only those that may be iteration counts.
+            True to return only selectors that may be iteration counts.
         """
         if tracker is None:
             return self.group(ANY_SELECTOR)
@@ -482,20 +484,20 @@ class AssemblyGrammar:
         readable = _cached(self._selectors, (tracker.statistics, registers), make)
         if not count or tracker.unknown:
             return readable
-        # The following number may be as large.
+        # The number that is added to the selector may be equally large.
         maximum = self.rules.max_iterations(tracker.iterations) // 2
-        counts = [word for word, number in SELECTORS.items() if tracker.is_iteration_count(number, maximum)]
+        counts = [token for token, number in SELECTORS.items() if tracker.is_iteration_count(number, maximum)]
         return readable & self.mask_of(counts)
 
-    def _need(self, word: str) -> int:
+    def _need(self, token: str) -> int:
         """Return the minimum number of tokens of an instruction; for loops including body and end."""
-        head = HEADS[word]
+        head = HEADS[token]
         operands = self.rules.operands(head, {}, 0, 1)
         return 1 + sum(each.need for each in operands) + (1 + len(self.leave)) * (head.op is MicroOp.LOOP)
 
 
 def _cached(cache: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
-    """Return the cached value of a key; it is computed on first use."""
+    """Return the cached value of a key, computed on first use."""
     if key not in cache:
         if len(cache) >= _CACHE_ENTRIES:
             cache.clear()

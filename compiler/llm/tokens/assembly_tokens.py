@@ -1,4 +1,7 @@
-"""Vocabulary of assembly tokens, derived from the tables of `hw.isa`."""
+"""Tokens of assembly programs, derived from the tables of `hw.isa`: one part of the whole vocabulary (`vocabulary.py`).
+
+`compiler.llm.assembly.tokenizer` encodes programs with these tokens.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +23,14 @@ from hw.isa.micro_instruction import (
 
 
 class TokenChoice(NamedTuple):
-    """Next tokens that are equivalent for the rest of the operand.
+    """Set of next tokens after which the rest of the operand is the same.
 
     Parameters
     ----------
     option : str or (int, int)
-        A token, the name of a token group (`GROUPS`), or the smallest and largest byte.
+        A token, the name of a token group (`GROUPS`), or the smallest and the largest byte.
     cost : int
-        Minimum number of further tokens until the operand is complete.
+        Minimum number of tokens after this one until the operand is complete.
     """
 
     option: str | tuple[int, int]
@@ -38,11 +41,11 @@ class TokenChoice(NamedTuple):
         return isinstance(self.option, tuple) and self.option[0] <= value <= self.option[1]
 
 
-#: End of a program, and of a loop body.
+#: Tokens for the end of a program and of a loop body.
 STOP, END = "stop", "end"
-#: Loop without a body; the distance to its end follows.
+#: Token of a loop without a body; the distance to its end follows.
 TO = "to"
-#: Selector without a name; its number follows.
+#: Token of a selector without a name; its number follows.
 SELECTOR = "sel"
 #: Maximum width of a packed field part with one token per value.
 _MAX_ENUMERATED_BITS = 3
@@ -54,21 +57,21 @@ class Head:
 
     Parameters
     ----------
-    word : str
-        Text of the token.
+    token : str
+        Token as a string.
     op : MicroOp
         Operation of the instruction.
     d : int
         Bits of the instruction's field `d` that the token determines.
     kinds : tuple of str
-        Kinds of the operands that follow, as in `hw.isa.micro_instruction.Form`.
+        Kinds of the following operands, as in `hw.isa.micro_instruction.Form`.
     field : Field or None
         Field that a `set` instruction sets.
     packed : Packed or None
         Layout of the field's parts, if it is packed.
     """
 
-    word: str
+    token: str
     op: MicroOp
     d: int
     kinds: tuple[str, ...]
@@ -81,12 +84,12 @@ def _units(mask: int) -> str:
 
 
 def semaphores(producers: int) -> tuple[str, ...]:
-    """Return the names of the semaphores of units and sequencer, in bit order."""
+    """Return the names of the semaphores of the first `producers` of the four units and the sequencer, in bit order."""
     names = [*(unit.name.lower() for unit in Unit), "seq"][:producers]
     return tuple(f"{name}:{index}" for name in names for index in range(SEMAPHORES_PER_PAIR))
 
 
-#: Kinds of first operands that are part of the first token: names and their contribution to `d`.
+#: Kinds of first operands that belong to the first token: names, and the bits of `d` that each determines.
 _NAMED = {
     "unit": {unit.name.lower(): int(unit) for unit in Unit},
     "sem": {name: number for number, name in enumerate(semaphores(len(Unit)))},
@@ -123,7 +126,10 @@ def _selectors() -> Iterator[tuple[str, int]]:
 
 
 def pairs(packed: Packed) -> dict[str, tuple[int, int | None]]:
-    """Return the tokens of non-default parts of a packed field: index of the part, and value (None: it follows)."""
+    """Return the tokens of non-default parts of a packed field, with the index and the value of the part.
+
+    The value is None if number tokens follow.
+    """
     out: dict[str, tuple[int, int | None]] = {}
     for index, part in enumerate(packed.fields):
         if not part.enum and part.width > _MAX_ENUMERATED_BITS:
@@ -136,30 +142,30 @@ def pairs(packed: Packed) -> dict[str, tuple[int, int | None]]:
     return out
 
 
-HEADS = {head.word: head for head in _heads()}
-#: Heads by operation and the part of `d` that they determine.
+HEADS = {head.token: head for head in _heads()}
+#: Heads by operation and by the bits of `d` that they determine.
 HEAD_OF = {(head.op, head.d): head for head in HEADS.values()}
-#: Operations whose first token determines part of `d`.
+#: Operations whose first token determines bits of `d`.
 NAMING = frozenset(
     op
     for op, form in FORMS.items()
     if form.operands and (form.operands[0] == "field" or form.operands[0] in _NAMED)
 )
 SELECTORS = dict(_selectors())
-NAME_OF = {selector: word for word, selector in SELECTORS.items()}
-REGISTER_WORDS = tuple(NAME_OF[number] for number in range(REGISTERS))
-#: Numbers of the selectors without a name.
+NAME_OF = {selector: token for token, selector in SELECTORS.items()}
+REGISTER_TOKENS = tuple(NAME_OF[number] for number in range(REGISTERS))
+#: Selectors without a name.
 NAMELESS = tuple(number for number in range(1 << WORD.fields[1].width) if number not in NAME_OF)
 WAITS = tuple(f"wait({name})" for name in semaphores(len(Unit)))
 SIGNALS = tuple(f"signal({name})" for name in semaphores(len(Unit) + 1))
 PAIRS = {packed.name: pairs(packed) for packed in PACKED_FIELDS.values()}
-#: Tokens followed by a number, with the index of the part.
+#: Tokens that a number follows, with the index of the part, by packed field.
 OPENERS = {
-    name: tuple((word, index) for word, (index, value) in words.items() if value is None)
-    for name, words in PAIRS.items()
+    name: tuple((token, index) for token, (index, value) in tokens.items() if value is None)
+    for name, tokens in PAIRS.items()
 }
 #: All distinct tokens except numbers.
-WORDS = tuple(
+TOKENS = tuple(
     dict.fromkeys(
         [
             STOP,
@@ -170,45 +176,45 @@ WORDS = tuple(
             *SELECTORS,
             *WAITS,
             *SIGNALS,
-            *(word for words in PAIRS.values() for word in words),
+            *(token for tokens in PAIRS.values() for token in tokens),
         ]
     )
 )
 
-#: Register that is always zero.
+#: Token of the register that is always zero.
 ZERO = NAME_OF[0]
 ANY_HEAD, ANY_REGISTER, ANY_SELECTOR = "any head", "any register", "any selector but of register 0"
 
 
 def pair_group(packed: str, start: int) -> str:
-    """Return the group of single-token parts of a packed field, from part `start` on."""
+    """Return the name of the group of single-token parts of a packed field, from part `start` on."""
     return f"any pair of {packed} from {start}"
 
 
 def semaphore_group(kind: str, start: int) -> str:
-    """Return the group of waits or signals from number `start` on."""
+    """Return the name of the group of waits or signals from number `start` on."""
     return f"any {kind} from {start}"
 
 
 SEMAPHORES = {"wait": WAITS, "signal": SIGNALS}
-#: Kind and first number of each semaphore group.
+#: Type and first number of each semaphore group.
 SEMAPHORE_GROUPS = {
     semaphore_group(kind, start): (kind, start)
-    for kind, words in SEMAPHORES.items()
-    for start in range(len(words))
+    for kind, tokens in SEMAPHORES.items()
+    for start in range(len(tokens))
 }
 
 #: Tokens of each group.
 GROUPS: dict[str, tuple[str, ...]] = {
     ANY_HEAD: tuple(HEADS),
-    ANY_REGISTER: REGISTER_WORDS,
-    ANY_SELECTOR: tuple(word for word in SELECTORS if word != ZERO),
+    ANY_REGISTER: REGISTER_TOKENS,
+    ANY_SELECTOR: tuple(token for token in SELECTORS if token != ZERO),
     **{
         pair_group(name, start): tuple(
-            word for word, (index, value) in words.items() if value is not None and index >= start
+            token for token, (index, value) in tokens.items() if value is not None and index >= start
         )
-        for name, words in PAIRS.items()
-        for start in range(max((index for index, _ in words.values()), default=0) + 2)
+        for name, tokens in PAIRS.items()
+        for start in range(max((index for index, _ in tokens.values()), default=0) + 2)
     },
     **{name: SEMAPHORES[kind][start:] for name, (kind, start) in SEMAPHORE_GROUPS.items()},
 }

@@ -1,11 +1,11 @@
-"""Partially written `issue` instruction: the waits and signals that may follow."""
+"""Partially written `issue` instruction, and the waits and signals that may follow."""
 
 from dataclasses import dataclass
 
-from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
-from compiler.llm.assembly.completion import Endings, semaphore_index
-from compiler.llm.assembly.lexicon import SEMAPHORES
+from compiler.llm.assembly.abstract_machine import SEMAPHORES_PER_CONSUMER, ProgramTracker
 from compiler.llm.assembly.operands import Values
+from compiler.llm.assembly.program_completer import ProgramCompleter, semaphore_index
+from compiler.llm.tokens.assembly_tokens import SEMAPHORES
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
 
@@ -24,7 +24,7 @@ class PendingIssue:
     unit : Unit
         Unit of the command.
     values : dict
-        Semaphores named so far.
+        Bit masks of waits and signals written so far.
     """
 
     tracker: ProgramTracker
@@ -37,14 +37,14 @@ class PendingIssue:
 
     @property
     def legal(self) -> bool:
-        """Return whether the command is legal as written, without a missing wait that prevents a race."""
+        """True if the command is legal with the waits written so far, without a race."""
         return self.tracker.may_issue(self.unit, self._wait_mask)
 
     def counts(self) -> tuple[int, ...]:
         """Return the counts of all semaphores if the instruction ends here."""
         out = list(self.tracker.counts)
         for number in _bits(self._wait_mask):
-            out[TOKENS * self.unit + number] -= 1
+            out[SEMAPHORES_PER_CONSUMER * self.unit + number] -= 1
         for number in _bits(self.values.get("signal", 0)):
             out[self._semaphore_of_signal(number)] += 1
         return tuple(out)
@@ -53,9 +53,19 @@ class PendingIssue:
         """Return the index of a signal's semaphore among all counts."""
         return semaphore_index(self.unit, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
 
-    def words(self, kind: str, start: int, endings: Endings) -> list[str]:
-        """Return the waits or signals from a number on that allow a legal command and a valid completion."""
-        found = self._waits(start) if kind == "wait" else self._signals(start, endings)
+    def tokens(self, kind: str, start: int, completer: ProgramCompleter) -> list[str]:
+        """Return the tokens of waits or signals that allow a legal command and a valid completion.
+
+        Parameters
+        ----------
+        kind : str
+            Type of the tokens, "wait" or "signal".
+        start : int
+            First semaphore number.
+        completer : ProgramCompleter
+            Generator of completions.
+        """
+        found = self._waits(start) if kind == "wait" else self._signals(start, completer)
         return [SEMAPHORES[kind][number] for number in found]
 
     def _waits(self, start: int) -> list[int]:
@@ -66,10 +76,10 @@ class PendingIssue:
         return [number for number in numbers if self._enables(number, available)]
 
     def _enables(self, number: int, available: int) -> bool:
-        """Return whether the command is legal after this wait and all that can follow it."""
+        """Return whether the command is legal after this wait and all possible later ones."""
         return self.tracker.may_issue(self.unit, self._wait_mask | available >> number << number)
 
-    def _signals(self, start: int, endings: Endings) -> list[int]:
+    def _signals(self, start: int, completer: ProgramCompleter) -> list[int]:
         if not self.legal:
             return []
         counts = self.counts()
@@ -77,5 +87,5 @@ class PendingIssue:
             number
             for number in range(start, len(SEMAPHORES["signal"]))
             if counts[self._semaphore_of_signal(number)] < SEMAPHORE_MAX
-            and number // SEMAPHORES_PER_PAIR in (*endings.rounds, SEQUENCER)
+            and number // SEMAPHORES_PER_PAIR in (*completer.rounds, SEQUENCER)
         ]
