@@ -68,11 +68,13 @@ def _targets(text: str) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Compile and run on each target; status 1 if the model fits none or outputs differ."""
     from compiler.cli.inputs import read_samples
+    from compiler.cli.run import warn_about_clock
     from compiler.runtime.package.writer import SUFFIX
     from compiler.util.progress import say
     from hw.config import load_target
 
     claim(args)
+    warn_about_clock(args)
     configs = {name: load_target(name) for name in args.targets}
     if args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is compiled for one target: explore needs the model itself")

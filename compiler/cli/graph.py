@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_memory, add_seed, add_target, claim
+from compiler.cli.parser import did_you_mean
 from compiler.util.files import write_output
 from hw.errors import InputError, shown
 
@@ -17,6 +18,8 @@ SUMMARY = "print or draw a model at any stage of the compiler"
 EXAMPLE = "mla graph network.onnx --stage scheduled --format svg -o network.svg"
 
 _FORMATS = ("text", "dot", "svg", "json")
+#: Format by suffix of the output file.
+_SUFFIXES = {"": "text", ".txt": "text", ".text": "text", ".dot": "dot", ".svg": "svg", ".json": "json"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from compiler.visualize.graphs.stages import STAGES, view_of
 
     if args.stage is not None and args.stage not in STAGES:
-        raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}")
+        near = did_you_mean(args.stage, STAGES)
+        raise InputError(f"--stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}{near}")
     claim(args, "output")
     form = _format(args)
     if args.stage is None and form == "text":
@@ -64,8 +68,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _format(args: argparse.Namespace) -> str:
-    suffix = args.output.suffix.lstrip(".").lower() if args.output else ""
-    return args.format or (suffix if suffix in _FORMATS else "text")
+    if args.format or not args.output:
+        return args.format or "text"
+    suffix = args.output.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise InputError(
+            f"{args.output}: a file must end in {', '.join(filter(None, _SUFFIXES))} or nothing, or give --format"
+        )
+    return _SUFFIXES[suffix]
 
 
 def _read(args: argparse.Namespace) -> "Graph":

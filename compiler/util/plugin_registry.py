@@ -1,6 +1,7 @@
 """Registry of plug-ins by name, entry point or `module:Class`, and one-line errors for failures of user code."""
 
 import importlib
+import importlib.util
 import logging
 import re
 import sys
@@ -53,10 +54,28 @@ def load_reference(reference: str, kind: str) -> Any:
     return value
 
 
-def _imported(name: str, reference: str) -> ModuleType:
+def check_module(reference: str) -> None:
+    """Raise InputError unless the module of a reference can be found; only its parent packages are imported."""
+    name = reference.partition(":")[0]
+    _search_current_folder()
+    try:
+        found = guarded(lambda: importlib.util.find_spec(name), f"{reference}: {name} cannot be imported")
+    except InputError as error:
+        if "ModuleNotFoundError" not in str(error):
+            raise
+        found = None
+    if found is None:
+        raise InputError(f"{reference}: there is no module {name} here or among the installed packages")
+
+
+def _search_current_folder() -> None:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+
+
+def _imported(name: str, reference: str) -> ModuleType:
+    _search_current_folder()
     return guarded(lambda: importlib.import_module(name), f"{reference}: {name} cannot be imported")
 
 
