@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from compiler.cli.exit_status import warn, warnings
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, claim, integer, size
 from compiler.util.files import report, write_output
+from compiler.util.tables import counted
 
 if TYPE_CHECKING:
     from compiler.cache.model_source import ModelSource
@@ -263,8 +264,9 @@ def read_schedule(path: Path) -> "Schedule":
     from compiler.util.files import read_input
     from hw.errors import InputError
 
+    data = read_input(path)
     try:
-        return Schedule.from_json(read_input(path).decode())
+        return Schedule.from_json(data.decode())
     except UnicodeDecodeError as error:
         raise InputError(f"{path} must be UTF-8 text: {error.reason}") from None
     except InputError as error:
@@ -313,8 +315,8 @@ def run(args: argparse.Namespace) -> int:
         "warnings": warnings(),
     }
     text = (
-        f"{len(network.infos)} layers in {len(programs)} programs of "
-        f"{sum(len(program.words) for program in programs):,} words; "
+        f"{counted(len(network.infos), 'layer')} in {counted(len(programs), 'program')} of "
+        f"{counted(sum(len(program.words) for program in programs), 'word')}; "
         f"{sum(code.memory for code in network.codes):,} bytes of DRAM"
     )
     lines = [f"runs on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_memory, add_seed, add_target, claim
 from compiler.cli.parser import did_you_mean
-from compiler.util.files import write_output
+from compiler.util.files import print_text, write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         write_output(args.output, text.rstrip("\n").encode() + b"\n")
     else:
-        print(text.rstrip("\n"))
+        print_text(text.rstrip("\n"))
     return 0
 
 

@@ -162,7 +162,8 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
     from compiler.cli.run import head
     from compiler.visualize.svg.charts import draw_serving
 
-    print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
+    if history.cycles:  # otherwise an error follows
+        print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
     if args.picture:
         picture = draw_serving(network.name, history.cycles, history.events)
         write_output(args.picture, picture.encode())

@@ -168,14 +168,19 @@ class Registry(Mapping[str, type[T]]):
     def _guarded(self, value: Any, title: str) -> type[T]:
         base = _object(self._base)
         if not isinstance(value, type) or not issubclass(value, base):
-            raise InputError(
-                f"{title} must be a subclass of {base.__module__}.{base.__name__}, not {shown(value)}"
-            )
+            raise InputError(f"{title} must be a subclass of {_public_name(base)}, not {shown(value)}")
         if missing := sorted(getattr(value, "__abstractmethods__", ())):
             raise InputError(f"{title} must define {', '.join(missing)}")
         own = value.__module__.partition(".")[0] == __name__.partition(".")[0]
         guard = _passed if own else _object(self._guard)
         return guard(value, title)
+
+
+def _public_name(kind: type) -> str:
+    """Return the name by which users import a class: from `compiler` if it exports the class."""
+    package = importlib.import_module(__name__.partition(".")[0])
+    exported = getattr(package, kind.__name__, None) is kind
+    return f"{package.__name__ if exported else kind.__module__}.{kind.__name__}"
 
 
 def _passed(kind: Any, _title: str) -> Any:

@@ -67,7 +67,7 @@ def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("some text\n" * 1000)
     complains(2, "there is no database", "db", "show", "--db", tmp_path / "absent.db")
-    complains(1, "file is not a database", "db", "show", "--db", text)
+    complains(2, f"{text} is not a measurement database", "db", "show", "--db", text)
     complains(2, "unknown database type 'luck'", "db", "show", "--db", "luck://x")
     complains(2, "its first line must be", "db", "import", text, "--db", tmp_path / "new.db")
     complains(2, "cannot be read", "db", "import", tmp_path / "absent", "--db", tmp_path / "new.db")

@@ -1,6 +1,9 @@
 """Messages for bad arguments: each names the option or file and says what is expected."""
 
+import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -110,3 +113,78 @@ def test_limits_and_dispatch_options_are_named(complains):
 def test_misspelled_targets_and_stages_get_a_suggestion(complains):
     complains(2, "not 'n61' (did you mean n16?)", "run", MODEL, "--target", "n61")
     complains(2, "not 'schedule' (did you mean scheduled?)", "graph", MODEL, "--stage", "schedule")
+
+
+def test_other_files_are_not_databases(complains, tmp_path):
+    path = tmp_path / "bad.json"
+    path.write_text("{}")
+    tune = ("tune", MODEL, "--trials", "1", "--target", "n4")
+    complains(2, f"{path} is not a measurement database", "db", "show", "--db", path)
+    complains(2, f"{path} is not a measurement database", *tune, "--db", path)
+    assert path.read_text() == "{}"
+
+
+def test_the_missing_endpoint_option_is_named(complains):
+    tune = ("tune", MODEL, "--trials", "1", "--method", "llm")
+    complains(
+        2, "tune: --endpoint needs --endpoint-model NAME\n", *tune, "--endpoint", "http://localhost:1/v1"
+    )
+    complains(2, "tune: --endpoint-model needs --endpoint URL\n", *tune, "--endpoint-model", "x")
+
+
+def test_files_that_cannot_be_read_are_named_once(mla, complains, caplog, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("empty.npy").touch()
+    Path("plain").touch()
+    compiling = ("compile", MODEL, "-o", "x.mla", "--schedule", "nosuch.json")
+    complains(2, "mla compile: nosuch.json cannot be read: No such file or directory\n", *compiling)
+    reason = "nosuch: cannot be read as a language model: No such file or directory\n"
+    complains(2, f"mla llm: {reason}", "llm", "sample", MODEL, "--llm", "nosuch")
+    complains(2, "mla run: empty.npy: is empty\n", "run", MODEL, *GOLDEN, "--input", "empty.npy")
+    complains(2, "plain is a file, not a folder\n", "fpga", "--board", "ulx3s-85f", "-o", "plain")
+    monkeypatch.setenv("MLA_CACHE", "/proc/foo")
+    assert mla("run", MODEL, *GOLDEN).status == 0
+    assert "caching is disabled: /proc/foo: No such file or directory" in caplog.messages
+
+
+def test_full_standard_output_is_named():
+    command = [sys.executable, "-m", "compiler.cli.main", "graph", str(MODEL), "--format", "json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "mla graph: No space left on device: standard output\n")
+
+
+def test_counts_of_one_are_singular(mla):
+    assert "(golden), 1 sample\n" in mla("run", MODEL, *GOLDEN).out
+    result = mla("serve", MODEL, *GOLDEN, "--requests", "1")
+    assert "using 1 random sample (seed 0)\n" in result.err and result.err.endswith("serve: 1 request\n")
+
+
+def test_serve_prints_no_summary_without_requests(mla, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[1]\n")))
+    result = mla("serve", MODEL, *GOLDEN, "--input", "-")
+    assert result.status == 2 and result.err.count("\n") == 1 and "0 requests" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("m.h5", "m.h5: TensorFlow models are read as .tflite: convert it with tf.lite.TFLiteConverter"),
+        (
+            "m.keras",
+            "m.keras: TensorFlow models are read as .tflite: convert it with tf.lite.TFLiteConverter",
+        ),
+        ("saved", "saved: TensorFlow models are read as .tflite: convert it with tf.lite.TFLiteConverter"),
+        ("m.pt2", "returns torch.export.load('m.pt2'), and name it module:function"),
+        ("m.pt", "m.pt: pickled models are not loaded (unsafe)"),
+    ],
+)
+def test_other_frameworks_files_get_advice(complains, tmp_path, monkeypatch, name, advice):
+    monkeypatch.chdir(tmp_path)
+    if name == "saved":
+        Path(name).mkdir()
+        Path(name, "saved_model.pb").touch()
+    else:
+        Path(name).touch()
+    for verb in (("run",), ("compile", "-o", "x.mla"), ("graph",)):
+        complains(2, advice, verb[0], name, *verb[1:])

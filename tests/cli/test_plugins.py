@@ -129,9 +129,7 @@ def test_bad_plug_ins_of_serve_are_refused_at_once(mla, module):
         "serve", MODEL, "--requests", "1", "--target", "n4", "--adapt", "--method", f"{module}:value"
     )
     assert (result.status, result.out) == (2, "")
-    assert result.err.endswith(
-        f"{module}:value must be a subclass of compiler.tuning.search.method.SearchMethod, not 3\n"
-    )
+    assert result.err.endswith(f"{module}:value must be a subclass of compiler.SearchMethod, not 3\n")
 
 
 def test_serve_searches_with_a_plug_in(mla, module):

@@ -56,7 +56,7 @@ def test_a_server_that_is_not_there_is_named_without_the_password():
 def test_a_file_that_is_no_database_is_left_alone(tmp_path, contents):
     path = tmp_path / "profile.db"
     path.write_bytes(contents)
-    with pytest.raises(WorkError, match=r"profile\.db cannot be used: file is not a database"):
+    with pytest.raises(InputError, match=r"profile\.db is not a measurement database"):
         TuningDatabase(f"sqlite:///{path}")
     assert path.read_bytes() == contents
 

@@ -16,6 +16,7 @@ from compiler.visualize.formats import to_svg
 from compiler.visualize.graphs.stages import view_of
 from compiler.visualize.graphs.view import View
 from compiler.visualize.svg.charts import chart, draw_rounds, draw_serving, round_ticks
+from compiler.visualize.svg.gantt import _layer
 from compiler.visualize.svg.svg import shortened, text_width
 from compiler.visualize.svg.swimlanes import _Lanes
 from tests.visualize.test_graphs import mixed
@@ -50,6 +51,12 @@ def test_widths_are_those_of_dejavu_sans(bold: bool) -> None:
         # Kerning brings some pairs of letters closer.
         assert width * 0.995 <= text_width(text, 10, bold=bold) <= width * 1.15 + 1, f"seed {seed}: {text}"
     assert text_width("卷", 10) == 10
+
+
+def test_layers_of_buffers_may_have_dots_in_their_names() -> None:
+    layers = {"block.0.conv", "scores"}
+    found = {label: _layer({"label": label}, layers) for label in ("block.0.conv.w", "scores.0.part", "x.1")}
+    assert found == {"block.0.conv.w": "block.0.conv", "scores.0.part": "scores", "x.1": "x.1"}
 
 
 def test_names_keep_head_and_tail() -> None:

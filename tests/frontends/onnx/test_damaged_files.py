@@ -120,7 +120,8 @@ def test_unknown_operators_are_named_all_at_once(tmp_path: Path) -> None:
     text = refusal(tmp_path, made)
     assert text == (
         "there is no conversion for node 'Warp:a' (Warp), 'Wonder:c' (my.own.Wonder), 'NonZero:d' (NonZero: "
-        "the shape of its output depends on its input's numbers, and must be known beforehand)"
+        "the shape of its output depends on its input's numbers, and must be known beforehand); "
+        "docs/operators.md lists the operators"
     )
     with pytest.raises(UnsupportedNodesError) as caught:
         read_onnx(tmp_path / "model.onnx")
