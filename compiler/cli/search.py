@@ -185,7 +185,8 @@ def spending_table(document: dict[str, Any]) -> str:
     cost = "" if document["cost"] is None else f", cost {document['cost']:g}"
     return (
         f"{document['model']}: {counted(document['requests'], 'request')}, "
-        f"{document['input_tokens']:,} input tokens and {document['output_tokens']:,} output tokens in {document['seconds']:.1f} s{cost}; "
+        f"{document['input_tokens']:,} input tokens and {document['output_tokens']:,} output tokens in "
+        f"{document['seconds']:.1f} s{cost}; "
         f"{counted(document['candidates'], 'candidate')}, {document['better']} better"
     )
 

@@ -57,6 +57,8 @@ def load_reference(reference: str, kind: str) -> Any:
 def check_module(reference: str) -> None:
     """Raise InputError unless the module of a reference can be found; only its parent packages are imported."""
     name = reference.partition(":")[0]
+    if sys.modules.get(name) is not None:  # also for `__main__`, which need not have a specification
+        return
     _search_current_folder()
     try:
         found = guarded(lambda: importlib.util.find_spec(name), f"{reference}: {name} cannot be imported")

@@ -51,7 +51,7 @@ def test_db_show_counts_trials_and_programs(mla, database):
     (searched,) = document["searched"]
     assert searched["trials"] == 3 and searched["machine"]["n"] == 4 and searched["cycles"] > 0
     text = mla("db", "show", "--db", database).out
-    assert "1 profiles, 3 trials, 1 programs, 0 executions" in text and "on n=4, " in text
+    assert "1 profile, 3 trials, 1 program, 0 executions" in text and "on n=4, " in text
 
 
 def test_out_and_in_again(mla, database, tmp_path):

@@ -156,8 +156,8 @@ def test_endpoints_that_are_none_are_told_at_once(mla, complains, models, status
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--endpoint URL", "--endpoint needs --endpoint URL and --endpoint-model NAME"),
-        ("--endpoint-model m", "--endpoint-model needs --endpoint URL and --endpoint-model NAME"),
+        ("--endpoint URL", "--endpoint needs --endpoint-model NAME"),
+        ("--endpoint-model m", "--endpoint-model needs --endpoint URL"),
         ("--method random --endpoint-seconds 3", "--endpoint-seconds requires --method llm"),
         (
             "--endpoint localhost:80 --endpoint-model m",
