@@ -16,6 +16,7 @@ from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
+from compiler.util.tables import counted
 from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
@@ -226,10 +227,9 @@ def _log_quantization(network: CompiledNetwork, seed: int) -> None:
         return
     if report.random and report.tensors:
         _log.warning(
-            "%s is quantized with %d random samples (seed %d): accuracy is meaningless, pass calibration "
-            "data (--calibrate)",
+            "%s is quantized with %s (seed %d): accuracy is meaningless, pass calibration data (--calibrate)",
             network.name,
-            report.samples,
+            counted(report.samples, "random sample"),
             seed,
         )
     _log.info("%s", report)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from compiler.ir.identity import identity
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from compiler.quantize.ranges import Calibration
@@ -137,6 +137,11 @@ class CompileOptions:
     --------
     >>> options = compiler.CompileOptions(rounding="reference", batch=4)
     >>> result = compiler.tune("network.tflite", "n4", trials=20, options=options)
+
+    Raises
+    ------
+    InputError
+        `rounding` is none of these names.
     """
 
     rounding: str
@@ -152,3 +157,7 @@ class CompileOptions:
     single: bool = False
     dram: DramTiming = DEFAULT_DRAM
     limits: MemoryLimits = UNLIMITED
+
+    def __post_init__(self) -> None:
+        if self.rounding not in ROUNDINGS:
+            raise InputError(f"rounding must be {' or '.join(ROUNDINGS)}, not {shown(self.rounding)}")

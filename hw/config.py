@@ -3,6 +3,7 @@
 import re
 import tomllib
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -205,8 +206,10 @@ def _target_file(name: str) -> Path:
             return path
     except (OSError, ValueError):  # no file can have this name
         pass
+    near = get_close_matches(str(name), target_names(), n=1)
     raise InputError(
         f"target must be one of {' '.join(target_names())} or an existing .toml file, not {shown(name)}"
+        + (f" (did you mean {near[0]}?)" if near else "")
     )
 
 

@@ -60,7 +60,10 @@ class ContentStore:
         try:
             folder = cache_folder() / "compiled" if self._folder is None else self._folder
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except (OSError, MlaError) as error:
+        except OSError as error:
+            self._warn(f"{error.filename or self._folder}: {error.strerror}")
+            return None
+        except MlaError as error:
             self._warn(str(error))
             return None
         return folder

@@ -1,13 +1,17 @@
 """`mla compile`: compiles a model to a file that can be run without the compiler."""
 
 import argparse
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.exit_status import warn, warnings
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, check_files, integer, size
 from compiler.util.files import report, write_output
+from compiler.util.tables import counted
 
 if TYPE_CHECKING:
     from compiler.cache.model_source import ModelSource
@@ -141,7 +145,7 @@ def compile_model(
 
     use_cache = record is None and not args.no_cache
     source, options = source_of(args, graph, use_cache)
-    with progress(f"compiling {args.model.name}"):
+    with progress(f"compiling {args.model.name}"), _named_options():
         return compile(
             source,
             target or args.target,
@@ -161,6 +165,36 @@ def compile_model(
         )
 
 
+@contextmanager
+def _named_options() -> Iterator[None]:
+    """Write the arguments of `compiler.compile` that start a message as options."""
+    from hw.errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        if re.match(r"(skip|batch|batches)\b", str(error)):
+            raise InputError(f"--{error}") from None
+        raise
+
+
+def _check_limits(args: argparse.Namespace) -> None:
+    """Raise InputError if a limit of on-chip memory is too small for the target."""
+    from compiler.options import MemoryLimits
+    from hw.config import load_target
+    from hw.errors import InputError
+
+    config = load_target(args.target)
+    for option, limits in (
+        ("--sp-limit", MemoryLimits(sp_bytes=args.sp_limit)),
+        ("--acc-limit", MemoryLimits(acc_bytes=args.acc_limit)),
+    ):
+        try:
+            limits.within(config)
+        except InputError as error:
+            raise InputError(f"{option}: {error}") from None
+
+
 def source_of(
     args: argparse.Namespace, graph: "Graph | None" = None, use_cache: bool = False
 ) -> "tuple[ModelSource, CompileOptions]":
@@ -171,6 +205,8 @@ def source_of(
     from compiler.frontends.torch_module import is_reference
     from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 
+    if "target" in vars(args):
+        _check_limits(args)
     example = None
     if graph is None and is_reference(args.model):
         example = first_sample(args.calibrate or vars(args).get("input"))
@@ -229,8 +265,9 @@ def read_schedule(path: Path) -> "Schedule":
     from compiler.util.files import read_input
     from hw.errors import InputError
 
+    data = read_input(path)
     try:
-        return Schedule.from_json(read_input(path).decode())
+        return Schedule.from_json(data.decode())
     except UnicodeDecodeError as error:
         raise InputError(f"{path} must be UTF-8 text: {error.reason}") from None
     except InputError as error:
@@ -241,11 +278,15 @@ def run(args: argparse.Namespace) -> int:
     """Compile and write the output files."""
     from compiler.cli.run_report import memory_lines
     from compiler.quantize.report import summary
-    from compiler.runtime.package.writer import to_bytes
+    from compiler.runtime.package.writer import SUFFIX, to_bytes
     from compiler.runtime.program_text import listing
     from compiler.runtime.run_report import memory_use
+    from hw.errors import InputError
 
     check_files(args, "output", "save_schedule", "listing")
+    device = args.output.exists() and not args.output.is_file()  # such as /dev/null
+    if args.output.suffix.lower() != SUFFIX and not device:
+        raise InputError(f"--output: {args.output} must end in {SUFFIX}: the other verbs know it by that")
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)
     write_output(args.output, to_bytes(network))
     report_provenance(args, network)
@@ -275,8 +316,8 @@ def run(args: argparse.Namespace) -> int:
         "warnings": warnings(),
     }
     text = (
-        f"{len(network.infos)} layers in {len(programs)} programs of "
-        f"{sum(len(program.words) for program in programs):,} words; "
+        f"{counted(len(network.infos), 'layer')} in {counted(len(programs), 'program')} of "
+        f"{counted(sum(len(program.words) for program in programs), 'word')}; "
         f"{sum(code.memory for code in network.codes):,} bytes of DRAM"
     )
     lines = [f"runs on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]

@@ -15,6 +15,8 @@ from hw.errors import MlaError
 
 INTERRUPTED = 128 + signal.SIGINT
 FAILED = 1
+#: Packages of this project: a module missing from them is a defect.
+_OWN_PACKAGES = ("hw", "cosim", "compiler")
 
 
 def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
@@ -70,6 +72,12 @@ def run_to_status(name: str, work: Callable[[], int]) -> int:
         except MlaError as error:
             _log(f"{name}: {error}")
             return error.exit_status
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", *_OWN_PACKAGES):
+                raise
+            _log(f"{name}: the package {package} is missing; see mla doctor")
+            return FAILED
         except KeyboardInterrupt:
             _log(f"{name}: interrupted")
             return INTERRUPTED

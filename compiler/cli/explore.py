@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, check_files
 from compiler.util.files import report
+from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -68,11 +69,13 @@ def _targets(text: str) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Compile and run on each target; status 1 if the model fits none or outputs differ."""
     from compiler.cli.inputs import read_samples
+    from compiler.cli.run import warn_about_clock
     from compiler.runtime.package.writer import SUFFIX
     from compiler.util.progress import log
     from hw.config import load_target
 
     check_files(args)
+    warn_about_clock(args)
     configs = {name: load_target(name) for name in args.targets}
     if args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is compiled for one target: explore needs the model itself")
@@ -160,14 +163,14 @@ def _table(document: dict[str, Any]) -> str:
     fitting = [row for row in document["targets"] if row["reason"] is None]
     cells = [_HEADINGS, *(_cells(row) for row in fitting)] if fitting else []
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [f"{document['model']}, {document['samples']} samples, figures per sample"]
+    lines = [f"{document['model']}, {counted(document['samples'], 'sample')}, figures per sample"]
     for first, *others in cells:
         columns = (f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True))
         lines.append("  ".join([f"{first:<{widths[0]}}", *columns]))
     lines += [f"{row['target']}: cannot run: {row['reason']}" for row in document["targets"] if row["reason"]]
     if document["outputs_equal"]:
         hashes = ", ".join(f"{name} sha256 {text[:16]}" for name, text in fitting[0]["outputs"].items())
-        lines.append(f"outputs are equal on {len(fitting)} targets: {hashes}")
+        lines.append(f"outputs are equal on {counted(len(fitting), 'target')}: {hashes}")
     elif fitting:
         lines += [
             f"outputs differ: {row['target']}: {name} sha256 {text[:16]}"

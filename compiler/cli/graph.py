@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_memory, add_seed, add_target, check_files
-from compiler.util.files import write_output
+from compiler.cli.parser import did_you_mean
+from compiler.util.files import print_text, write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ SUMMARY = "print or draw a model at any stage of the compiler"
 EXAMPLE = "mla graph network.onnx --stage scheduled --format svg -o network.svg"
 
 _FORMATS = ("text", "dot", "svg", "json")
+#: Format by suffix of the output file.
+_SUFFIXES = {"": "text", ".txt": "text", ".text": "text", ".dot": "dot", ".svg": "svg", ".json": "json"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
     named = FORMER_NAMES.get(args.stage, args.stage)
     if named is not None and named not in STAGES:
-        raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(named)}")
+        near = did_you_mean(args.stage, STAGES)
+        raise InputError(f"--stage must be one of {', '.join(STAGES)}, not {shown(named)}{near}")
     check_files(args, "output")
     form = _format(args)
     if named is None and form == "text":
@@ -61,13 +65,19 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         write_output(args.output, text.rstrip("\n").encode() + b"\n")
     else:
-        print(text.rstrip("\n"))
+        print_text(text.rstrip("\n"))
     return 0
 
 
 def _format(args: argparse.Namespace) -> str:
-    suffix = args.output.suffix.lstrip(".").lower() if args.output else ""
-    return args.format or (suffix if suffix in _FORMATS else "text")
+    if args.format or not args.output:
+        return args.format or "text"
+    suffix = args.output.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise InputError(
+            f"{args.output}: a file must end in {', '.join(filter(None, _SUFFIXES))} or nothing, or give --format"
+        )
+    return _SUFFIXES[suffix]
 
 
 def _read(args: argparse.Namespace) -> "Graph":

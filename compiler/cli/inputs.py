@@ -108,7 +108,10 @@ class ArrayFile:
 
     def __init__(self, path: "Path | io.BytesIO", file: IO[bytes], stack: ExitStack) -> None:
         self._path = path
-        self.named = file.read(len(_MAGIC_ZIP)) == _MAGIC_ZIP
+        magic = file.read(len(_MAGIC_ZIP))
+        if not magic:
+            raise InputError(f"{path}: is empty")
+        self.named = magic == _MAGIC_ZIP
         file.seek(0)
         if not self.named:
             self.arrays = {"": _header(file)}

@@ -17,7 +17,7 @@ from compiler.cli.options import (
     check_files,
 )
 from compiler.util.files import report, write_output
-from compiler.util.tables import Column, figures, format_table
+from compiler.util.tables import Column, counted, figures, format_table
 
 SUMMARY = "run a model on the simulated chip and show where its cycles are spent"
 EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
@@ -105,7 +105,7 @@ def table(document: Mapping[str, Any]) -> str:
     columns = [Column("layer", shrinks=True), *figures("cycles", "floor", *causes), Column("bound by")]
     return "\n".join(
         [
-            f"{document['model']} on {document['target']}, {document['samples']} samples",
+            f"{document['model']} on {document['target']}, {counted(document['samples'], 'sample')}",
             format_table(columns, rows, total=True),
             f"utilization {document['utilization']:.1%}; layerwise lower bound {document['floor_layerwise_cycles']:,} "
             f"cycles; {document['dram_bytes_read']:,} bytes read, {document['dram_bytes_written']:,} written; "

@@ -18,6 +18,7 @@ from compiler.cli.inputs import Sample, read_samples
 from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.serving.request import RequestSource
+from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
 STDIN = Path("-")
@@ -42,7 +43,7 @@ def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSo
         return RequestSource(itertools.islice(_from_stdin(network, lines), args.requests), lines.ready)
     if args.input is None:
         count = args.requests or 1
-        warn(f"no --input: using {count} random samples (seed {args.seed})")
+        warn(f"no --input: using {counted(count, 'random sample')} (seed {args.seed})")
         return RequestSource(_random_requests(network, args.seed, count))
     samples = read_samples(network.sample, args.input, args.requests, args.seed, network)
     return RequestSource(itertools.islice(itertools.cycle(samples), args.requests or len(samples)))

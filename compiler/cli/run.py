@@ -15,7 +15,7 @@ from compiler.cli.compile import (
     report_provenance,
     warn_about_quality,
 )
-from compiler.cli.exit_status import warnings
+from compiler.cli.exit_status import warn, warnings
 from compiler.cli.options import (
     add_clock,
     add_json,
@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.runtime.run_report import back_to_back, document, run_samples
 
     check_files(args, "out")
+    warn_about_clock(args)
     network = network_of(args)
     for each in network.host:
         log(f"runs on the host: {each.node} ({each.op}): {each.reason}")
@@ -95,6 +96,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def warn_about_clock(args: argparse.Namespace) -> None:
+    """Warn that `--clock` has no effect on a device without a clock."""
+    if args.device == "golden" and args.clock is not None:
+        warn("the golden model has no clock: --clock is ignored")
+
+
 def network_of(args: argparse.Namespace) -> "CompiledNetwork":
     """Read a compiled network, or compile a model; warn about quantization quality."""
     network = _network_of(args)
@@ -103,11 +110,15 @@ def network_of(args: argparse.Namespace) -> "CompiledNetwork":
 
 
 def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
+    from compiler.frontends.model import check_suffix
+    from compiler.frontends.torch_module import is_reference
     from compiler.lowering.partition import check_strict
     from compiler.runtime.package.writer import SUFFIX, read_package
     from hw.errors import InputError
 
     if args.model.suffix.lower() != SUFFIX:
+        if not is_reference(args.model):
+            check_suffix(args.model, compiled=True)
         return compile_model(args)
     if args.calibrate:
         raise InputError(f"{args.model} is already compiled: --calibrate applies to float models")

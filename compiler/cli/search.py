@@ -9,6 +9,7 @@ from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Pri
 from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.search.registry import GENERATORS_METHOD, LLM, METHODS
 from compiler.util.plugin_registry import Registry, is_reference
+from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -171,9 +172,10 @@ def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
     option = next(option for option, name in every.items() if name in given).replace("_", "-")
     if args.method != LLM:
         raise InputError(f"--{option} requires --method {LLM}")
-    for name in ("url", "model"):
-        if name not in given:
-            raise InputError(f"--{option} needs --endpoint URL and --endpoint-model NAME")
+    missing = {"url": "--endpoint URL", "model": "--endpoint-model NAME"}
+    needed = [text for name, text in missing.items() if name not in given]
+    if needed:
+        raise InputError(f"--{option} needs {' and '.join(needed)}")
     limits = SpendingLimits(**{name: given.pop(name) for name in _LIMITS if name in given})
     return Endpoint(limits=limits, **given)
 
@@ -182,9 +184,10 @@ def spending_table(document: dict[str, Any]) -> str:
     """Return one line about usage and cost from the document of a language model."""
     cost = "" if document["cost"] is None else f", cost {document['cost']:g}"
     return (
-        f"{document['model']}: {document['requests']} requests, {document['input_tokens']:,} input tokens and "
-        f"{document['output_tokens']:,} output tokens in {document['seconds']:.1f} s{cost}; "
-        f"{document['candidates']} candidates, {document['better']} better"
+        f"{document['model']}: {counted(document['requests'], 'request')}, "
+        f"{document['input_tokens']:,} input tokens and {document['output_tokens']:,} output tokens in "
+        f"{document['seconds']:.1f} s{cost}; "
+        f"{counted(document['candidates'], 'candidate')}, {document['better']} better"
     )
 
 

@@ -162,7 +162,8 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
     from compiler.cli.run import head
     from compiler.visualize.svg.charts import draw_serving
 
-    print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
+    if history.cycles:  # otherwise an error follows
+        print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
     if args.picture:
         picture = draw_serving(network.name, history.cycles, history.events)
         write_output(args.picture, picture.encode())
@@ -199,7 +200,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is already compiled: --adapt needs the model itself")
-    for name in ("trials_per_request", "adapt_from", "schedule", "db", "endpoint", "generator"):
+    endpoint = [name for name in vars(args) if name.startswith("endpoint")]
+    for name in ("trials_per_request", "adapt_from", "schedule", "db", "method", "generator", *endpoint):
         if vars(args)[name] is not None and not args.adapt:
             raise InputError(f"--{name.replace('_', '-')} requires --adapt")
     if args.picture and args.device == "golden":

@@ -9,7 +9,7 @@ from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, check_files, integer
 from compiler.cli.search import add_endpoint, add_method, check_method, generator_of, spending_table
 from compiler.util.files import report, write_output
-from compiler.util.tables import Column, figures, format_table
+from compiler.util.tables import Column, counted, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.tuning.search.tuner import TuningResult
@@ -175,9 +175,9 @@ def _table(document: dict[str, Any]) -> str:
     ]
     return (
         f"{format_table([Column(''), *figures('static compiler', 'best found', 'lower bound')], rows)}\n"
-        f"{document['trials']} trials ({document['method']}) closed {100 * closed:.1f}% of the gap to the lower "
-        f"bound; every output exact; {document['rejected']} candidates rejected\n"
-        f"{document['cache_hits']} measurements came from the database, "
-        f"{document['neighbour_schedules']} schedules were transferred from other hardware profiles"
+        f"{counted(document['trials'], 'trial')} ({document['method']}) closed {100 * closed:.1f}% of the gap to the "
+        f"lower bound; every output exact; {counted(document['rejected'], 'candidate')} rejected\n"
+        f"{counted(document['cache_hits'], 'measurement')} came from the database, "
+        f"{counted(document['neighbour_schedules'], 'schedule')} were transferred from other hardware profiles"
         + (f"\n{spending_table(asked)}" if asked else "")
     )

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 
+#: End of the message about operators without a conversion.
+WHERE_LISTED = "; docs/operators.md lists the operators"
+
 
 class GraphBuilder:
     """Builder of a graph, which generates unique names.

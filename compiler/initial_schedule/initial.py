@@ -216,5 +216,9 @@ def _simulated_cycles(
 def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
     found = ranked_tilings(context, layer)
     if not found:
-        raise InputError(f"layer {layer.name!r} does not fit the machine with any tiling")
+        config = context.config
+        raise InputError(
+            f"layer {layer.name!r} does not fit {config.sp_bytes:,} bytes of scratchpad and {config.acc_bytes:,} bytes "
+            "of accumulator with any tiling: raise --sp-limit or --acc-limit, or choose a larger --target"
+        )
     return found[0]

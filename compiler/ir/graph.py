@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +12,9 @@ from compiler.ir.identity import identity
 from compiler.ir.ops import KINDS, OPS, Attributes
 from compiler.ir.tensor import IDENTITY, Tensor, signature
 from hw.errors import InputError, shown
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: Maximum length of an attribute in a listing, in characters.
 _MAX_SHOWN = 120
@@ -205,8 +208,10 @@ class Graph:
             for body in node.bodies:
                 yield from body.walk()
 
-    def networkx(self) -> nx.MultiDiGraph:
+    def networkx(self) -> "nx.MultiDiGraph":
         """Return the graph for networkx, with an edge for each tensor between two nodes, weighted with its bytes."""
+        import networkx as nx  # takes long to load
+
         view = nx.MultiDiGraph(name=self.name)
         for node in self:
             view.add_node(node.name, node=node)

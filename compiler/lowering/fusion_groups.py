@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -171,6 +170,8 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
         if why := refusal(graph, tuple(nodes)):
             raise InputError(f"schedule: fusion of {nodes[0].name!r}: {why}")
     order = {number: i for i, number in enumerate(groups)}
+    import networkx as nx  # takes long to load
+
     view = nx.DiGraph()
     view.add_nodes_from(groups)
     for node in graph:

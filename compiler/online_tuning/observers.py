@@ -24,6 +24,7 @@ from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Execution
 from compiler.tuning_db.session import key_of
 from compiler.util.progress import ProgressTask, log
+from compiler.util.tables import counted
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES
 
@@ -80,9 +81,8 @@ class LlmUsage:
         """Report the final usage."""
         if self._last:
             asked = self._last
-            reason = (
-                f"{asked['requests']} requests, {asked['candidates']} candidates, {asked['better']} improved"
-            )
+            counts = counted(asked["requests"], "request"), counted(asked["candidates"], "candidate")
+            reason = f"{', '.join(counts)}, {asked['better']} improved"
             self.events.note("endpoint", request=request, reason=reason, asked=asked)
 
 
@@ -270,7 +270,7 @@ class ServingHistory(ServingObserver):
 
     def summary(self, *, adapted: bool) -> str:
         """Return the summary as one line of text."""
-        parts = [f"{len(self.cycles)} requests"]
+        parts = [counted(len(self.cycles), "request")]
         if self.first is not None and self.last is not None:
             parts.append(f"{self.first:,} cycles for the first, {self.last:,.0f} for the last ones")
         if adapted:

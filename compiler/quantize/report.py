@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.identity import identity, restored, stored
+from compiler.util.tables import counted
 
 #: Phrase in the reasons of nodes that stay float because of infinite values.
 INFINITE_VALUES = "has infinite numbers"
@@ -140,13 +141,11 @@ class QuantizationReport:
 
 def summary(document: Mapping[str, Any]) -> list[str]:
     """Summarize a report's document in a few lines: errors of the outputs, and the nodes that add the most noise."""
-    random = " random" if document["random"] else ""
+    used = counted(document["samples"], "random sample" if document["random"] else "sample")
     advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
     if not document["tensors"]:
         return [_nothing(document["kept"].values())]
-    lines = [
-        f"quantized with {document['samples']}{random} samples{advice}; compared with float on {document['measured']}:"
-    ]
+    lines = [f"quantized with {used}{advice}; compared with float on {document['measured']}:"]
     for each in document["outputs"]:
         lines.append(f"  output {each['name']}: {_output(each)}")
     noisy = sorted(

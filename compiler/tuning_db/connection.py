@@ -250,6 +250,8 @@ def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
 
     Raises
     ------
+    InputError
+        The file is not a database.
     WorkError
         The database reported an error; the message contains the reason.
     """
@@ -257,6 +259,8 @@ def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
         return work()
     except (DBAPIError, sqlite3.Error) as error:
         own = error.orig if isinstance(error, DBAPIError) else error
+        if getattr(own, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+            raise InputError(f"{engine.url.database} is not a measurement database") from None
         reason = str(own).strip().splitlines()
         text = reason[0] if reason else type(own).__name__
         raise WorkError(f"the database {title(engine)} cannot be used: {text}") from None

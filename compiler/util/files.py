@@ -114,16 +114,24 @@ def report(document: Mapping[str, Any], text: str, destination: str | None) -> N
     If the destination is `-`, only the JSON document is printed.
     """
     if destination != "-":
-        print(text)
+        print_text(text)
     if destination:
         write_report(document, destination)
+
+
+def print_text(text: str) -> None:
+    """Print a text; an OSError names standard output as its file."""
+    try:
+        print(text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def write_report(document: Mapping[str, Any], destination: str) -> None:
     """Write a report as JSON, to standard output if the destination is `-`."""
     encoded = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
     if destination == "-":
-        print(encoded)
+        print_text(encoded)
     else:
         write_output(Path(destination), f"{encoded}\n".encode())
 

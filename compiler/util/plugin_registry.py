@@ -1,6 +1,7 @@
 """Registry of plug-ins by name, entry point or `module:Class`, and one-line errors for failures of user code."""
 
 import importlib
+import importlib.util
 import logging
 import re
 import sys
@@ -53,10 +54,30 @@ def load_reference(reference: str, kind: str) -> Any:
     return value
 
 
-def _imported(name: str, reference: str) -> ModuleType:
+def check_module(reference: str) -> None:
+    """Raise InputError unless the module of a reference can be found; only its parent packages are imported."""
+    name = reference.partition(":")[0]
+    if sys.modules.get(name) is not None:  # also for `__main__`, which need not have a specification
+        return
+    _search_current_folder()
+    try:
+        found = guarded(lambda: importlib.util.find_spec(name), f"{reference}: {name} cannot be imported")
+    except InputError as error:
+        if "ModuleNotFoundError" not in str(error):
+            raise
+        found = None
+    if found is None:
+        raise InputError(f"{reference}: there is no module {name} here or among the installed packages")
+
+
+def _search_current_folder() -> None:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+
+
+def _imported(name: str, reference: str) -> ModuleType:
+    _search_current_folder()
     return guarded(lambda: importlib.import_module(name), f"{reference}: {name} cannot be imported")
 
 
@@ -160,14 +181,19 @@ class Registry(Mapping[str, type[T]]):
     def _guarded(self, value: Any, title: str) -> type[T]:
         base = _object(self._base)
         if not isinstance(value, type) or not issubclass(value, base):
-            raise InputError(
-                f"{title} must be a subclass of {base.__module__}.{base.__name__}, not {shown(value)}"
-            )
+            raise InputError(f"{title} must be a subclass of {_public_name(base)}, not {shown(value)}")
         if missing := sorted(getattr(value, "__abstractmethods__", ())):
             raise InputError(f"{title} must define {', '.join(missing)}")
         own = value.__module__.partition(".")[0] == __name__.partition(".")[0]
         guard = _passed if own else _object(self._guard)
         return guard(value, title)
+
+
+def _public_name(kind: type) -> str:
+    """Return the name by which users import a class: from `compiler` if it exports the class."""
+    package = importlib.import_module(__name__.partition(".")[0])
+    exported = getattr(package, kind.__name__, None) is kind
+    return f"{package.__name__ if exported else kind.__module__}.{kind.__name__}"
 
 
 def _passed(kind: Any, _title: str) -> Any:

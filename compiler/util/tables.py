@@ -13,6 +13,11 @@ ELLIPSIS = "…"
 _HEAD = 0.6
 
 
+def counted(count: int, noun: str) -> str:
+    """Format a count with its noun, in the plural unless the count is one."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def shorten_middle(text: str, fits: Callable[[str], bool]) -> str:
     """Shorten a text in the middle to the longest one that fits; return it unchanged if it fits.
 

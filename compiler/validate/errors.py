@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from compiler.util.tables import counted
 from compiler.validate.footprint import StridedRegion
 from hw.errors import InputError
 from hw.isa.enums import Trap, Unit
@@ -164,19 +165,14 @@ class ProofReport:
     def __str__(self) -> str:
         commands = ", ".join(f"{count} {unit}" for unit, count in self.commands.items())
         lines = [
-            f"safe: {_counted(self.calls, 'call')}, {_counted(self.instructions, 'instruction')}, "
-            f"{_counted(self.paths, 'path')}",
+            f"safe: {counted(self.calls, 'call')}, {counted(self.instructions, 'instruction')}, "
+            f"{counted(self.paths, 'path')}",
             f"commands: {commands}; at most {self.peak_in_flight} in flight",
         ]
         for space, spans in self.regions.items():
             touched = [f"{how} {span[0]:#x}..{span[1]:#x}" for how, span in spans.items() if span]
             lines.append(f"{space}: {', '.join(touched)}")
         return "\n".join(lines)
-
-
-def _counted(count: int, noun: str) -> str:
-    """Format a count with its noun, in the plural unless the count is one."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @dataclass

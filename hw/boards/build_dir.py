@@ -31,6 +31,8 @@ def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
         The folder cannot be used, or it contains a file of one of these names that no earlier build wrote.
     """
     is_new = not folder.exists()
+    if not is_new and not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         made = _made(folder)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from compiler.frontends.builder import WHERE_LISTED
 from compiler.onnx_backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError
@@ -84,7 +85,7 @@ def _tried(test: Any, constants: bool) -> Result:
         why = obstacle(test)
         if why:
             return Result(test.name, Placement.SKIPPED, why)
-        text = str(error).removeprefix(f"{test.name!r}: ")
+        text = str(error).removeprefix(f"{test.name!r}: ").removesuffix(WHERE_LISTED)
         return Result(test.name, Placement.REFUSED, text[:_SHOWN])
     assert worst is not None
     return worst

@@ -24,6 +24,12 @@ def test_import_loads_no_heavy_packages():
     assert done.stdout.strip() == "[]"
 
 
+def test_the_compiler_loads_networkx_only_when_needed():
+    code = "import compiler.api, sys; print('networkx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_all_lists_public_names():
     assert set(compiler.__all__) == {
         "CompileOptions",
@@ -53,6 +59,14 @@ def test_each_name_is_documented_with_an_example(name):
 def test_packages_have_py_typed_marker(package):
     file = importlib.import_module(package).__file__
     assert file is not None and (Path(file).parent / "py.typed").exists()
+
+
+def test_options_reject_an_unknown_rounding():
+    wrong = "rounding must be reference or xnnpack or onnxruntime, not 'x'"
+    with pytest.raises(InputError, match=wrong):
+        compiler.CompileOptions(rounding="x")
+    with pytest.raises(InputError, match=wrong):
+        replace(compiler.CompileOptions(rounding="xnnpack"), rounding="x")
 
 
 def test_compile_run_and_schedule():

@@ -42,7 +42,7 @@ def test_package_with_several_batch_sizes(mla, tmp_path, file):
         (None, 1),
     ]
     text = mla("run", path, "--input", file, *N16).out
-    assert "x 1 ran 1 times, if op3 <u 2" in text and "x 4 ran 1 times, otherwise" in text
+    assert "x 1 ran 1 time, if op3 <u 2" in text and "x 4 ran 1 time, otherwise" in text
 
 
 def test_listing_of_package_with_several_batch_sizes(mla, tmp_path):

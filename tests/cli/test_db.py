@@ -51,7 +51,7 @@ def test_db_show_counts_trials_and_programs(mla, database):
     (searched,) = document["searched"]
     assert searched["trials"] == 3 and searched["machine"]["n"] == 4 and searched["cycles"] > 0
     text = mla("db", "show", "--db", database).out
-    assert "1 profiles, 3 trials, 1 programs, 0 executions" in text and "on n=4, " in text
+    assert "1 profile, 3 trials, 1 program, 0 executions" in text and "on n=4, " in text
 
 
 def test_export_and_import(mla, database, tmp_path):
@@ -69,7 +69,7 @@ def test_usage_errors_are_one_line(complains, database, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("some text\n" * 1000)
     complains(2, "there is no database", "db", "show", "--db", tmp_path / "absent.db")
-    complains(1, "file is not a database", "db", "show", "--db", text)
+    complains(2, f"{text} is not a measurement database", "db", "show", "--db", text)
     complains(2, "unknown database type 'luck'", "db", "show", "--db", "luck://x")
     complains(2, "its first line must be", "db", "import", text, "--db", tmp_path / "new.db")
     complains(2, "cannot be read", "db", "import", tmp_path / "absent", "--db", tmp_path / "new.db")

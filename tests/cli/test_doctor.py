@@ -48,6 +48,35 @@ def test_runs_with_standard_library_only(tmp_path):
     )
 
 
+def test_other_verbs_without_packages_refer_to_doctor():
+    for verb in (("run", "m.onnx"), ("verilog", "-o", "x.v"), ("compile", "m.tflite", "-o", "x.mla")):
+        done = subprocess.run(
+            [sys.executable, "-S", "-m", "compiler.cli.main", *verb],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        pattern = rf"mla {verb[0]}: the package (numpy|amaranth) is missing; see mla doctor\n"
+        assert done.returncode == 1 and re.fullmatch(pattern, done.stderr), done.stderr
+
+
+def test_remedies_of_an_installed_wheel(mla, monkeypatch, tmp_path):
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "_PROJECT", tmp_path / "pyproject.toml")
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    monkeypatch.setattr(
+        importlib.metadata, "requires", lambda _name: ["numpy~=2.4", "torch; extra == 'torch'"]
+    )
+    text = mla("doctor").out
+    assert "missing: numpy\n         -> reinstall the wheel with its dependencies\n" in text
+    assert "-> only `mla fpga` needs it: reinstall the wheel with its extra fpga\n" in text
+    assert "make setup" not in text
+
+
 def test_packages_of_single_verbs_are_optional(mla, monkeypatch):
     version = importlib.metadata.version
 
@@ -137,7 +166,7 @@ def test_missing_verilator(monkeypatch):
 
     monkeypatch.setattr(doctor.toolchain, "verilator", absent)
     check = doctor.check_verilator()
-    assert (check.ok, check.remedy) == (False, doctor.SETUP)
+    assert (check.ok, check.remedy) == (False, doctor.setup())
     assert check.found == "the Python package verilator is not installed"
 
 

@@ -160,8 +160,8 @@ def test_unusable_endpoints_are_rejected_before_the_search(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--endpoint URL", "--endpoint needs --endpoint URL and --endpoint-model NAME"),
-        ("--endpoint-model m", "--endpoint-model needs --endpoint URL and --endpoint-model NAME"),
+        ("--endpoint URL", "--endpoint needs --endpoint-model NAME"),
+        ("--endpoint-model m", "--endpoint-model needs --endpoint URL"),
         ("--method random --endpoint-seconds 3", "--endpoint-seconds requires --method llm"),
         (
             "--endpoint localhost:80 --endpoint-model m",

@@ -62,7 +62,7 @@ def test_rtl_agrees_with_run(mla, tmp_path):
     heading, line, equal = result.out.splitlines()[1:]
     assert heading.split()[:4] == ["target", "cycles", "ms", "utilization"]
     assert line.split()[:3] == ["n4", f"{row['cycles_per_sample']:,.0f}", f"{row['milliseconds']:,.3f}"]
-    assert equal.startswith("outputs are equal on 1 targets: ")
+    assert equal.startswith("outputs are equal on 1 target: ")
 
 
 @pytest.fixture

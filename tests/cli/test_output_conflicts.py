@@ -83,9 +83,9 @@ QUANTIZED = ("--calibrate", "samples.npy")
 GOLDEN = ("--device", "golden", "--input", "samples.npy")
 #: Commands with the output as {}, and the files that each reads.
 VERBS = [
-    (("compile", "m.onnx", *QUANTIZED, "-o", "{}"), "m.onnx w/a.data w/b.data samples.npy"),
+    (("compile", "m.onnx", *QUANTIZED, "-o", "{}"), "m.onnx samples.npy"),
     (("compile", "m.onnx", *QUANTIZED, "--schedule", "s.json", "-o", "{}"), "s.json"),
-    (("compile", "m.onnx", *QUANTIZED, "-o", "new.mla", "--listing", "{}"), "m.onnx w/a.data samples.npy"),
+    (("compile", "m.onnx", *QUANTIZED, "-o", "new.mla", "--listing", "{}"), "m.onnx w/a.data w/b.data"),
     (("compile", "m.onnx", *QUANTIZED, "-o", "new.mla", "--save-schedule", "{}"), "m.onnx w/b.data"),
     (
         ("compile", "whole.onnx", "-o", "new.mla", "--target", "own.toml", "--json", "{}"),
@@ -97,8 +97,11 @@ VERBS = [
     (("profile", "m.onnx", *QUANTIZED, "--trace", "{}"), "m.onnx w/a.data samples.npy"),
     (("profile", "m.onnx", *QUANTIZED, "--report", "{}"), "m.onnx w/b.data"),
     (("profile", "m.onnx", *QUANTIZED, "--json", "{}"), "m.onnx w/b.data"),
-    (("graph", "m.onnx", "-o", "{}"), "m.onnx w/a.data w/b.data"),
-    (("graph", "m.onnx", *QUANTIZED, "--stage", "layers", "-o", "{}"), "m.onnx w/a.data samples.npy"),
+    (("graph", "m.onnx", "--format", "text", "-o", "{}"), "m.onnx w/a.data w/b.data"),
+    (
+        ("graph", "m.onnx", *QUANTIZED, "--stage", "layers", "--format", "text", "-o", "{}"),
+        "m.onnx w/a.data samples.npy",
+    ),
     (("asm", "p.s", "-o", "{}"), "p.s"),
     (("asm", "p.s", "--target", "own.toml", "-o", "{}"), "p.s own.toml"),
     (("asm", "p.s", "--network", "m.mla", "-o", "{}"), "p.s m.mla"),

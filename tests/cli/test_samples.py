@@ -99,7 +99,7 @@ def test_size_limit_applies_to_whole_column_major_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "must be a .npy or .npz file of numbers"),
+        (b"", "is empty"),
         (b"\x93NUMPY\x01\x00", "must be a .npy or .npz file of numbers"),
         (b"\x93NUMPY\x09\x00" + bytes(99), "header version 9.0 is not supported"),
         (b"PK\x03\x04" + bytes(99), "must be a .npy or .npz file of numbers: File is not a zip file"),

@@ -246,7 +246,7 @@ def test_interrupt_while_waiting_for_input(images):
         os.kill(process.pid, signal.SIGINT)
         process.wait(timeout=60)
         err = process.stderr.read().decode()
-    assert process.returncode == 130 and "mla serve: 1 requests" in err, err
+    assert process.returncode == 130 and "mla serve: 1 request" in err, err
 
 
 def test_closed_output_pipe():

@@ -134,6 +134,8 @@ def document_of(*layers: dict[str, Any], model: str = "net.tflite") -> dict[str,
         "floor_cycles": 40,
         "floor_layerwise_cycles": 41,
         "energy_uj": 1.5,
+        "host_ops": [],
+        "inferences_per_second": None,
         "dram": {"latency": 100, "bytes_per_cycle": 16},
         "layers": layers,
         "where": {cause: sum(layer["where"][cause] for layer in layers) for cause in CAUSES},
@@ -173,6 +175,9 @@ def test_page_explains_causes_overlap_and_depthwise_floors():
     assert "depthwise convolutions" in page(
         document_of(layer_of("dw", 7, 40, 11, ops=["depthwise_conv2d"])), SPANS
     )
+    assert "depthwise" not in page(
+        document_of(layer_of("dw", 7, 30, 10, ops=["depthwise_conv2d"])), SPANS
+    )  # it has no cycles above its floor of 40
     # A cause of delay is not explained for a layer without cycles of its own.
     assert "<td>compute</td>" in plain
     assert "<td>compute</td>" not in page(
@@ -183,10 +188,18 @@ def test_page_explains_causes_overlap_and_depthwise_floors():
 def test_page_has_milliseconds_and_memory_if_known():
     document = document_of(layer_of("conv", 7, 40, 10))
     assert '<th class="n">ms</th>' not in page(document, SPANS)
+    document["inferences_per_second"] = 900.0  # batches back to back differ from single ones
     text = page(document, SPANS, clock_hz=50e3, memory={"DRAM": 4096})
     assert '<th class="n">ms</th>' in text and '<td class="n">1.000</td>' in text
-    assert "<dd>1.000 ms</dd>" in text and "<dd>1,000.0</dd>" in text
+    assert "<dd>1.000 ms</dd>" in text and "<dt>samples per second</dt><dd>900.0</dd>" in text
     assert "<dt>DRAM in use</dt><dd>4,096 bytes</dd>" in text
+
+
+def test_page_has_the_number_of_host_nodes():
+    document = document_of(layer_of("conv", 7, 40, 10))
+    assert "<dt>nodes on the host</dt><dd>0</dd>" in page(document, SPANS)
+    document["host_ops"] = [{"node": "a", "op": "softmax", "reason": ""}] * 2
+    assert "<dt>nodes on the host</dt><dd>2</dd>" in page(document, SPANS)
 
 
 def test_page_supports_phones_and_dark_mode_and_has_a_key():

@@ -158,4 +158,4 @@ def test_export_errors_are_one_message(mla, nets, function, text):
 
 def test_import_errors_are_one_message(complains, nets):
     complains(2, f"{nets}_broken cannot be imported: SyntaxError: ", "run", f"{nets}_broken:f")
-    complains(2, "ModuleNotFoundError: No module named 'no_such_module'", "run", "no_such_module:f")
+    complains(2, "no_such_module:f: there is no module no_such_module", "run", "no_such_module:f")

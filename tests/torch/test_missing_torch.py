@@ -21,20 +21,24 @@ def without(monkeypatch):
 @pytest.mark.parametrize("verb", [("run",), ("compile", "-o", "net.mla"), ("graph",)])
 def test_message_names_installation_command(complains, without, verb):
     without("torch")
-    complains(2, f"PyTorch models need torch, which is not installed: {HOW}", *verb, "anything:network")
+    complains(2, f"PyTorch models need torch, which is not installed: {HOW}", *verb, "json:network")
 
 
 def test_exporter_is_required(complains, without):
     pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
     without("onnxscript")
-    complains(2, f"PyTorch models need onnxscript, which is not installed: {HOW}", "run", "anything:network")
+    complains(2, f"PyTorch models need onnxscript, which is not installed: {HOW}", "run", "json:network")
 
 
-@pytest.mark.parametrize("name", ["net.py", "net.pt", "weights.pth", "program.pt2"])
+@pytest.mark.parametrize("name", ["net.py", "net.pt", "weights.pth"])
 def test_pickled_models_are_rejected(complains, name):
     complains(
         2, "pickled models are not loaded (unsafe); pass module:function, or export to ONNX", "run", name
     )
+
+
+def test_exported_programs_are_named_by_a_function(complains):
+    complains(2, "write a function that returns torch.export.load('program.pt2')", "run", "program.pt2")
 
 
 def test_module_references(tmp_path, monkeypatch):

@@ -117,8 +117,8 @@ def test_generator_observes_each_candidate(measurer: Measurer, made: Any) -> Non
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("value", "must be a subclass of compiler.tuning.search.method.SearchMethod, not 3"),
-        ("Quiet", "must be a subclass of compiler.tuning.search.method.SearchMethod, not <class"),
+        ("value", "must be a subclass of compiler.SearchMethod, not 3"),
+        ("Quiet", "must be a subclass of compiler.SearchMethod, not <class"),
         ("Lacks", "must define learn"),
         ("Goood", "has no Goood; its classes: Base, Good, "),
         ("NoBase", "search method {module}:NoBase: __init__ must call that of SearchMethod"),
@@ -150,7 +150,7 @@ def test_bad_methods(measurer: Measurer, module: str, name: str, text: str) -> N
     [
         (
             "value",
-            "generator {module}:value must be a subclass of compiler.tuning.generators.generator.Generator, not 3",
+            "generator {module}:value must be a subclass of compiler.Generator, not 3",
         ),
         ("Needs", "{module}:Needs: __init__ failed: TypeError: "),
         ("NotIterable", "{module}:NotIterable: propose failed: TypeError: 'NoneType' object is not iterable"),

@@ -56,7 +56,7 @@ def test_unreachable_server_is_named_without_the_password():
 def test_foreign_file_is_not_modified(tmp_path, contents):
     path = tmp_path / "profile.db"
     path.write_bytes(contents)
-    with pytest.raises(WorkError, match=r"profile\.db cannot be used: file is not a database"):
+    with pytest.raises(InputError, match=r"profile\.db is not a measurement database"):
         TuningDatabase(f"sqlite:///{path}")
     assert path.read_bytes() == contents
 

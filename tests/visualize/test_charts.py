@@ -24,6 +24,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 STAGES = ("imported", "layers", "scheduled", "placed", "timeline")
 #: Width of a rendered page of the documentation, in pixels.
 PAGE = 830
+from compiler.visualize.svg.gantt import _layer
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,12 @@ def test_widths_are_those_of_dejavu_sans(bold: bool) -> None:
         # Kerning moves some pairs of letters closer.
         assert width * 0.995 <= text_width(text, 10, bold=bold) <= width * 1.15 + 1, f"seed {seed}: {text}"
     assert text_width("卷", 10) == 10
+
+
+def test_layers_of_buffers_may_have_dots_in_their_names() -> None:
+    layers = {"block.0.conv", "scores"}
+    found = {label: _layer({"label": label}, layers) for label in ("block.0.conv.w", "scores.0.part", "x.1")}
+    assert found == {"block.0.conv.w": "block.0.conv", "scores.0.part": "scores", "x.1": "x.1"}
 
 
 def test_shortened_names_keep_head_and_tail() -> None:

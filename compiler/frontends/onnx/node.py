@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
+from compiler.frontends.builder import WHERE_LISTED
 from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
 from hw.errors import InputError, shown
 
@@ -191,7 +192,9 @@ class UnsupportedNodesError(InputError):
         self.nodes = nodes
         named = listed(nodes)
         more = f" and {len(named) - _MAX_LISTED} more" if len(named) > _MAX_LISTED else ""
-        super().__init__(f"there is no conversion for node {', '.join(named[:_MAX_LISTED])}{more}")
+        super().__init__(
+            f"there is no conversion for node {', '.join(named[:_MAX_LISTED])}{more}{WHERE_LISTED}"
+        )
 
 
 def listed(nodes: Sequence[Refused]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 import tflite
 from numpy.typing import NDArray
 
-from compiler.frontends.builder import GraphBuilder
+from compiler.frontends.builder import WHERE_LISTED, GraphBuilder
 from compiler.frontends.tflite.constant_folding import KNOWN, known
 from compiler.frontends.tflite.control import STATE
 from compiler.frontends.tflite.registry import CONVERTERS, TfliteConversion, TfliteOperator
@@ -143,7 +143,9 @@ class TfliteReader:
         unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS.keys() | KNOWN]
         if unknown:
             more = f" and {len(unknown) - _MAX_LISTED} more" if len(unknown) > _MAX_LISTED else ""
-            raise InputError(f"there is no conversion for node {', '.join(unknown[:_MAX_LISTED])}{more}")
+            raise InputError(
+                f"there is no conversion for node {', '.join(unknown[:_MAX_LISTED])}{more}{WHERE_LISTED}"
+            )
         computed = {index for operator in operators for index in operator.outputs}
         self.tensors = [self._tensor(i, name) for i, name in enumerate(self._names())]
         for i in _indices(self.source.InputsAsNumpy()):

@@ -38,7 +38,8 @@ class CorpusJournal:
         try:
             text = path.read_text("utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{path}: cannot be read: {reason}") from None
         lines = [
             line for line in text.splitlines(keepends=True) if line.endswith("\n")
         ]  # the last line may be incomplete
@@ -79,7 +80,8 @@ def read(path: Path) -> list[Trajectory]:
             data = path.read_bytes()
         text = data.decode("utf-8")
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {reason}") from None
     if len(data) > _MAX_BYTES:
         raise InputError(f"{path}: more than {_MAX_BYTES:,} bytes of measurements")
     return list(_trajectories(text.splitlines(keepends=True), path))

@@ -61,7 +61,8 @@ def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
     try:
         save_file(tensors, path, header)
     except (OSError, SafetensorError) as error:
-        raise WorkError(f"{path}: cannot be written: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise WorkError(f"{path}: cannot be written: {reason}") from None
 
 
 def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
@@ -118,7 +119,8 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
             about, profile = _about(header), json.loads(header.get("profile", "true")) is not False
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read as a language model: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read as a language model: {reason}") from None
     weights = {}
     for name, size in shape.tensors.items():
         array, factors = tensors.get(name), tensors.get(name + _FACTOR)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from math import prod
 
 import numpy as np
@@ -28,6 +29,9 @@ from hw.isa.enums import Unit
 from hw.isa.micro_instruction import MicroOp, Statistic, encode
 from hw.isa.program import Program
 
+#: Maximum number of names listed in a message.
+_MAX_NAMES = 8
+
 
 def tensor_named(graph: Graph, name: str) -> str:
     """Return the name of a tensor, given its name or the name of the node that computes it.
@@ -40,7 +44,12 @@ def tensor_named(graph: Graph, name: str) -> str:
     if name in graph.nodes:
         return graph.nodes[name].outputs[0]
     if name not in graph.tensors:
-        raise InputError(f"skip: there is no tensor and no node {shown(name)}")
+        near = get_close_matches(name, [*graph.nodes, *graph.tensors], n=1)
+        names = [*near, *(each for each in graph.nodes if each not in near)]
+        more = ", ..." if len(names) > _MAX_NAMES else ""
+        raise InputError(
+            f"skip: there is no tensor and no node {shown(name)}; nodes: {', '.join(names[:_MAX_NAMES])}{more}"
+        )
     return name
 
 

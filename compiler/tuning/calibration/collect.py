@@ -97,7 +97,8 @@ class CalibrationJournal:
         try:
             text = path.read_text("utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); remove it to start over") from None
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{path}: cannot be read ({reason}); remove it to start over") from None
         lines = text.splitlines(keepends=True)
         if lines and parsed_line(lines[0]) != header:
             raise InputError(

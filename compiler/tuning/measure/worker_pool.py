@@ -345,6 +345,7 @@ def _connected(address: str) -> "Client":
             logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported in one line instead
     warnings.filterwarnings("ignore", module="distributed")
     try:
+        _check_address(address)
         return Client(address, timeout=_RESPONSE_TIMEOUT_S, set_as_default=False)
     except (ValueError, TypeError):
         raise InputError(
@@ -352,6 +353,20 @@ def _connected(address: str) -> "Client":
         ) from None
     except OSError:
         raise WorkError(f"the scheduler of the cluster {address} does not respond") from None
+
+
+def _check_address(address: str) -> None:
+    """Raise ValueError for an address that is not HOST:PORT, with or without a known scheme.
+
+    `Client` rejects such an address only when it connects, and then waits for its own clean-up.
+    """
+    from distributed.comm.addressing import get_address_host_port, parse_address
+
+    if parse_address(address)[0] == "inproc":  # a cluster in this process has no host and port
+        return
+    host, port = get_address_host_port(address)
+    if not host or " " in host or not 0 < int(port) < 1 << 16:
+        raise ValueError(address)
 
 
 def _fingerprint() -> tuple[Any, ...]:

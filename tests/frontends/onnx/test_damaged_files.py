@@ -124,7 +124,8 @@ def test_all_unknown_operators_are_named_in_one_message(tmp_path: Path) -> None:
     text = rejection(tmp_path, made)
     assert text == (
         "there is no conversion for node 'Warp:a' (Warp), 'Wonder:c' (my.own.Wonder), 'NonZero:d' (NonZero: "
-        "the shape of its output depends on the values of its inputs and must be known at compile time)"
+        "the shape of its output depends on the values of its inputs and must be known at compile time); "
+        "docs/operators.md lists the operators"
     )
     with pytest.raises(UnsupportedNodesError) as caught:
         read_onnx(tmp_path / "model.onnx")

@@ -60,11 +60,13 @@ def test_damaged_branches_name_the_node(tmp_path: Path) -> None:
         (with_if(branch("nowhere")), "node 'If:y': no node computes its input 'nowhere'"),
         (
             with_if(branch("t", node("Reshape", "x six", "t"), node("Constant", "", "six", value_ints=[6]))),
-            "there is no conversion for node 'If:y' (If: subgraphs whose outputs are of shapes [6] and [2, 3])",
+            "there is no conversion for node 'If:y' (If: subgraphs whose outputs are of shapes [6] and [2, 3])"
+            "; docs/operators.md lists the operators",
         ),
         (
             with_if(branch("t", node("Less", "x zero", "t"))),
-            "there is no conversion for node 'If:y' (If: subgraphs whose outputs are of types bool and float32)",
+            "there is no conversion for node 'If:y' (If: subgraphs whose outputs are of types bool and float32)"
+            "; docs/operators.md lists the operators",
         ),
         (
             with_if(subgraph([node("Relu", "a", "t")], [("a", FLOAT)], [("t", FLOAT)])),

@@ -176,4 +176,7 @@ def test_all_unknown_operators_are_named_in_one_message(tmp_path: Path) -> None:
     for kind in ("TOPK_V2", "RELU", "UNIQUE"):
         draft.op(kind, [x], (2, 30, 4))
     text = message(tmp_path, draft.file())
-    assert text == "there is no conversion for node 'topk_v2_0' (TOPK_V2), 'unique_2' (UNIQUE)"
+    assert text == (
+        "there is no conversion for node 'topk_v2_0' (TOPK_V2), 'unique_2' (UNIQUE); "
+        "docs/operators.md lists the operators"
+    )
