@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class FaultySource(wiring.Component):
-    """FaultySource that violates the stream contract in one way.
+    """Stream source that violates the stream contract in one way.
 
     Parameters
     ----------

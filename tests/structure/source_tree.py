@@ -32,10 +32,10 @@ class Documented(NamedTuple):
 
 
 @cache
-def modules() -> dict[str, ast.Module]:
+def modules(trees: tuple[str, ...] = TREES) -> dict[str, ast.Module]:
     """Return the syntax trees of all modules, by dotted name."""
     found = {}
-    for tree in TREES:
+    for tree in trees:
         for path in sorted((ROOT / tree).rglob("*.py")):
             found[module_name(path)] = ast.parse(path.read_text(), str(path.relative_to(ROOT)))
     return found
@@ -79,9 +79,9 @@ def _imported(node: ast.AST) -> Iterator[str]:
             yield from _imported(child)
 
 
-def definitions() -> Iterator[tuple[str, Definition]]:
+def definitions(trees: tuple[str, ...] = TREES) -> Iterator[tuple[str, Definition]]:
     """Yield modules, classes and functions, each with `file:line name`."""
-    for name, tree in modules().items():
+    for name, tree in modules(trees).items():
         path = source_path(name).relative_to(ROOT)
         yield f"{path}:1", tree
         for node in ast.walk(tree):
@@ -89,9 +89,9 @@ def definitions() -> Iterator[tuple[str, Definition]]:
                 yield f"{path}:{node.lineno} {node.name}", node
 
 
-def docstrings() -> Iterator[Documented]:
+def docstrings(trees: tuple[str, ...] = TREES) -> Iterator[Documented]:
     """Yield all docstrings of the packages."""
-    for place, node in definitions():
+    for place, node in definitions(trees):
         if text := ast.get_docstring(node):
             yield Documented(place, text)
 

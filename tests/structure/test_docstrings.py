@@ -2,13 +2,13 @@
 
 from inspect import cleandoc
 
-from tests.structure.source_tree import docstrings, parameters
+from tests.structure.source_tree import TREES, docstrings, parameters
 
 #: Minimum length; a shorter description adds little to the parameter's name.
 LEAST_WORDS = 3
 
-#: Openings that make a sentence a fragment.
-QUESTIONS = ("What ", "Who ", "Whether ", "Where ", "How ", "Which ")
+#: Openings of fragments: of a question, or of a phrase whose subject is the function's name or is missing.
+FRAGMENTS = ("What ", "Who ", "Whether ", "Where ", "How ", "Which ", "Of ", "By ", "As ", "It ", "They ")
 
 
 def test_parameter_descriptions_have_three_words() -> None:
@@ -22,8 +22,12 @@ def test_parameter_descriptions_have_three_words() -> None:
 
 
 def test_docstrings_start_with_a_statement() -> None:
-    found = [f"{place}: {text.splitlines()[0]}" for place, text in docstrings() if text.startswith(QUESTIONS)]
-    assert not found, f"{len(found)} openings as questions:\n" + "\n".join(found)
+    found = [
+        f"{place}: {text.splitlines()[0]}"
+        for place, text in docstrings((*TREES, "tests"))
+        if text.startswith(FRAGMENTS)
+    ]
+    assert not found, f"{len(found)} fragments:\n" + "\n".join(found)
 
 
 def test_parsing_of_parameter_sections() -> None:
