@@ -16,6 +16,7 @@ from compiler.visualize.formats import to_svg
 from compiler.visualize.graphs.stages import view_of
 from compiler.visualize.graphs.view import View
 from compiler.visualize.svg.charts import chart, draw_rounds, draw_serving, round_ticks
+from compiler.visualize.svg.gantt import _layer
 from compiler.visualize.svg.svg import shortened, text_width
 from compiler.visualize.svg.swimlanes import _Lanes
 from tests.visualize.test_graphs import mixed
@@ -24,7 +25,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 STAGES = ("imported", "layers", "scheduled", "placed", "timeline")
 #: Width of a rendered page of the documentation, in pixels.
 PAGE = 830
-from compiler.visualize.svg.gantt import _layer
 
 
 @pytest.fixture(scope="module")
