@@ -123,20 +123,20 @@ def test_serve(mla, tmp_path, monkeypatch):
         (
             refused(401, f"not {KEY}"),
             2,
-            r"the environment variable MLA_ENDPOINT_KEY must hold a key that http",
+            r"the environment variable MLA_ENDPOINT_KEY must contain a key that http",
         ),
         (
             refused(404),
             2,
-            "has no model 'scribe-1', or is not what /models and /chat/completions come behind",
+            "does not have the model 'scribe-1', or is not the base URL of an OpenAI-compatible endpoint",
         ),
-        (Reply(200, b'{"data": [{"id": "llama"}]}'), 2, "has no model 'scribe-1': it has llama"),
+        (Reply(200, b'{"data": [{"id": "llama"}]}'), 2, "does not have the model 'scribe-1'; models: llama"),
         (
             Reply(200, b"<html>"),
             2,
-            "does not return a list of models: the URL must be what /chat/completions",
+            "does not return a list of models: the URL must be the base URL of an OpenAI-compatible endpoint",
         ),
-        (refused(308, Location="http://x/"), 2, "redirects to http://x/, and a key is not sent there"),
+        (refused(308, Location="http://x/"), 2, "redirects to http://x/, to which the key is not sent"),
         (refused(500, f"{KEY}\nis broken"), 1, r"does not answer: status 500: [key] is broken"),
     ],
 )
@@ -191,7 +191,7 @@ def test_unusable_endpoints_are_rejected_before_the_search(
         ("--endpoint URL --endpoint-model m --endpoint-grammar ebnf", "--endpoint-grammar: invalid choice"),
         (
             "--endpoint URL --endpoint-model m --endpoint-key NO_SUCH",
-            "that is to hold the endpoint's key is not set",
+            "for the endpoint's key is not set",
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_layers_are_selected_by_name(tmp_path, monkeypatch, capsys):
     )
     with pytest.raises(SystemExit):
         study_program_edits.main()
-    assert "no layer has 'lstm' in its name; there are add " in capsys.readouterr().err
+    assert "no layer name contains 'lstm'; layers are add " in capsys.readouterr().err
 
 
 def test_recorded_edits_of_language_model(tmp_path, monkeypatch):

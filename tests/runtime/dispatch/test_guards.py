@@ -43,7 +43,7 @@ def test_text_and_truth_of_guards() -> None:
     ("fields", "text"),
     [
         ((Compare.ALWAYS, OPERAND_BASE, 0), "must compare"),
-        ((Compare.EQ, 3, 0), "an operand or a statistic, not at selector 3"),
+        ((Compare.EQ, 3, 0), "an operand or a statistic, not selector 3"),
         ((Compare.EQ, OPERAND_BASE + MAX_OPERANDS, 0), "an operand or a statistic"),
         ((Compare.EQ, STATISTIC_BASE + len(Statistic), 0), "an operand or a statistic"),
         ((Compare.EQ, OPERAND_BASE, -1), "a word of 32 bits, not -1"),
