@@ -12,6 +12,14 @@ import numpy as np
 import compiler
 
 
+def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return random values of a type: the whole range of an integer type, or normally distributed."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return rng.normal(size=shape).astype(dtype)
+
+
 def main(model: str, target: str = "n4") -> None:
     """Print the shape of each output, its best class, and the cycles."""
     network = compiler.compile(model, target)
@@ -19,12 +27,7 @@ def main(model: str, target: str = "n4") -> None:
 
     # One random sample. Quantized models take the integers that are stored in the file's tensors.
     rng = np.random.default_rng(0)
-    sample = {
-        each.name: rng.integers(-128, 128, each.shape).astype(each.dtype)
-        if each.dtype == "int8"
-        else rng.normal(size=each.shape).astype(each.dtype)
-        for each in network.inputs
-    }
+    sample = {each.name: random_array(rng, each.shape, np.dtype(each.dtype)) for each in network.inputs}
 
     # The golden model needs no simulator and is faster.
     with compiler.open_device(network, "golden") as device:
@@ -41,4 +44,6 @@ def main(model: str, target: str = "n4") -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
     main(*sys.argv[1:])

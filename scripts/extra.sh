@@ -16,6 +16,11 @@ pins=$(mktemp)
 trap 'rm -f "$pins"' EXIT
 sed -n 's/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' requirements.lock > "$pins"
 
+# PyTorch's own index has builds without CUDA, which are a tenth of the size.
+if [[ $extra == torch && -z ${PIP_NO_INDEX:-} && -z ${PIP_EXTRA_INDEX_URL:-} ]]; then
+    export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+fi
+
 echo "setup: installing the extra $extra into $venv" >&2
 "$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off --no-compile --no-build-isolation \
     --constraint "$pins" -e ".[$extra]" |

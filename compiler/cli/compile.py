@@ -286,7 +286,9 @@ def run(args: argparse.Namespace) -> int:
     check_files(args, "output", "save_schedule", "listing")
     device = args.output.exists() and not args.output.is_file()  # such as /dev/null
     if args.output.suffix.lower() != SUFFIX and not device:
-        raise InputError(f"--output: {args.output} must end in {SUFFIX}: the other verbs know it by that")
+        raise InputError(
+            f"--output: {args.output} must end in {SUFFIX}, by which the other commands recognize a compiled network"
+        )
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)
     write_output(args.output, to_bytes(network))
     report_provenance(args, network)

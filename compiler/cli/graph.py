@@ -75,7 +75,7 @@ def _format(args: argparse.Namespace) -> str:
     suffix = args.output.suffix.lower()
     if suffix not in _SUFFIXES:
         raise InputError(
-            f"{args.output}: a file must end in {', '.join(filter(None, _SUFFIXES))} or nothing, or give --format"
+            f"{args.output}: the suffix must be {', '.join(filter(None, _SUFFIXES))} or absent, unless --format is given"
         )
     return _SUFFIXES[suffix]
 

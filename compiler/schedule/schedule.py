@@ -224,7 +224,7 @@ class Schedule:
         except (ValueError, RecursionError) as error:
             raise InputError(f"schedule: not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("schema_version") not in _FIELDS:
-            raise InputError(f'schedule: must be an object whose "schema_version" is {VERSION}')
+            raise InputError(f'schedule: must be an object whose "schema_version" is 1..{VERSION}')
         return Schedule.from_fields(data, data["schema_version"])
 
     @staticmethod

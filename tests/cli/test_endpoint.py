@@ -152,7 +152,12 @@ def test_unusable_endpoints_are_rejected_before_the_search(
             assert (result.status, result.out, result.err.count("\n")) == (status, "", 1)
             assert words in result.err and KEY not in result.err
     complains(
-        1, "cannot be reached: connection refused: no server may be running there", *TUNE, "--trials", "1", *asked
+        1,
+        "cannot be reached: connection refused: no server may be running there",
+        *TUNE,
+        "--trials",
+        "1",
+        *asked,
     )
     assert not server.asked
 

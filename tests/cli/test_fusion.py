@@ -13,7 +13,13 @@ def test_fuse(mla, tmp_path):
     document = json.loads(out.read_text())
     assert document["predicted_cycles"] > 1000 and document["measured_cycles"] is None
     sites = document["sites"]
-    assert {site["kind"] for site in sites} == {"chain", "on_chip", "planes", "turns", "program"}
+    assert {site["kind"] for site in sites} == {
+        "chain",
+        "on_chip",
+        "channel_blocks",
+        "interleave",
+        "same_program",
+    }
     assert all(site["possible"] != bool(site["reason"]) for site in sites)
     assert all(not site["options"] or site["possible"] for site in sites)
     whole = mla("fuse", MODEL, "--all")

@@ -50,9 +50,11 @@ class FusionKind(StrEnum):
 
     CHAIN = "chain"  # one pass through FUSE
     ON_CHIP = "on_chip"  # the intermediate tensor stays in the scratchpad
-    PLANES = "planes"  # the intermediate tensor is streamed in blocks of channels, depth first
-    TURNS = "turns"  # tiles of both layers are interleaved, as soon as their inputs are ready
-    PROGRAM = "program"  # one program, without a dispatch between the layers
+    CHANNEL_BLOCKS = (
+        "channel_blocks"  # the intermediate tensor is streamed in blocks of channels, depth first
+    )
+    INTERLEAVE = "interleave"  # tiles of both layers are interleaved, as soon as their inputs are ready
+    SAME_PROGRAM = "same_program"  # one program, without a dispatch between the layers
 
 
 @dataclass(frozen=True)
@@ -203,12 +205,12 @@ class FusionEngine:
         elif opportunity.kind is FusionKind.ON_CHIP:
             description = "through DRAM" if opportunity.applied else "stays on chip"
             yield description, _changed(schedule, opportunity.layers[:1], on_chip=not opportunity.applied)
-        elif opportunity.kind is FusionKind.TURNS:
+        elif opportunity.kind is FusionKind.INTERLEAVE:
             yield (
                 "sequential" if opportunity.applied else "interleaved",
                 _changed(schedule, opportunity.layers, interleave=not opportunity.applied),
             )
-        elif opportunity.kind is FusionKind.PROGRAM:
+        elif opportunity.kind is FusionKind.SAME_PROGRAM:
             description = "separate programs" if opportunity.applied else "one program"
             yield (
                 description,
@@ -315,13 +317,13 @@ class _Walk:
         )
         why = apart or streaming_obstacle(self.stage, self.at[first.name]) or self._no_tiling(first)
         yield FusionOpportunity(
-            FusionKind.PLANES, names, bool(mine.stream_channel_blocks), why, size, self.number
+            FusionKind.CHANNEL_BLOCKS, names, bool(mine.stream_channel_blocks), why, size, self.number
         )
         yield FusionOpportunity(
-            FusionKind.TURNS, names, mine.interleave and its.interleave, apart, size, self.number
+            FusionKind.INTERLEAVE, names, mine.interleave and its.interleave, apart, size, self.number
         )
         yield FusionOpportunity(
-            FusionKind.PROGRAM, names, its.same_program_as_previous, apart, size, self.number
+            FusionKind.SAME_PROGRAM, names, its.same_program_as_previous, apart, size, self.number
         )
 
     def _bytes(self, layer: Layer) -> int:

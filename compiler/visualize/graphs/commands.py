@@ -24,8 +24,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 
 _NOTE = (
-    "bytes that the commands move, cycles that their unit takes for them if nothing holds it up, energy of the "
-    "memories on both ends"
+    "bytes that the commands move, cycles of their unit without stalls, energy of the memories on both ends"
 )
 
 
