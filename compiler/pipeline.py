@@ -118,7 +118,7 @@ class ModelCompiler:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling, without caches keyed by object identity."""
-        return vars(self) | {"_lowered": {}, "_makers": {}}
+        return vars(self) | {"_lowered": {}, "_codegens": {}}
 
     def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[LoweredNetwork]:
         """Return the layers of each part on the accelerator for given fusions, which are cached.

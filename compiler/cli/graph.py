@@ -74,9 +74,8 @@ def _format(args: argparse.Namespace) -> str:
         return args.format or "text"
     suffix = args.output.suffix.lower()
     if suffix not in _SUFFIXES:
-        raise InputError(
-            f"{args.output}: the suffix must be {', '.join(filter(None, _SUFFIXES))} or absent, unless --format is given"
-        )
+        suffixes = ", ".join(filter(None, _SUFFIXES))
+        raise InputError(f"{args.output}: the suffix must be {suffixes} or absent unless --format is given")
     return _SUFFIXES[suffix]
 
 

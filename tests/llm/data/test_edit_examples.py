@@ -70,7 +70,7 @@ def issued(program: Program) -> list[tuple]:
     return [(each.unit, each.values, each.region, each.wait, each.signal) for each in found.commands]
 
 
-def test_examples_lead_from_each_variant_to_its_descendants(walk: Trajectory, found: list[Example]) -> None:
+def test_examples_lead_from_each_variant_to_its_descendants(trajectory: Trajectory, found: list[Example]) -> None:
     pairs = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 4), (2, 4)]
     of_edits = [each for each in found if each.ask is Ask.EDITS]
     known = [each for each in of_edits if each.known]
