@@ -15,7 +15,7 @@ PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "pictures" / "b
 
 
 def run_suites(suites: list[str]) -> int:
-    """Run suites, and write the page if all suites have results; return the maximum exit status."""
+    """Run suites and, if all suites have results, write the page; return the maximum exit status."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     status = 0
     for suite in suites:

@@ -2,8 +2,8 @@
 
 `python -m scripts.bench_jit [--json FILE]` serves a convolution and the small trained networks on the simulated N=16
 chip, changes the schedule of one layer, and measures the times of compiling the candidate, of placing and validating
-it as in `mla serve --adapt`, and of loading its programs into the instruction store. Each of five candidates changes
-another layer to a schedule that has not been compiled before. The target is for two idle cores.
+it as in `mla serve --adapt`, and of loading its programs into the instruction store. Each of five candidates changes a
+different layer to a schedule that has not been compiled before. The target applies to two idle cores.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SINGLE, LAYER = "14x14x64", CalibrationNetwork((14, 14, 64), (CalibrationOp("con
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Target in milliseconds from schedule to loaded program.
 BAR = 20.0
-#: Number of candidates per network; times are medians.
+#: Number of candidates per network, of whose times medians are reported.
 CANDIDATES = 5
 _STAGES = ("compile", "prove", "load")
 
@@ -87,7 +87,7 @@ def measure(source: ModelSource, seed: int = 1) -> list[Times]:
 
 
 def _times(prepared: ModelCompiler, server: Server, layer: str, schedule: Schedule) -> Times | None:
-    """Measure one candidate; None if it does not compile or leads to the current programs."""
+    """Measure one candidate; return None if it does not compile or results in the current programs."""
     began = time.perf_counter()
     try:
         network = prepared.network(schedule)

@@ -1,8 +1,8 @@
 """Measures the latency of the tuning database, from a key to a runnable program.
 
 `python -m scripts.bench_store [--db URL]` stores one layer and the small trained networks in a database (by default a
-new one), and measures the times of opening the database, of a hit, of a hit to a program with a cached proof, of a
-hit in memory, and of storing a measurement. The targets are for two idle cores.
+new one), and measures the times of opening the database, of a hit, of a hit with a cached proof, of a hit in memory,
+and of storing a measurement. The targets apply to two idle cores.
 """
 
 import argparse
@@ -33,7 +33,7 @@ LAYER = "14x14x64-64-3-1"
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Targets in milliseconds: from the database to a runnable program, and from memory.
 DATABASE_BAR, MEMORY_BAR = 5.0, 0.05
-#: Number of repetitions; times are medians.
+#: Number of repetitions, of whose times medians are reported.
 _TIMES = 101
 
 

@@ -1,7 +1,7 @@
-"""Measures compile times, without and with the cache.
+"""Measures compile times without and with the cache.
 
 `python -m scripts.compile_time` compiles the small trained networks and ResNet-50 (random weights from a fixed seed),
-each in its own process with an empty cache, and then again with the filled cache. The targets are for two idle cores.
+each in its own process with an empty cache, and then again with the filled cache. The targets apply to two idle cores.
 """
 
 import argparse

@@ -11,7 +11,7 @@ from typing import Any
 from compiler.cli.parser import VERBS, build_parser
 
 _COLUMNS = 120
-#: Number of commands from which on an option with the same help text is listed once for all of them.
+#: Minimum number of commands with the same option and help text for which the option is listed only once.
 _SHARED = 4
 #: Options of every command, which the head of the page describes.
 _COMMON = {"help", "verbose"}
@@ -55,7 +55,7 @@ class _Command:
     tables: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def section(self, shared: set[str]) -> Iterator[str]:
-        """Yield the lines of the section; options whose rows are in `shared` are only named."""
+        """Yield the lines of the section; for options whose rows are in `shared`, only the names."""
         yield from ["", self.heading, "", _sentence(self.text)]
         if self.example:
             yield from ["", "```", self.example, "```"]

@@ -42,7 +42,7 @@ class _Job:
 
 
 def evaluate_model(model: Path, layers: int, samples: int, workers: int, file: Path) -> dict[str, Any]:
-    """Measure answers of a model about held-out layers, the same layers in every call.
+    """Measure answers of a model about held-out layers, which are the same in every call.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Prediction error of the cost model on whole networks that it was not trained on, under the static schedule.
 
 `python -m scripts.hpm_error` prints the predicted and measured cycles of each MLPerf Tiny network, and the mean
-error of its layers; layers that share a counter are counted as one.
+error of its layers; layers that share a counter are counted as one layer.
 """
 
 import sys

@@ -49,7 +49,7 @@ class JsonlLog:
 
 
 def _parsed(line: str) -> Any:
-    """Parse a line; None if it is incomplete."""
+    """Parse a line; return None if the line is incomplete."""
     try:
         return json.loads(line)
     except json.JSONDecodeError:

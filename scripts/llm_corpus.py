@@ -1,7 +1,7 @@
 """Measures small networks on the RTL under many schedules and edits, as training data for the language model.
 
-`python -m scripts.llm_corpus --seconds 3000` continues earlier runs, whose measurements are in a journal in the cache.
-Networks of the corpus without measured edits are measured first. At the end all measurements are packed into
+`python -m scripts.llm_corpus --seconds 3000` continues earlier runs, whose measurements are stored in a journal in the
+cache. Networks of the corpus without measured edits are measured first. At the end all measurements are packed into
 `compiler/llm/data/schedules.xz`, which is part of the repository.
 """
 

@@ -1,4 +1,4 @@
-"""Latency of candidates: of the language model, and of stored programs from the database.
+"""Latency of candidates of the language model, and of programs stored in the database.
 
 `python -m scripts.llm_latency --layers 40` measures for held-out layers the time of one answer, of the first candidate
 of a search (from several answers sampled at once), and of the same layer's program from the database and from memory.
@@ -39,7 +39,7 @@ from scripts.bench_store import measure
 from scripts.jsonl_log import JsonlLog
 from scripts.reports import write_report
 
-#: Measured quantities: unit of each in the table, and its length in seconds.
+#: Measured quantities, with the unit of each in the table and the length of this unit in seconds.
 TIMED = {"answer": ("s", 1.0), "candidate": ("s", 1.0), "database": ("ms", 1e-3), "memory": ("ms", 1e-3)}
 MACHINE = "usual"
 
@@ -82,7 +82,7 @@ def _measure(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
 
 
 def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, list[float]]:
-    """Return the measured times of a layer in seconds by quantity."""
+    """Return the measured times of a layer in seconds, by quantity."""
     machine = MACHINES[MACHINE]
     with Measurer(point.graph(), machine.conditions, machine.options) as measurer:
         baseline, network = measurer.baseline(), measurer.first

@@ -206,7 +206,7 @@ def _model(path: Path) -> Gpt:
 
 def run(job: Job, file: Path, model: Path) -> None:
     """Run searches and append their results to the file."""
-    importlib.import_module("lightgbm")  # takes seconds, which must not count as time of a method
+    importlib.import_module("lightgbm")  # takes seconds, which must not be included in the time of a method
     machine, began = MACHINES[MACHINE], monotonic()
     with TimedMeasurer(job.point.graph(), machine.conditions, machine.options) as measurer:
         measurer.baseline()  # starts the simulator
@@ -223,7 +223,7 @@ def _about(job: Job) -> dict[str, Any]:
 
 
 def _searched(measurer: TimedMeasurer, cache: FileCache, search: Search, model: Gpt) -> dict[str, Any]:
-    """Return the curve of a search with the times of the method alone, and in total as if nothing were cached."""
+    """Return the curve of a search with the times of the method alone, and the total times without any caching."""
     cache.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
     own: list[float] = []
     every: list[float] = []

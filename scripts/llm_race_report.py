@@ -39,11 +39,11 @@ class Layer:
     runs: dict[str, list[Row]]
 
     def after(self, method: str, trials: int) -> list[int]:
-        """Return the minimum cycles after `trials` trials, or after all if a search had fewer, by seed."""
+        """Return, for each seed, the minimum cycles after `trials` trials, or after all if a search had fewer."""
         return [run["curve"][min(trials, len(run["curve"]) - 1)] for run in self.runs[method]]
 
     def within(self, method: str, seconds: float) -> list[int]:
-        """Return the minimum cycles after the given time in seconds, by seed."""
+        """Return, for each seed, the minimum cycles after the given time in seconds."""
         return [run["curve"][bisect_right(run["seconds"], seconds)] for run in self.runs[method]]
 
     def time(self, method: str, trials: int) -> float:
@@ -150,7 +150,7 @@ def _equal(layers: Sequence[Layer], method: str, count: int) -> Row:
 
 
 def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
-    """Compare with another method after the time that the model needs for `count` trials of the same layer."""
+    """Compare the model with another method after the time in which the model completes `count` trials of a layer."""
     times = [layer.time(LLM, count) for layer in layers]
     pairs = [
         (layer.after(LLM, count), layer.within(method, time))
@@ -167,7 +167,7 @@ def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
 
 
 def _cost(layers: Sequence[Layer], method: str) -> Row:
-    """Return the milliseconds per trial: of the method alone, and in total."""
+    """Return the milliseconds per trial of the method alone, and in total."""
     runs = [run for layer in layers for run in layer.runs[method]]
     own = [1000 * run["own_seconds"] / run["trials"] for run in runs]
     every = [1000 * run["seconds"][-1] / run["trials"] for run in runs]

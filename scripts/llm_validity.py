@@ -1,4 +1,4 @@
-"""Measurement of the validity of language model answers, by the number of checks that they pass.
+"""Measurement of the validity of language model answers: the number of checks that each answer passes.
 
 `python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` samples answers about held-out
 layers in three modes: fully constrained, with the grammar alone, and unconstrained. Layers whose programs are too long
@@ -107,7 +107,7 @@ KINDS: dict[str, Callable[[GeneratorTask], LmRequest]] = {
 
 
 def answers_of(request: LmRequest, model: Gpt, mode: str, count: int, seed: int) -> list[Schedule | None]:
-    """Sample answers as schedules of the network, None for invalid ones; empty if the request has no valid answer."""
+    """Sample answers and return their schedules, None for invalid ones; no answers if the request allows none."""
     if request.grammar is None:
         return []
     grammar = _grammar(request, mode)

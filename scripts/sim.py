@@ -40,9 +40,9 @@ BUILD = Path(__file__).parent.parent / "build"
 TARGET, METHOD = "n16", "coordinate"
 OPTIONS = CompileOptions(rounding="onnxruntime")
 Say = Callable[[str], None]
-#: Default number of images with waveforms, which take megabytes per image.
+#: Default number of images if waveforms are recorded, which take megabytes per image.
 WAVES_IMAGES = 2
-#: Images before the first reload; a third of the images if that is less.
+#: Maximum number of images before the first reload; at most a third of the images.
 _BEFORE = 40
 
 

@@ -48,7 +48,8 @@ class AccuracyCheck(ServingObserver):
     def compare_with_onnxruntime(self) -> tuple[int, int] | None:
         """Return the number of images with the same class in onnxruntime, and the maximum difference of a score.
 
-        Returns None if onnxruntime is not installed. It computes layers in floating point, the chip in integers.
+        Returns None if onnxruntime is not installed. onnxruntime computes layers in floating point, the chip in integer
+        arithmetic.
         """
         try:
             import onnxruntime

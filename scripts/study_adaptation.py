@@ -34,12 +34,13 @@ from compiler.util.progress import progress
 from hw.config import load_target
 from scripts.networks.digits import MODEL
 
-#: Targets: requests until a change is detected, requests until programs for it run, and share of the gain reached then.
+#: Targets: requests until a change is detected, requests until programs for the new timing run, and share of the gain
+#: that these programs reach.
 NOTICED, SPECIALISED, SHARE = 20, 200, 0.9
-#: Requests before the first change, and before and after the second.
+#: Number of requests before the first change, between the changes, and after the second change.
 _BEFORE, _BETWEEN = 60, SPECIALISED + 20
 _SLOW = DramTiming(bytes_per_cycle=4.0)
-#: Number of requests over which the median of cycles is computed.
+#: Number of requests over which the median cycles are computed.
 _SOME = 8
 
 
@@ -54,8 +55,8 @@ class Row:
     bytes_per_cycle : float
         DRAM bandwidth after the change.
     noticed, known, specialised : int or None
-        Number of requests until the change was detected, the timing was identified, and nine tenths of the gain were
-        reached permanently; None if never.
+        Number of requests until the change was detected, until the timing was identified, and until nine tenths of the
+        gain were permanently reached; each is None if this did not occur.
     before, after : float
         Cycles of a request directly after the change, and 200 requests after it.
     scratch : float
@@ -73,7 +74,7 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Share of the gain of tuning from scratch; 1 if that has no gain."""
+        """Gain as a share of the gain of tuning from scratch; 1 if tuning from scratch has no gain."""
         gain = self.before - self.scratch
         return (self.before - self.after) / gain if gain > 0 else 1.0
 

@@ -24,7 +24,7 @@ from hw.config import load_target
 from hw.errors import InputError
 from scripts.measurement_cache import FileCache, programs_of
 
-#: Random seed of the chains; not the default seed of `mla calibrate`.
+#: Random seed of the chains, which differs from the default seed of `mla calibrate`.
 _SEED = 20261
 #: Maximum number of variants of a chain, by decreasing predicted gain.
 _MAX_VARIANTS = 24

@@ -3,7 +3,7 @@
 `python -m scripts.study_program_edits --shapes 3 --folder build/study_program_edits` searches, for each layer,
 `--trials` schedules with distinct programs, by several methods, then `--programs` micro-programs derived from the best.
 Run the same command again to continue an interrupted run; `--only-render` writes the tables of existing results
-(report.json, report.md). `--among` selects layers by parts of their names, for example those for which a run with few
+(report.json, report.md). `--among` selects layers by parts of their names, for example layers for which a run with few
 trials found a gain.
 """
 
@@ -61,12 +61,12 @@ KINDS = (
     "transpose",
     "channels_first",
 )
-#: Methods that search for schedules in turns; number of turns of a method that all trials are divided into; maximum
+#: Methods that search for schedules in turns; number of turns of a method into which all trials are divided; maximum
 #: number of turns.
 SCHEDULES, _PARTS, _TURNS = ("hpm", "coordinate", "evolution", "random"), 8, 12
 #: Minimum and maximum bytes of a layer's input and weights: more than one tile, but fast to simulate.
 _BYTES = (4096, 65_536)
-#: Fraction of the program trials that is divided among all starts; the best start receives the others.
+#: Fraction of the program trials that is divided among all starts; the best start receives the other trials.
 _SHARED = 0.5
 
 
@@ -79,7 +79,7 @@ class Job:
     point : CalibrationNetwork
         Network that consists of the layer.
     trials, programs, starts : int
-        Number of schedules to measure, of programs per method, and of schedules that the programs are derived from.
+        Number of schedules to measure, of programs per method, and of schedules from which the programs are derived.
     methods : tuple of str
         Names of the methods, keys of PROGRAMS.
     seed : int
@@ -277,7 +277,8 @@ def _summary(trial: Trial) -> dict[str, Any]:
 def schedules_of(measurer: Measurer, cache: FileCache, trials: int, seed: int) -> tuple[list[Trial], int]:
     """Return trials of schedules with distinct programs, best first, and the number of requested measurements.
 
-    Fewer than `trials` are returned only if a turn of all methods finds no more; at least `trials` were then requested.
+    Fewer than `trials` trials are returned only if a turn of all methods finds no new programs; in this case, at least
+    `trials` measurements were requested.
     """
     found: dict[str | None, Trial] = {}
     requested = 0
@@ -303,7 +304,7 @@ class RecordingGenerator(LmGenerator):
     Attributes
     ----------
     recorded : dict
-        For each proposed schedule as JSON, the schedule that it was first proposed for, and the answer; None for an
+        For each proposed schedule as JSON, the schedule for which it was first proposed, and the answer; None for an
         initial schedule of the search.
     """
 
@@ -352,9 +353,9 @@ def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement
 def programs_of(
     measurer: Measurer, name: str, starts: Sequence[Trial], trials: int, seed: int
 ) -> dict[str, Any]:
-    """Return the best program found by one method: cycles, texts, and the edits that lead to it.
+    """Return the best program found by one method: cycles, texts, and the edits that result in the program.
 
-    Half of the trials are divided among all starts, the others go to the one with the best program.
+    Half of the trials are divided among all starts; the start with the best program receives the other half.
     """
     baseline, results = measurer.baseline(), Counter({"measured": 0, "rejected": 0, "inexact": 0})
     searchers = [_searcher(measurer, name, start, baseline, seed + at) for at, start in enumerate(starts)]
@@ -391,14 +392,14 @@ def _continue(measurer: Measurer, searcher: SearchMethod, count: int, results: C
 
 
 def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Trial, list[dict[str, Any]]]:
-    """Remove the edits without effect from a program; return it and the remaining edits with their gains.
+    """Remove the edits without effect from a program; return the program and the remaining edits with their gains.
 
     Returns
     -------
     Trial
         Trial of the pruned program.
     list of dict
-        Program, edit as text, and additional cycles without the edit (None: other edits depend on it).
+        Program, edit as text, and additional cycles without the edit (None: other edits depend on the edit).
     """
     editable = EditablePrograms(measurer.prepared.network(replace(best.schedule, programs={})))
     worth: list[dict[str, Any]] = []
@@ -419,7 +420,7 @@ def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Tr
 
 
 def _without(measurer: Measurer, editable: EditablePrograms, edits: dict[str, Edits]) -> Trial | None:
-    """Measure a program with fewer edits; None if it cannot be built or is rejected."""
+    """Measure a program with fewer edits; return None if it cannot be built or is rejected."""
     try:
         schedule = editable.with_edits(edits)
     except (EditError, InputError):

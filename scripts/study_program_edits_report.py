@@ -6,7 +6,7 @@ from typing import Any
 
 from scripts.reports import write_report
 
-#: Minimum gain of a layer to count, in percent of the cycles of the best schedule.
+#: Minimum gain at which a layer is regarded as improved, in percent of the cycles of the best schedule.
 BAR = 3.0
 #: Maximum number of causes that are listed, and minimum change of a listed cause as a fraction of all cycles.
 _CAUSES, _SMALL = 4, 0.002

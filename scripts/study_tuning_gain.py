@@ -2,8 +2,8 @@
 
 `python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, the cycles
 with the compiler of commit 3783297 (`scripts/study_tuning_gain.json`), with the current static compiler, and with the
-best schedule found, and the closed share of the gap to the lower bound. Under changed conditions the best schedule for
-default conditions is measured as well.
+best schedule found, and the share of the gap to the lower bound that tuning closes. Under changed conditions the best
+schedule for default conditions is measured as well.
 """
 
 import argparse
@@ -50,9 +50,10 @@ class Row:
     Parameters
     ----------
     frozen, static : int
-        Cycles with the static compiler of commit 3783297, and with the current one.
+        Cycles with the static compiler of commit 3783297, and with the current static compiler.
     carried_over : int or None
-        Cycles of the best schedule for default conditions; None under default conditions, or if it does not fit.
+        Cycles of the best schedule for default conditions; None under default conditions, or if the schedule does not
+        fit.
     found : list of int
         Cycles of the best schedule found, by seed.
     floor : int

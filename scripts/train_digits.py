@@ -26,7 +26,7 @@ BATCH = 64
 RATE = 2e-3
 SEED = 1
 LOWEST_ACCURACY = 0.97
-#: Quantization of pixels: values 0..16 are stored as int8, the network computes with pixel / 16.
+#: Quantization of pixels: values 0..16 are stored as int8 and represent pixel / 16.
 PIXEL = Affine(1 / 16, 0)
 
 
@@ -59,7 +59,7 @@ class DigitsNet:
         return outputs
 
     def backward(self, grad: np.ndarray) -> None:
-        """Compute the gradients of all layers from that of the scores."""
+        """Compute the gradients of all layers from the gradient of the scores."""
         for layer in reversed(self.layers):
             grad = layer.backward(grad)
 

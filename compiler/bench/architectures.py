@@ -144,7 +144,7 @@ def model_file(name: str) -> Path:
 
 
 def main() -> None:
-    """Generate the named files, or all."""
+    """Generate the files of the given networks, or of all networks."""
     parser = argparse.ArgumentParser(
         description="float ONNX files of published architectures, seeded weights"
     )

@@ -26,7 +26,8 @@ from hw.errors import InputError, WorkError, shown
 
 CASES = tuple(NETWORKS)
 _ROUNDING = "onnxruntime"
-#: Allowed difference from onnxruntime in units in the last place; float-defined operators round twice.
+#: Allowed difference from onnxruntime in units in the last place; operators that ONNX defines in floating point round
+#: twice.
 _LAST_PLACE, _FLOAT = 1, 2
 _FLOAT_OPS = ("softmax", "layer_norm", "gelu", "sigmoid", "tanh", "exp")
 

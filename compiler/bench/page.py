@@ -14,7 +14,7 @@ _COLUMNS = (
     *figures("cycles", "floor", "of floor", "MACs", "utilized", "exact"),
     Column("cycles not useful"),
 )
-#: Minimum share of a cause to be listed; largest first.
+#: Minimum share of a listed cause.
 _MIN_SHARE = 0.005
 
 
@@ -37,7 +37,7 @@ def _speed(document: Mapping[str, Any]) -> list[str]:
         bar = f" (bar: {bars['sim_khz']:.0f}, {_verdict(bars['sim_khz_met'])})" if bars else ""
         lines.append(f"simulated at {khz:.0f} kHz{bar}")
     if bare is not None:
-        hundredths = int(100 * bare_array_share(khz, bare))  # rounded down: a missed bar does not look met
+        hundredths = int(100 * bare_array_share(khz, bare))  # rounded down: a missed target must not look met
         share = f"{hundredths / 100:.2f} of that"
         if bars:
             share += f" (bar: {bars['bare_array_share']:.2f}, {_verdict(bars['bare_array_share_met'])})"

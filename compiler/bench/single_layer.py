@@ -50,7 +50,7 @@ class OneLayer:
         self.scales = (wanted * _Y_SCALE / _X_SCALE).astype(np.float32)
 
     def ratios(self) -> NDArray[np.float64]:
-        """Requantization ratio of each output channel."""
+        """Return the requantization ratio of each output channel."""
         return float(np.float32(_X_SCALE)) * self.scales.astype(np.float64) / float(np.float32(_Y_SCALE))
 
     def graph(self, op: str, x: tuple[int, ...], y: tuple[int, ...], **attributes: Any) -> Graph:
@@ -92,7 +92,7 @@ class _Draft:
         return f"c{self.count}"
 
     def _scaled(self, op: str, name: str, tensor: Tensor) -> str:
-        """Add a conversion of a tensor between integers and real values."""
+        """Add a conversion of a tensor between integers and floating-point values."""
         meaning = tensor.quantization
         if meaning is None:
             raise InputError(f"tensor {tensor.name!r} has no quantization")

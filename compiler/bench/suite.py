@@ -101,11 +101,11 @@ def run_suite(
             document["results"] = list(run_conditions(seed, _log))
     if cycles:
         document["sim_khz"] = cycles / seconds / 1000
-    if bare:  # taken before and after, because the host's own speed changes
+    if bare:  # measured before and after, because the host's own speed changes
         document["bare_array_khz"] = (bare[0] + _bare_khz()) / 2
         if (
             config.n == BARE_ARRAY_N and case is None
-        ):  # the targets apply to this size and the default case only
+        ):  # the targets apply only to this size and the default case
             document["bars"] = bars(document["sim_khz"], document["bare_array_khz"])
     return document
 

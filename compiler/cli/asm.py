@@ -51,7 +51,7 @@ def programs_in(path: Path) -> "list[Program]":
     from compiler.runtime.program_text import programs_of
     from hw.isa.assembler import AssemblyError
 
-    # A file name may hold bytes that are not text; the program's name may not.
+    # A file name may contain bytes that are not text; the program's name may not.
     name = os.fsencode(path.stem).decode(errors="replace")
     try:
         return programs_of(read_input(path).decode(), name)
@@ -62,7 +62,7 @@ def programs_in(path: Path) -> "list[Program]":
 
 
 def one_program_in(path: Path) -> "Program":
-    """Assemble a text file with exactly one program; raises InputError like `programs_in`, and for several programs."""
+    """Assemble a text file with exactly one program; raise InputError like `programs_in`, and for several programs."""
     program, *more = programs_in(path)
     if more:
         line = f":{more[0].lines[0]}" if more[0].lines else ""

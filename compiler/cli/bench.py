@@ -18,7 +18,7 @@ EXAMPLE = "mla bench gemm --case 64x64x64 --target n8"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command-line options of the verb."""
     parser.description = f"{parser.description} {STATUS}"
-    # The names are not read from compiler.bench: importing it takes too long.
+    # The names are not read from compiler.bench, because importing it takes too long.
     parser.add_argument(
         "suite", metavar="SUITE", help="suite to measure: gemm, conv, nets, tiny, conditions or sim"
     )

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, train, write the model and report."""
+    """Measure networks, train the model, write it and print the report."""
     from compiler.cost.learned.model import journal_path, model_path
     from compiler.options import DramTiming
     from compiler.profile.measurement import HardwareProfile

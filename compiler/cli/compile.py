@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compiler.trace import CompilationTrace
 
 SUMMARY = "compile a model to a .mla file"
-#: Largest batch: all samples of a batch are in memory at once.
+#: Maximum batch size, since all samples of a batch are in memory at once.
 MAX_BATCH = 4096
 EXAMPLE = "mla compile network.tflite -o network.mla --target n8"
 
@@ -128,7 +128,7 @@ def add_dispatch(parser: argparse.ArgumentParser) -> None:
 
 
 def batches(text: str) -> tuple[int, ...]:
-    """Argument type: batch sizes, `B,B,...`."""
+    """Parse an argument: batch sizes, `B,B,...`."""
     return tuple(integer(1, MAX_BATCH)(part) for part in text.split(","))
 
 
@@ -167,7 +167,7 @@ def compile_model(
 
 @contextmanager
 def _named_options() -> Iterator[None]:
-    """Write the arguments of `compiler.compile` that start a message as options."""
+    """Replace an argument name of `compiler.compile` at the start of a message by the name of the option."""
     from hw.errors import InputError
 
     try:
@@ -302,7 +302,7 @@ def run(args: argparse.Namespace) -> int:
         "dram": {
             "latency": args.dram_latency,
             "bytes_per_cycle": args.dram_bytes_per_cycle or network.config.n,
-            "used": True,  # for scheduling; the file runs with any DRAM timing
+            "used": True,  # used for scheduling; the file runs with any DRAM timing
         },
         "layers": len(network.infos),
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, export or import."""
+    """Show, export or import entries of the database."""
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 

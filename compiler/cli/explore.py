@@ -67,7 +67,7 @@ def _targets(text: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile and run on each target; status 1 if the model fits none or outputs differ."""
+    """Compile and run the model on each target; return status 1 if it fits no target or outputs differ."""
     from compiler.cli.inputs import read_samples
     from compiler.cli.run import warn_about_clock
     from compiler.runtime.package.writer import SUFFIX
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(name: str, config: "MlaConfig") -> dict[str, Any]:
-    """Return the fields of a target that need no run."""
+    """Return the fields of a target for which no run is needed."""
     memories = {
         "sp_bytes": config.sp_bytes,
         "acc_bytes": config.acc_bytes,

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build; status 1 if the worst placement misses the clock of the board."""
+    """Build the bitstream; return status 1 if the worst placement misses the clock of the board."""
     from hw.boards.board import find_board
     from hw.boards.flow import build
     from hw.boards.report import format_report

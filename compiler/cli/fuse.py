@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Find fusion opportunities, predict and measure their gains, report."""
+    """Find fusion opportunities, predict and measure their gains, and print the report."""
     from dataclasses import replace
 
     from compiler.cli.compile import source_of
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measured(measurer: "Measurer", now: "Schedule", options: "list[FusionOption]") -> dict[str, int | str]:
-    """Return cycles, or the reason of rejection, by schedule."""
+    """Return the cycles, or the reason for rejection, by schedule."""
     from compiler.profile.measurement import Rejected
 
     first = measurer.baseline()
@@ -137,7 +137,7 @@ def _option(option: "FusionOption", measured: dict[str, int | str]) -> dict[str,
 
 
 def _table(document: dict[str, Any], *, show_all: bool) -> str:
-    """Format one line per opportunity: by decreasing predicted gain, then the impossible ones."""
+    """Format one line per opportunity: possible ones by decreasing predicted gain, then impossible ones."""
     first = document["measured_cycles"]
     lines = [
         f"{document['model']} on {document['target']}: {document['predicted_cycles']:,} cycles predicted"

@@ -18,7 +18,7 @@ DEFAULT_MACHINE, _CORPUS_NAME = "default", "usual"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run all searches, compare and report."""
+    """Run all searches, compare them and print the report."""
     from compiler.cli.llm_sample import model_of
     from compiler.cli.search import method_name
     from compiler.llm.data.held_out import HELD_OUT, MACHINES
@@ -90,7 +90,7 @@ def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
 
 
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
-    """Return geometric mean ratios of the model's cycles after one and all trials to the final cycles of baselines."""
+    """Return geometric means of the model's cycles after one and all trials, relative to the baselines' final ones."""
     from compiler.llm.evaluate.race import mean_ratio
     from compiler.tuning.search.registry import LLM
 

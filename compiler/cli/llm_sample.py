@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest]]":
-    """Yield the requests with the cycles of the layer or program that each is about.
+    """Yield each request with the cycles of the layer or program to which it refers.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def _answered(
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
             count = min(request.answers_per_draw, args.answers - len(answers))
             answers += draw(model, LANGUAGE, prompt, grammar, count, rng, args.temperature)
-    except ValueError as error:  # a size without a token, or more tokens than the context holds
+    except ValueError as error:  # a size has no token, or the prompt exceeds the context
         raise InputError(f"{what} {request.about!r} cannot be expressed as a prompt: {error}") from None
     return {
         what: request.about,
@@ -149,7 +149,7 @@ CONTEXT_TOKENS, CALIBRATION_TEXTS = 128, 8
 
 @dataclass(frozen=True)
 class OnMachine:
-    """A model on the accelerator, compared with the same model on the host.
+    """Model on the accelerator, compared with the same model on the host.
 
     Parameters
     ----------

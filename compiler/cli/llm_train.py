@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, write the model and report."""
+    """Train the model, write it and print the report."""
     from compiler.llm.data.examples import CORPUS
     from compiler.llm.data.journal import read
     from compiler.llm.model.weights import load_extended, save

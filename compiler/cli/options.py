@@ -56,7 +56,7 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
 
 
 def frequency(text: str) -> float:
-    """Argument type: a clock frequency in MHz."""
+    """Parse an argument: a clock frequency in MHz."""
     try:
         value = float(text)
     except ValueError:
@@ -129,7 +129,7 @@ def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
 
 
 def _scale(text: str) -> tuple[float, float]:
-    """Argument type: `MEAN,STD`."""
+    """Parse an argument: `MEAN,STD`."""
     try:
         mean, std = (float(part) for part in text.split(","))
     except ValueError:
@@ -140,7 +140,7 @@ def _scale(text: str) -> tuple[float, float]:
 
 
 def size(text: str) -> tuple[str, int]:
-    """Argument type: `NAME=N`, the size of a named dimension."""
+    """Parse an argument: `NAME=N`, the size of a named dimension."""
     name, _, number = text.rpartition("=")
     if not name or not (number.isascii() and number.isdigit() and len(number) < 19 and int(number)):
         raise argparse.ArgumentTypeError(f"must be NAME=N, N at least 1, not {shown(text)}")
@@ -148,7 +148,7 @@ def size(text: str) -> tuple[str, int]:
 
 
 def bound(text: str) -> tuple[str, int | float | bool | Path]:
-    """Argument type: `NAME=VALUE`, the value of an input: a number, true, false, or a .npy file."""
+    """Parse an argument: `NAME=VALUE`, the value of an input: a number, true, false, or a .npy file."""
     name, _, value = text.partition("=")
     if not name or not value:
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {shown(text)}")
@@ -178,7 +178,7 @@ def add_db(parser: argparse.ArgumentParser, default_text: str) -> None:
 
 
 def _database(text: str) -> str | Path:
-    """Argument type: a URL, or the path of a file."""
+    """Parse an argument: a URL, or the path of a file."""
     if not text:
         raise argparse.ArgumentTypeError("must be a file, or a URL such as postgresql://USER@HOST/NAME")
     return text if "://" in text else Path(text)
@@ -201,7 +201,7 @@ _watched: list[Path] = []
 
 
 def check_files(args: argparse.Namespace, *options: str) -> None:
-    """Reject output files that are unwritable or conflict with other files, and watch for later reads of them.
+    """Reject output files that are unwritable or conflict with other files, and watch for attempts to read them.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def check_files(args: argparse.Namespace, *options: str) -> None:
     Raises
     ------
     InputError
-        As for `check_outputs`; until `unwatch_files` is called, also for an attempt to open an output file for reading.
+        As in `check_outputs`; until `unwatch_files` is called, also on an attempt to open an output file for reading.
     """
     values = vars(args)
     written = [values[name] for name in options]
@@ -276,13 +276,13 @@ def _overwriting(path: Path) -> InputError:
 
 
 def _reject_read(event: str, args: tuple[Any, ...]) -> None:
-    """Audit hook that raises InputError if an output file is opened for reading."""
+    """Raise InputError if an output file is opened for reading; called as an audit hook."""
     if event != "open" or not _watched or args[2] & os.O_ACCMODE == os.O_WRONLY:
         return
     try:
         opened = os.stat(_source(args[0]))  # noqa: PTH116 - it may be a file descriptor
     except (OSError, ValueError, TypeError):
-        return  # opening it will raise the error
+        return  # opening the file will raise the error
     for path in _watched:
         if path.is_file() and os.path.samestat(opened, path.stat()):
             raise _overwriting(path)

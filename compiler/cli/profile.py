@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, run with the probe, report."""
+    """Compile the model, run it with the probe, and print the report."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
     from compiler.cli.run import head, named, network_of
@@ -120,7 +120,7 @@ def _share(cycles: int, total: int) -> str:
 
 
 def memory_in_use(memory: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes in use by memory name, from the JSON field `memory`; memories whose peak is unknown are omitted."""
+    """Return bytes in use by memory name, from the JSON field `memory`; memories with an unknown peak are omitted."""
     peaks = {name: memory[name]["peak_bytes"] for name in ("scratchpad", "accumulator")}
     return {"DRAM": memory["dram"]["total"]} | {
         name: peak for name, peak in peaks.items() if peak is not None

@@ -30,7 +30,7 @@ def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSo
     """Return the source of requests, at most `--requests` of them.
 
     A file has samples along the first axis, as for `mla run`, and is repeated if more requests are wanted. Standard
-    input has such a file, or one JSON line per request: an array, or arrays by input name. Without `--input` the
+    input contains such a file, or one JSON line per request: an array, or arrays by input name. Without `--input` the
     samples are random.
 
     Raises

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, run, report."""
+    """Compile the model, run it and print the report."""
     import numpy as np
 
     from compiler.cache.content_store import ContentStore
@@ -154,7 +154,7 @@ def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
 
 
 def check_machine(path: Path, network: "CompiledNetwork", target: str) -> None:
-    """Raise InputError if a compiled network is for another configuration than the target."""
+    """Raise InputError if a compiled network was compiled for another configuration than that of the target."""
     from hw.config import load_target
     from hw.errors import InputError
 

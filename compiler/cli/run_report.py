@@ -12,7 +12,7 @@ from compiler.util.tables import Column, counted, figures, format_table
 
 
 def clock_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return one line with time and power; none without `--clock` or if cycles were not measured."""
+    """Return one line with time and power; return no line without `--clock` or if cycles were not measured."""
     if document["milliseconds"] is None:
         return []
     host = ", excluding host operators" if document["host_ops"] else ""
@@ -126,7 +126,7 @@ def show_outputs(tensors: Sequence[Tensor], outputs: Mapping[str, NDArray]) -> l
     Parameters
     ----------
     tensors : sequence of Tensor
-        Outputs of the model; their quantization gives the real values of integers.
+        Outputs of the model; their quantization determines the values that integers represent.
     outputs : dict of array
         Values by output name; the first axis indexes samples.
     """

@@ -15,7 +15,7 @@ from hw.errors import InputError, shown
 if TYPE_CHECKING:
     from compiler.llm.language_model_generator import LanguageModelGenerator
 
-#: Further names of search methods. Reports and the database use the original names.
+#: Aliases of search methods; reports and the database use the original names.
 _METHOD_ALIASES = {"model": "hpm"}
 _CLASS = "module:Class"
 
@@ -36,7 +36,7 @@ class _Names(Iterable[str]):
 
 
 def method_name(text: str) -> str:
-    """Argument type: the name of a search method, with aliases resolved."""
+    """Parse an argument: the name of a search method, with aliases resolved."""
     return _METHOD_ALIASES.get(text, text)
 
 
@@ -143,7 +143,7 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def generator_of(args: argparse.Namespace, say: Callable[[str], None]) -> "LanguageModelGenerator | None":
-    """Return the language model of the options or the built-in one; None if the method is not `llm`.
+    """Return the language model that the options specify, or the built-in one; None if the method is not `llm`.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def spending_table(document: dict[str, Any]) -> str:
 
 
 def _number(text: str) -> float:
-    """Argument type: a number above 0."""
+    """Parse an argument: a number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -203,7 +203,7 @@ def _number(text: str) -> float:
 
 
 def _prices(text: str) -> Prices:
-    """Argument type: `IN,OUT`."""
+    """Parse an argument: `IN,OUT`."""
     try:
         before, after = text.split(",")
         return Prices(float(before), float(after))
@@ -212,7 +212,7 @@ def _prices(text: str) -> Prices:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """Argument type: a JSON object."""
+    """Parse an argument: a JSON object."""
     try:
         return fields_of(text)
     except InputError as error:

@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
     with named(args.model), _lines(args) as stream, open_machine(serving, args.device) as device:
         listeners.append(JsonLines(stream, clocked=clocked))
         try:
-            if not args.out:  # the lines on standard output are progress enough
+            if not args.out:  # lines on standard output already show the progress
                 return serve(serving, device, requests, listeners)
             with progress(f"serving {args.model.name}", args.requests, "requests") as task:
                 return serve(serving, device, requests, [*listeners, ServingProgress(task, clocked=clocked)])
@@ -162,7 +162,7 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
     from compiler.cli.run import head
     from compiler.visualize.svg.charts import draw_serving
 
-    if history.cycles:  # otherwise an error follows
+    if history.cycles:  # without results, an error follows
         print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
     if args.picture:
         picture = draw_serving(network.name, history.cycles, history.events)
@@ -244,7 +244,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
 
 
 def _change(text: str) -> "Change":
-    """Argument type: `K:latency=CYCLES,bytes=RATE`; either field may be omitted."""
+    """Parse an argument: `K:latency=CYCLES,bytes=RATE`; either field may be omitted."""
     from compiler.online_tuning.serve import Change
 
     at, _, rest = text.partition(":")

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search and report."""
+    """Search for a schedule and print the report."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
     from compiler.tuning.constraints import Constraints
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDatabase | None]":
-    """Open the database of `--db`; None with `--no-cache`."""
+    """Open the database of `--db`; return a context that yields None with `--no-cache`."""
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 

@@ -19,7 +19,7 @@ from compiler.serving.versions import Version
 CANARY_REQUESTS = 4
 #: Tolerated excess over the measured cycles, as a fraction of them.
 _TOLERANCE = 0.03
-#: A version slower than its measurement by this factor is rolled back after one request.
+#: Ratio of observed to measured cycles above which a version is rolled back after one request.
 _MAX_SLOWDOWN = 2.0
 #: Number of recent requests whose median gives the typical cycles.
 _RECENT_REQUESTS = 8

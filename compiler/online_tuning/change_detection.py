@@ -14,9 +14,9 @@ _MAX_SPREAD, _MAX_WARMUP_REQUESTS = 0.02, 20
 #: Relative to the baseline cycles of a request: ignored deviation, threshold of the sum, and maximum contribution of
 #: one request, which prevents a single large disturbance from being detected as a change.
 _SLACK, _THRESHOLD, _MAX_STEP = 0.005, 0.04, 0.012
-#: Maximum number of following requests in flight that is distinguished from larger ones.
+#: Number of later requests in flight above which numbers are not distinguished.
 _MAX_QUEUED_AFTER = 2
-#: Multiple of the baseline's median absolute deviation that is ignored too.
+#: Multiple of the baseline's median absolute deviation that is also ignored.
 _SPREADS = 3
 
 
@@ -43,8 +43,8 @@ class DetectedChange:
 class ChangeTest:
     """Two-sided CUSUM test on the cycles of each program.
 
-    A lasting change of one per cent of a request's cycles in any program is detected within nine requests, a large
-    one after four. The baseline is the median of the first requests.
+    A lasting change of one per cent of a request's cycles in any program is detected within nine requests, a large one
+    after four requests. The baseline is the median of the first requests.
     """
 
     def __init__(self) -> None:

@@ -141,7 +141,7 @@ def _difference(seen: ByTag, made: ByTag) -> NDArray:
     """Return log ratios of LOAD counts: over all layers, and for each layer with a weight proportional to its loads.
 
     Latencies are compared over all layers only: memory requests still in flight when the next layer begins are
-    counted for that layer.
+    attributed to that layer.
     """
     here, there = (
         {name: sum(row[name] for row in each.values()) for name in _NAMES} for each in (made, seen)

@@ -72,7 +72,7 @@ class LlmUsage:
         self._last: Document | None = None
 
     def update(self, document: Document | None, request: int) -> None:
-        """Update the usage with that of a finding; None without a language model."""
+        """Update the usage with that of a finding; `document` is None if there is no language model."""
         before, self._last = self._last, document or self._last
         if document and document["ended"] and not (before and before["ended"]):
             self.events.note("endpoint", request=request, reason=f"no more queries: {document['ended']}")
@@ -260,12 +260,12 @@ class ServingHistory(ServingObserver):
 
     @property
     def first(self) -> int | None:
-        """Cycles of the first request; None without a clock."""
+        """Cycles of the first request; None if the machine has no clock."""
         return self.cycles[0] if self.cycles and self.clocked else None
 
     @property
     def last(self) -> float | None:
-        """Median cycles of the final requests; None without a clock."""
+        """Median cycles of the final requests; None if the machine has no clock."""
         return median(self.cycles[-_LAST_REQUESTS:]) if self.cycles and self.clocked else None
 
     def summary(self, *, adapted: bool) -> str:
@@ -305,7 +305,7 @@ class ServingProgress(ServingObserver):
     clocked : bool
         True if the machine counts cycles.
     note : callable
-        Returns an additional text for the display; "" for none.
+        Returns an additional text for the display, which may be empty.
     """
 
     def __init__(self, task: ProgressTask, *, clocked: bool, note: Callable[[], str] = lambda: ""):

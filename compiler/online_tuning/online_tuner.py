@@ -127,7 +127,7 @@ class OnlineTuner:
             self._best = finding
 
     def _change_to(self, finding: SearchFinding) -> None:
-        """Adopt identified conditions and the served version's measurement under them."""
+        """Adopt identified conditions and the served version's measurement under these conditions."""
         if self._changes:
             self._changes -= 1
             self._rolled_back.clear()  # rolled-back candidates may do well under the new timing
@@ -248,7 +248,7 @@ class OnlineTuner:
         self._sampling = result.index, read_loads(self.server.driver, result.version.network)
 
     def _sample(self, request: int, since: int, before: ByTag) -> None:
-        """After enough requests under the new conditions, submit an order to identify them."""
+        """Submit an order to identify the new conditions after enough requests under them."""
         if request < since + _SAMPLED_REQUESTS:
             return
         network = self.served.version.network

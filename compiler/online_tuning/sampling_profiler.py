@@ -17,7 +17,7 @@ from hw.isa.counters import CAUSES, SP_BANKS_MAX
 
 _CONFLICTS = ("acc_conflicts", *(f"sp_conflicts_bank{b}" for b in range(SP_BANKS_MAX)))
 _NAMES = (*(f"cause_{cause}" for cause in CAUSES), *COUNTED, *_CONFLICTS, "matrix_stall_bank")
-#: Minimum number of requests between two samples of a layer, so that the phase within a request hardly matters.
+#: Minimum number of requests between two samples of a layer, so that their position within a request has little effect.
 _MIN_INTERVAL_REQUESTS = 8
 _MAX_SAMPLES = 64
 #: Share of cycles stalled on memory banks above which a layer is bank-bound.
@@ -47,13 +47,13 @@ class ProfileSample:
     load_bytes, dram_bytes, bandwidth : float
         Bytes read, bytes read and written, and bytes read and written per cycle.
     reuse : float or None
-        Multiply-accumulates per DRAM byte; None without DRAM traffic.
+        Multiply-accumulates per DRAM byte; None if there is no DRAM traffic.
     conflicts : float
         Number of accesses refused because of bank conflicts.
     energy_uj : float
         Energy in microjoules, from the table of `compiler.cost.energy`.
     floor : int
-        Lower bound on the cycles of the layer by itself.
+        Lower bound on the cycles of the layer alone.
     bound : str
         Main bottleneck: "compute", "bus", "bank", "weight_shift", "fuse" or "dispatch".
     """

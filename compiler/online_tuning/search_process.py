@@ -37,7 +37,7 @@ class SearchClient(ABC):
 
     @abstractmethod
     def submit(self, what: Order) -> None:
-        """Submit an order; raises LostError if the search has ended unexpectedly."""
+        """Submit an order; raise LostError if the search has ended unexpectedly."""
 
     @abstractmethod
     def findings(self, *, wait: bool = False) -> list[SearchFinding]:

@@ -37,7 +37,7 @@ class SearchJob:
     """Settings of a search for better schedules of a model on a machine.
 
     `method` is a name or `module:Class`; `generators` are the names of its generators, () for all. `db` is the database
-    of measurements, `endpoint` the language model endpoint of the method `llm`.
+    of measurements, `endpoint` is the language model endpoint of the method `llm`.
     """
 
     graph: Graph
@@ -69,7 +69,7 @@ class SearchFinding:
     number : int
         Number of trials so far under these conditions.
     llm_usage : dict or None
-        Language-model usage and cost so far; None without a language model.
+        Language-model usage and cost so far; None if there is no language model.
     """
 
     kind: str
@@ -214,7 +214,7 @@ class SearchWorker:
         return language_model(self.job.endpoint)
 
     def _open_session(self, measurer: Measurer) -> DatabaseSession | None:
-        """Return a database session for the conditions of a measurer; None without a database."""
+        """Return a database session for the conditions of a measurer; None if there is no database."""
         job = self.job
         if job.db is None:
             return None

@@ -93,7 +93,7 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
     device : str
         "rtl" or "golden".
     waves : bool
-        True if signals can be recorded.
+        True to support the recording of signals.
     """
     network = serving.network
     size = serving_bytes(network, serving.max_in_flight, 2 * VERSIONS if serving.job else 1)

@@ -76,7 +76,7 @@ def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
     counts : dict
         Growth of the counters, by tag.
     resting : int
-        Tag that idle cycles between runs are counted under.
+        Tag to which idle cycles between runs are attributed.
 
     Raises
     ------

@@ -168,7 +168,7 @@ def _check_steady(
 
 
 def _sizes(network: CompiledNetwork, samples: int) -> list[int]:
-    """Batch sizes, in order, for running `samples` samples."""
+    """Return the batch sizes, in order, for running `samples` samples."""
     out: list[int] = []
     while (left := samples - sum(out)) > 0:
         out.append(network.best_batch(left))
@@ -253,13 +253,13 @@ def digest(array: NDArray) -> str:
 
 
 def _of_samples(network: CompiledNetwork, run: Run, macs: int) -> int:
-    """Return the multiply-accumulates of all batches without the share of padding samples."""
+    """Return `macs`, the multiply-accumulates of all batches, without those of padding samples."""
     made_for = (network.for_samples(count) for count in run.groups)
     return macs * run.samples // sum(size.batch if size else network.batch for size in made_for)
 
 
 def _each(run: Run, cycles: float) -> float:
-    """Cycles per sample from cycles per batch, rounded to 0.1; padding samples do not count."""
+    """Return the cycles per sample for given cycles per batch, rounded to 0.1; padding samples do not count."""
     return cycles if len(run.floors) == run.samples else round(cycles * len(run.floors) / run.samples, 1)
 
 

@@ -286,7 +286,7 @@ class Session:
                 values |= self._read_outputs(placed)
 
     def throughput_cycles(self, samples: Sequence[Arrays], counts: Sequence[int]) -> float | None:
-        """Run samples back to back; return cycles per sample, None if stages run on the host or programs are reloaded.
+        """Return the cycles per sample run back to back; None if stages run on the host or programs are reloaded.
 
         If the samples are batches, `counts` has the number of valid samples of each.
 
@@ -322,7 +322,7 @@ class Session:
     def _prove(self, placed: PlacedStage, samples: Sequence[int]) -> None:
         """Prove that samples that run back to back, starting from an idle device, are safe.
 
-        The first sample is repeated after the last: this proves that the stream restores the initial state.
+        The first sample is repeated after the last, to prove that the stream restores the initial state.
         """
         key = id(placed), tuple(samples)
         if key in self._proved:

@@ -12,7 +12,8 @@ class DynamicBatcher:
     """Combines single-sample requests for a server whose network has a batch dimension.
 
     A request is submitted at once if the server has a free slot. Requests that arrive while no slot is free are batched
-    if that reduces the work per request. The machine selects the smallest program by the sample count, an operand.
+    if that reduces the work per request. The hardware selects the smallest sufficient program by the number of samples,
+    which is an operand of the macro-instruction.
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ class DynamicBatcher:
         self.submitted = 0
 
     def submit(self, inputs: Arrays) -> None:
-        """Queue a request; blocks while the server has no free slot and the batch is full.
+        """Queue a request; block while the server has no free slot and the batch is full.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Issue queue of macro-instructions: waiting for their programs or in the ring; inputs and outputs of stages."""
+"""Issue queue of macro-instructions that wait for their programs or are in the ring; inputs and outputs of stages."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _MASK = 0xFFFFFFFF
 
 #: Cycles between polls while a program waits for room in the instruction store.
 _POLL_CYCLES = 128
-#: Timeout in cycles, longer than any macro-instruction runs before the machine's watchdog stops it.
+#: Timeout in cycles; it exceeds the time after which the machine's watchdog stops any macro-instruction.
 _TIMEOUT_CYCLES = 1 << 27
 #: Number of queued macro-instructions that are considered when choosing a program to evict.
 _LOOKAHEAD = 256

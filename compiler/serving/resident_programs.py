@@ -1,8 +1,9 @@
 """Cache of programs in the instruction store: loaded while other programs run, evicted by an LRFU policy.
 
 Alternative programs of one macro-instruction are loaded and evicted together. Their score grows by 1 with each use and
-halves every `HALF_LIFE` uses of any program (least recently/frequently used, LRFU). Programs needed soon score higher
-than any past use can. The set of victims with the lowest total score that frees a large enough gap is evicted.
+halves every `HALF_LIFE` uses of any program (least recently/frequently used, LRFU). The score of programs needed soon
+exceeds any score from past uses. The set of victims with the lowest total score that frees a large enough gap is
+evicted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +41,7 @@ def _key(part: ProgramPart) -> Key:
 
 
 class ResidentPrograms:
-    """Manages the programs in the instruction store, without duplicates, each with its own opcode.
+    """Manages the programs in the instruction store, without duplicates, and their opcodes.
 
     Alternative programs of one macro-instruction share an opcode, and are loaded and evicted together.
 
@@ -138,7 +139,7 @@ class ResidentPrograms:
         return entry.score * 0.5 ** ((self._clock - entry.used) / HALF_LIFE)
 
     def _victims(self, part: ProgramPart, keep: set[Key], soon: list[Key]) -> list[Key] | None:
-        """Return the victims with the lowest total score that make enough room; None if there are none."""
+        """Return the victims with the lowest total score that make enough room; None if no victims do."""
         scores = self._scores(keep, soon)
         found = [
             out
@@ -157,7 +158,7 @@ class ResidentPrograms:
         }
 
     def _gaps(self, part: ProgramPart, scores: Mapping[Key, float]) -> Iterator[list[Key]]:
-        """Yield sets of victims: none, and those that overlap the longest new program after each resident one."""
+        """Yield the empty set of victims, then sets that make room for the longest new program after a resident one."""
         length = max(len(program.words) for program in part.programs)
         owner = {segment: key for key, entry in self._known.items() for segment in entry.segments}
         there = {s: (self.store.base(s), len(p.words)) for s, p in self.store.programs.items()}
@@ -172,7 +173,7 @@ class ResidentPrograms:
                 yield [key for key in dict.fromkeys(over) if key]
 
     def _extend(self, part: ProgramPart, first: list[Key], scores: Mapping[Key, float]) -> list[Key] | None:
-        """Add victims by ascending score until there is room, then remove unnecessary ones; None without room."""
+        """Add victims by ascending score until there is room, then remove unnecessary ones; return None on failure."""
         out = list(first)
         for key in sorted(scores.keys() - set(first), key=lambda key: scores[key]):
             if self._fits(part, out):

@@ -75,7 +75,7 @@ class Server:
     """Serves requests on a live machine, with results in order; versions can be changed between requests.
 
     Each request runs on one version. If the host works between stages, requests are interleaved; if the host decides
-    which stages run, there is one request at a time.
+    which stages run, requests run one at a time.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class Server:
         self.prefetch(self.current)
         self.driver.counters.read(
             "cycles", 0
-        )  # after reset they are cleared, and changing tags waits for that
+        )  # the chip clears them after reset, and a change of tag waits for that
 
     @property
     def submitted(self) -> int:
@@ -151,7 +151,7 @@ class Server:
         return len(self._in_flight)
 
     def submit(self, inputs: Arrays, count: int | None = None) -> int:
-        """Submit a request and return its index; blocks while there is no free slot.
+        """Submit a request and return its index; block while there is no free slot.
 
         Only the first `count` samples of a batch are used (default: all).
 

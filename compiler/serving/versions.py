@@ -68,7 +68,7 @@ class FirstFitAllocator:
 
 _DIGITS = 8
 _READ, _READ_WRITE = 1, 3
-#: Number of DRAM windows of one stage: the requests' buffers, its weights, the rest of its memory.
+#: Number of DRAM windows of one stage: the requests' buffers, the stage's weights, the rest of its memory.
 _STAGE_WINDOWS = 3
 
 

@@ -35,8 +35,8 @@ TRANSFORMATIONS: dict[str, frozenset[str]] = {
     "interleave": frozenset({"interleave"}),
     "same_program": frozenset({"same_program_as_previous"}),
     "counter_tag": frozenset({"own_counter_tag"}),
-    "chain": frozenset(),  # fusion of nodes to layers
-    "micro-program": frozenset(),  # texts that replace the code generator's programs
+    "chain": frozenset(),  # fusion of nodes into layers
+    "micro-program": frozenset(),  # assembly texts that replace the code generator's programs
 }
 #: Former names of transformations, which are still accepted.
 _ALIASES = {
@@ -79,7 +79,7 @@ class Constraints:
         return frozenset(name for each in self.forbidden for name in TRANSFORMATIONS[each])
 
     def violation(self, schedule: Schedule, first: Schedule) -> str | None:
-        """Return a forbidden transformation by which a schedule differs from the first one, or None."""
+        """Return a forbidden transformation by which a schedule differs from `first`; None if there is none."""
         if "chain" in self.forbidden and set(schedule.fusions) != set(first.fusions):
             return "chain"
         if "micro-program" in self.forbidden and schedule.programs:
@@ -96,5 +96,5 @@ def _changed(schedule: LayerSchedule, first: LayerSchedule, names: Iterable[str]
     return next((name for name in names if getattr(schedule, name) != getattr(first, name)), None)
 
 
-#: No transformation is forbidden.
+#: Constraints that forbid no transformation.
 UNCONSTRAINED = Constraints()

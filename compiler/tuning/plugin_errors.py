@@ -75,7 +75,7 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
 
 
 def check_schedule(schedule: object, rule: str) -> None:
-    """Raise InputError, which begins with `rule`, unless an object is a schedule that survives serialization."""
+    """Raise an InputError that begins with `rule`, unless an object is a schedule that survives serialization."""
     if not isinstance(schedule, Schedule):
         raise InputError(f"{rule}, not {shown(schedule)}")
     try:

@@ -61,7 +61,7 @@ class SealedRows:
         self._writer = engine.execution_options(writes=True)
 
     def work(self, work: Callable[[Connection], T]) -> T:
-        """Run a read transaction and return its result; raises WorkError if the database fails."""
+        """Run a read transaction and return its result; raise WorkError if the database fails."""
 
         def run() -> T:
             with self.engine.connect() as connection:
@@ -70,7 +70,7 @@ class SealedRows:
         return guarded(self.engine, run)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run a durable, atomic write transaction and return its result; raises WorkError if the database fails."""
+        """Run a durable, atomic write transaction and return its result; raise WorkError if the database fails."""
 
         def run() -> T:
             with self._writer.begin() as connection:
@@ -90,7 +90,7 @@ class SealedRows:
         values = {"data": data, "code": self._code(table, data), **columns}
         if known is None:
             connection.execute(insert(table).values(digest=digest, **values))
-        else:  # the entry was imported before, or is damaged
+        else:  # an equal entry was imported before, or is damaged
             connection.execute(update(table).where(table.c.id == known).values(values))
 
     def add_foreign(
@@ -110,7 +110,7 @@ class SealedRows:
         read: Callable[[bytes], T],
         values: Mapping[str, Any] | None = None,
     ) -> Iterator[tuple[T, bool]]:
-        """Yield the entries found by a query from `entries`, each with a flag that is True if it is trusted.
+        """Yield the entries found by a query from `entries`, each with a flag that is True if the entry is trusted.
 
         Damaged entries are skipped with a warning. `values` are the parameters of the query.
         """
@@ -202,7 +202,8 @@ sa.Index("mla_trials_by_schedule", TRIALS.c.schedule, TRIALS.c.subgraph)
 _FILE = "profile.db"
 #: Seconds that a writer waits for other writers.
 _BUSY_TIMEOUT_S = 60
-#: Number of attempts to create the tables: of concurrent processes one succeeds, the others find the tables on a retry.
+#: Number of attempts to create the tables: one of several concurrent processes succeeds, and the others find the tables
+#: on a retry.
 _MAX_ATTEMPTS = 8
 
 
@@ -314,7 +315,7 @@ def _named(url: str | Path) -> sa.URL:
 
 
 def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
-    """Configure durable writes, reading while another process writes, and waiting of concurrent writers."""
+    """Configure durable writes, reads during writes by other processes, and waiting for concurrent writers."""
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:

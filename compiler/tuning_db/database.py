@@ -43,7 +43,7 @@ class TuningDatabase:
     Raises
     ------
     InputError
-        The URL is invalid or the tables have another version. Methods: a value cannot be stored.
+        The URL is invalid or the tables have another version; raised by methods for a value that cannot be stored.
     WorkError
         The database cannot be used; raised by every method.
     """
@@ -106,7 +106,8 @@ class TuningDatabase:
     ) -> list[StoredCandidate]:
         """Return promising schedules, which must be measured before use.
 
-        They are sorted by distance of conditions, matching options first, this user's trials first, and by cycles.
+        They are sorted by the distance of their conditions; at equal distance, schedules with matching options come
+        first, then this user's trials, then those with fewer cycles.
 
         Parameters
         ----------
@@ -119,7 +120,7 @@ class TuningDatabase:
         nodes : names or None
             Existing node names; schedules that name others are skipped.
         elsewhere : bool
-            True: only schedules of other keys.
+            True to return only schedules of other keys.
         """
         names = None if nodes is None else frozenset(nodes)
         return self._rows.work(
@@ -145,7 +146,7 @@ class TuningDatabase:
         return self._rows.work(lambda connection: machines.profiles(self._rows, connection))
 
     def nearest(self, conditions: HardwareProfile, limit: int = 1) -> list[tuple[float, Profile]]:
-        """Return the stored machines nearest to the given one, with their distances (`compiler.tuning_db.machines`)."""
+        """Return the stored profiles nearest to `conditions`, with their distances (`compiler.tuning_db.machines`)."""
         return machines.nearest(self.profiles(), conditions, limit)
 
     def summary(self) -> DatabaseSummary:

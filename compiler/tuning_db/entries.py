@@ -31,7 +31,7 @@ _NAME_SETS = frozenset({"constants"})
 @identity("Key", "subgraph", "profile", "options")
 @dataclass(frozen=True, order=True)
 class EntryKey:
-    """Key of a database entry; each field is a SHA-256 in hexadecimal.
+    """Key of a database entry; each field is a SHA-256 digest in hexadecimal.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class EntryKey:
 
 
 def is_digest(value: Any) -> bool:
-    """Return True if a value is a SHA-256 in hexadecimal."""
+    """Return True if a value is a SHA-256 digest in hexadecimal."""
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
@@ -71,12 +71,12 @@ def options_of(**options: Any) -> str:
 
 
 def subgraph_of(what: Graph | Sequence[Layer]) -> str:
-    """Return the Merkle digest of a graph or of layers: names, shapes and weights. It is the key of stored programs."""
+    """Return the Merkle digest of the names, shapes and weights of a graph or of layers: the key of stored programs."""
     return name("subgraph", what if isinstance(what, Graph) else tuple(what))
 
 
 def shape_of(layers: Sequence[Layer]) -> str:
-    """Return the digest of all properties that the cycles of layers depend on: no names and no contents of weights.
+    """Return the digest of all properties that the cycles of layers depend on, without names and contents of weights.
 
     Layers that differ only in names or weights take the same time under the same schedule, so a measurement of one is
     valid for all. Programs and the exactness of outputs are not shared: their key is `subgraph_of`.
@@ -192,7 +192,7 @@ class Entry:
     cost : float
         Value of the minimized goal: cycles, unless the options name another goal.
     result : Measurement
-        Measurement that the cost comes from.
+        Measurement from which the cost is computed.
     codes : tuple of StageExecutable
         Code of each accelerator stage, in order; images are read-only.
     when : float

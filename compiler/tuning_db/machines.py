@@ -56,7 +56,7 @@ def put_profile(rows: SealedRows, profile: Profile) -> None:
 
 
 def profiles(rows: SealedRows, connection: Connection) -> list[Profile]:
-    """Return one profile for each machine and DRAM timing: the latest, trusted ones first."""
+    """Return the latest profile of each machine and DRAM timing, trusted ones first."""
     found: dict[str, Profile] = {}
     for profile, trusted in rows.read(
         connection, PROFILES, many(PROFILES).order_by(PROFILES.c.id), read_profile

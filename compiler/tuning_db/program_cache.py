@@ -68,7 +68,7 @@ class ProgramCache:
     Attributes
     ----------
     hits, misses : int
-        Lookups served from memory, and lookups in the database.
+        Number of lookups served from memory, and number of lookups in the database.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ProgramCache:
 
 
 def _prove(entry: Entry, placement: Placement, proofs: ContentStore | None) -> None:
-    """Prove each code of an entry safe when it runs twice in direct succession."""
+    """Prove each executable of an entry safe if it runs twice in direct succession."""
     for code, operands, windows in zip(entry.codes, placement.operands, placement.windows, strict=True):
         calls = [MacroCall(program, operands) for _ in range(2) for program in code.programs]
         prove(code.config, calls, windows, proofs)

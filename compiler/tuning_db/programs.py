@@ -119,7 +119,7 @@ def _drop(connection: Connection, key: EntryKey) -> None:
 
 
 def _prune(connection: Connection, room: int) -> None:
-    """Remove the oldest programs beyond the total size limit; their schedules remain in the trials."""
+    """Remove the oldest programs until the total size is within the limit; their schedules remain in the trials."""
     query = select(PROGRAMS.c.id, func.length(PROGRAMS.c.data)).order_by(PROGRAMS.c.id.desc())
     total, late = 0, []
     for number, size in connection.execute(query):

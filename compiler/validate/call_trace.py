@@ -25,7 +25,7 @@ from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
 
-#: Maximum number of commands of a trace; a longer program is explored each time.
+#: Maximum number of commands of a trace; a longer program is explored for each call.
 MOST_COMMANDS = 1 << 14
 #: Maximum number of instructions of a traced program.
 _LIMIT = 1 << 16
@@ -47,10 +47,10 @@ _DRAM = {
     if item.name == "dram"
 }
 _ALL = (1 << len(Unit)) - 1
-#: DramWindow for tracing; the real windows are checked once the addresses are known.
+#: DRAM window for tracing; the actual windows are checked once the addresses are known.
 _ANYWHERE: DramWindow = (0, 1 << 40, 3)
 
-#: Kind of access: unit, memory (`dram<i>` for addresses relative to operand i), True for writes.
+#: Kind of access: unit, memory (`dram<i>` for addresses relative to operand i), and True for writes.
 Kind = tuple[Unit, str, bool]
 
 
@@ -81,7 +81,7 @@ class Trace:
     Parameters
     ----------
     events : list of (int, int, int)
-        Commands as (unit, wait mask, signal mask); else (`WAIT`, semaphore, 0) and (`FENCE`, unit mask, 0).
+        Commands as (unit, wait mask, signal mask), waits as (`WAIT`, semaphore, 0), fences as (`FENCE`, unit mask, 0).
     logs : dict
         Accesses of all commands by kind.
     figures : ProofFigures
@@ -103,7 +103,7 @@ WAIT, FENCE = len(Unit), len(Unit) + 1
 
 
 def operands_of(code: DecodedProgram) -> frozenset[int] | None:
-    """Indices of the operands that a program uses; None if the program cannot be traced."""
+    """Return the indices of the operands that a program uses; None if the program cannot be traced."""
     used: set[int] = set()
     for op, d, a, b, _ in code.words:
         if op not in _PLAIN:
@@ -127,7 +127,7 @@ def begins_fenced(code: DecodedProgram) -> bool:
 def follow(
     config: MlaConfig, code: DecodedProgram, operands: frozenset[int], line: CommandLine | None
 ) -> Trace | None:
-    """Trace a call, given the contents `line` of the line buffers; None if it is unsafe or too long."""
+    """Trace a call, given the contents `line` of the line buffers; return None if it is unsafe or too long."""
     tape = _Tape(config)
     follower = _Follower(config, code, operands)
     path = ExecutionPath(tape, None, line=line)
@@ -180,7 +180,7 @@ class _Tape(HappensBefore):
         self.events.append((FENCE, mask, 0))
 
     def logs(self) -> dict[Kind, Log]:
-        """Accesses of all commands by kind."""
+        """Return the accesses of all commands by kind."""
         out = {}
         for kind, (numbers, regions) in self._touched.items():
             low = np.array([item.low for item in regions], np.int64)
@@ -213,5 +213,5 @@ class _Follower(SymbolicSequencer):
 def _known(
     config: MlaConfig, unit: Unit, fields: tuple[int, ...]
 ) -> tuple[CommandFields, list[StridedRegion]]:
-    """Regions of a command, with unlimited DRAM."""
+    """Return the fields and the regions of a command, with unlimited DRAM."""
     return examine(config, [_ANYWHERE], unit, list(fields))

@@ -18,11 +18,11 @@ class ControlInstructions(Protocol):
     pinned: Sequence[DecodedProgram]
 
     def value(self, path: ExecutionPath, selector: int) -> Word:
-        """Value of the register, operand or statistic that a selector names."""
+        """Return the value of the register, operand or statistic that a selector names."""
         ...
 
     def error_at(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
-        """Validation error located at the current instruction of a path."""
+        """Return a validation error located at the current instruction of a path."""
         ...
 
 

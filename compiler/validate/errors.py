@@ -84,7 +84,7 @@ class ValidationError(InputError):
     location : InstructionLocation
         The offending instruction.
     reason : str
-        One sentence: what is wrong and what would be right.
+        One sentence that states the fault and the requirement.
     """
 
     def __init__(self, kind: str, location: InstructionLocation, reason: str):
@@ -105,7 +105,7 @@ class ValidationError(InputError):
 
     @property
     def program(self) -> str:
-        """Name of the program the instruction is in."""
+        """Name of the program that contains the instruction."""
         return self.location.program
 
     @property
@@ -133,7 +133,7 @@ class ValidationError(InputError):
 
 @dataclass(frozen=True)
 class ProofReport:
-    """Figures of a stream that is proved safe; the maximum over all paths where the data select one.
+    """Figures of a stream that is proved safe; maxima over all paths if the data select the path.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class ProofFigures:
         self.commands = [a + b for a, b in zip(commands, more.commands, strict=True)]
 
     def join(self, other: "ProofFigures") -> None:
-        """Take the maximum of each figure over two paths."""
+        """Set each figure to the maximum over two paths."""
         self.instructions = max(self.instructions, other.instructions)
         self.peak = max(self.peak, other.peak)
         self.commands = [max(pair) for pair in zip(self.commands, other.commands, strict=True)]
@@ -214,7 +214,7 @@ class ProofFigures:
             self.reach[key] = min(mine[0], low), max(mine[1], high)
 
     def report(self, calls: int, paths: int) -> ProofReport:
-        """Make the report of `calls` calls and `paths` execution paths."""
+        """Return the report of `calls` calls and `paths` execution paths."""
         regions: dict[str, dict[str, list[int] | None]] = {}
         for (space, write), span in sorted(self.reach.items()):
             regions.setdefault(space, {"read": None, "write": None})["write" if write else "read"] = list(

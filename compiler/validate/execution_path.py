@@ -86,7 +86,7 @@ class ExecutionPath:
     ends: dict[int, Clock] = field(default_factory=dict)
 
     def begin(self, tag: int) -> None:
-        """Start the next call; the hardware does so once the call MAX_IN_FLIGHT earlier has completed."""
+        """Start the next call; the hardware starts it once the call MAX_IN_FLIGHT positions earlier has completed."""
         if self.call >= 0:
             issued = self.order.issued
             self.ends[self.call] = (issued[0], issued[1], issued[2], issued[3])
@@ -146,7 +146,7 @@ class ExecutionPath:
         self.pc = pc
 
     def settle(self) -> tuple:
-        """Drop the history that can no longer matter and return the rest; only when the units are quiet.
+        """Drop the history that has no further effect and return the remaining state; the units must be quiet.
 
         Two paths with equal results, disregarding steps and work, continue identically.
         """

@@ -36,8 +36,8 @@ def validate(
 ) -> ProofReport:
     """Prove that a stream of macro-instructions is safe for all data and all timings.
 
-    Safe means: no instruction traps, every call terminates, all accesses stay inside the memories and the windows,
-    conflicting accesses are ordered (so results do not depend on timing), and all semaphores end at zero.
+    A stream is safe if no instruction traps, every call terminates, all accesses stay inside the memories and the
+    windows, conflicting accesses are ordered (so results do not depend on timing), and all semaphores end at zero.
     Initially all semaphores are zero and no command is in flight.
 
     Parameters
@@ -45,7 +45,7 @@ def validate(
     config : MlaConfig
         Hardware configuration to validate for.
     calls : sequence of MacroCall
-        Macro-instructions in submission order. None may depend on a later one to finish.
+        Macro-instructions in submission order. No macro-instruction may need a later one in order to finish.
     windows : sequence of (first byte, last byte, permissions)
         DRAM ranges that programs may access; permission bit 0 is read, bit 1 write.
     pinned : sequence of Program
@@ -69,7 +69,7 @@ def validate(
 
 
 def followed(stream: CallStream, *, require_written: bool = False) -> ProofReport:
-    """Prove a stream safe by exploring it, without the proof memo; errors as in `validate`."""
+    """Prove a stream safe by exploring it, without the proof memo; raise the errors of `validate`."""
     return _Proof(stream, require_written).run()
 
 
@@ -91,7 +91,7 @@ class _Proof:
         self._states = 0
 
     def run(self) -> ProofReport:
-        """Explore all paths; raises the ValidationError of the first unsafe one."""
+        """Explore all paths; raise the ValidationError of the first unsafe one."""
         spent = 0
         while self._open:
             path = self._open.pop()
@@ -128,7 +128,7 @@ class _Proof:
                 return
 
     def _next(self, path: ExecutionPath) -> bool:
-        """Start the next call; returns False if there is none."""
+        """Start the next call; return False if there is none."""
         if path.call + 1 >= len(self.stream.calls):
             return False
         path.begin(self.stream.calls[path.call + 1].tag)

@@ -70,7 +70,7 @@ class _Clocks:
 
 
 def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
-    """Proof of a sequence of calls from idle units; None if it is unsafe, leaves a token, or cannot be decided."""
+    """Return the proof of a sequence of calls from idle units; None if unsafe, undecidable, or a token remains."""
     clocks = _Clocks()
     order = HappensBefore(config.queue_depth, clocks)
     figures = ProofFigures()
@@ -98,7 +98,7 @@ def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
 
 
 def _ordered(order: HappensBefore, trace: Trace) -> int:
-    """Simulate the commands of a call; returns the maximum number in flight."""
+    """Simulate the commands of a call; return the maximum number in flight."""
     peak = 0
     for what, number, signal in trace.events:
         if what == WAIT:
@@ -128,7 +128,7 @@ _READ, _WRITE = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class ProofMemo:
-    """Facts about a program: unique number, operands that it uses (None: must be explored), starts with a fence."""
+    """Facts about a program: unique ID, operands in use (None: must be explored), True if it starts with a fence."""
 
     number: int
     code: DecodedProgram
@@ -159,13 +159,13 @@ def proved(stream: CallStream) -> ProofReport | None:
 
 
 def _runs(codes: Sequence[ProofMemo]) -> list[tuple[int, int]]:
-    """Half-open range of calls of each run."""
+    """Return the half-open range of calls of each run."""
     starts = [0, *(at for at, code in enumerate(codes) if at and code.fenced)]
     return list(zip(starts, [*starts[1:], len(codes)], strict=True)) if codes else []
 
 
 def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[int | None, ...] | None:
-    """Operands common to all calls of a run; None if they differ or an operand in use is missing or unknown."""
+    """Return the operands common to all calls of a run; None if an operand in use differs, is missing or unknown."""
     operands = calls[0].operands
     for code, call in zip(codes, calls, strict=True):
         if code.operands is None or call.operands != operands:
@@ -178,7 +178,7 @@ def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[i
 def _relocated(
     figures: ProofFigures, operands: Sequence[int | None], windows: Sequence[DramWindow]
 ) -> ProofFigures | None:
-    """Replace offsets from operands by addresses; None if one is outside the windows or two buffers overlap."""
+    """Replace offsets from operands by addresses; return None if one is outside the windows or buffers overlap."""
     relocated = figures.copy()
     reach, stretches = dict[tuple[str, bool], tuple[int, int]](), []
     for (space, write), (low, high) in figures.reach.items():
@@ -215,7 +215,7 @@ class _Memo:
         self._proved: LruCache[tuple[SequenceProof | None]] = LruCache(_MAX_RUNS)
 
     def program(self, code: DecodedProgram) -> ProofMemo:
-        """Facts about a program, looked up by its words."""
+        """Return the facts about a program, looked up by its words."""
         words = code.program.words
         known = self._programs.get(words)
         if known is None:
@@ -224,7 +224,7 @@ class _Memo:
         return known
 
     def run(self, codes: Sequence[ProofMemo], line: CommandLine | None) -> SequenceProof | None:
-        """Proof of consecutive calls; None if they cannot be proved safe."""
+        """Return the proof of consecutive calls; None if they cannot be proved safe."""
         # Most calls do not depend on the previous contents of the line buffers.
         numbers = tuple(code.number for code in codes)
         for before in dict.fromkeys((None, line)):

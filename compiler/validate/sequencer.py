@@ -20,7 +20,7 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.fields import Field
 from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, MicroOp, Statistic
 
-#: Instructions after which `run` returns.
+#: Operations after which `run` returns.
 _PAUSES = frozenset({MicroOp.HALT, MicroOp.WAIT, MicroOp.FENCE})
 _UNIT_OF = {
     Statistic.FUSE_ROWS: Unit.FUSE,
@@ -67,17 +67,17 @@ class SymbolicSequencer:
         self.limit = limit
 
     def location(self, path: ExecutionPath) -> InstructionLocation:
-        """Location of the current instruction of a path."""
+        """Return the location of the current instruction of a path."""
         program = (self.code if path.segment == OWN else self.pinned[path.segment]).program
         line = program.lines[path.pc] if path.pc < len(program.lines) else 0
         return InstructionLocation(path.call, program.name, path.pc, line)
 
     def error_at(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
-        """Validation error located at the current instruction of a path."""
+        """Return a validation error located at the current instruction of a path."""
         return ValidationError(kind, self.location(path), reason)
 
     def run(self, path: ExecutionPath) -> MicroOp | None:
-        """Execute through the next halt, wait or fence and return it; None at a branch that depends on the data.
+        """Execute through the next halt, wait or fence and return it; return None at a branch that depends on the data.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class SymbolicSequencer:
                 return op
 
     def execute(self, path: ExecutionPath, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:
-        """Execute an instruction other than a branch; raises ValidationError if it is unsafe."""
+        """Execute an instruction other than a branch; raise ValidationError if it is unsafe."""
         if op is MicroOp.SET:
             self._set(path, d, a, b, imm)
         elif op in ALU:
@@ -133,7 +133,7 @@ class SymbolicSequencer:
         return guard.holds(word) if isinstance(word, int) else None
 
     def value(self, path: ExecutionPath, selector: int) -> Word:
-        """Return the value that a selector names; raises ValidationError if the selector is invalid."""
+        """Return the value that a selector names; raise ValidationError if the selector is invalid."""
         if selector < REGISTERS:
             return path.registers[selector]
         if OPERAND_BASE <= selector < OPERAND_BASE + len(self.operands):
@@ -174,7 +174,7 @@ class SymbolicSequencer:
         path.fall_through(path.pc + 1)
 
     def command(self, path: ExecutionPath, unit: Unit) -> tuple[CommandFields, list[StridedRegion], int]:
-        """The command in a unit's fields, its regions, and the unit's minimum cycles including it.
+        """Return the command in a unit's fields, its regions, and the unit's minimum cycles including the command.
 
         Raises
         ------

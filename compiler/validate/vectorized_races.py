@@ -13,7 +13,7 @@ _MAX_PAIRS, _MAX_RUNS = 1 << 20, 1 << 26
 
 
 def in_order(logs: Mapping[Kind, Log], clocks: Sequence[NDArray[np.int64]]) -> bool:
-    """Return True if every pair of conflicting accesses is ordered; may return False if there are too many to decide.
+    """Return True if every pair of conflicting accesses is ordered; may return False for too many pairs to decide.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def in_order(logs: Mapping[Kind, Log], clocks: Sequence[NDArray[np.int64]]) -> b
 
 
 def _counts(one: Kind, other: Kind) -> bool:
-    """Return True for pairs of kinds to compare: each pair once.
+    """Return True if two kinds must be compared in this order, so that each pair is compared once.
 
     Within a unit, writes stay in order and reads stay before later writes, but a read may run before an earlier write
     has finished.
@@ -45,7 +45,7 @@ def _counts(one: Kind, other: Kind) -> bool:
 def _unordered(
     log: Log, one: Kind, other: Kind, clocks: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Half-open range of the other unit's commands that are unordered with each command of a log."""
+    """Return, for each command of a log, the half-open range of the other unit's commands unordered with it."""
     first = clocks[one[0]][log.numbers, other[0]]
     if one[0] == other[0]:
         return first, log.numbers

@@ -12,7 +12,7 @@ from compiler.visualize.svg.svg import CAUSE_COLOURS, hue
 _TEMPLATE = "profile_page.html.j2"
 #: Timeline layout in pixels: total width, left margin, lane height, lane pitch.
 _WIDTH, _LEFT, _LANE, _STEP = 1200, 76, 22, 28
-#: Number of spans above which adjacent ones are merged, since single ones are not visible.
+#: Number of spans above which adjacent spans are merged, since single ones are not visible.
 _MOST_SPANS = 4000
 _TICKS = 10
 #: Maximum characters of a layer name in the table; the tooltip has the full name.

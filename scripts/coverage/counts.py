@@ -67,7 +67,7 @@ def read_counts(path: Path) -> Counter[VerilatorPoint]:
 
 
 def _point(line: str) -> tuple[VerilatorPoint, int] | None:
-    """Parse the point and count of a line of data; None if it is not part of the chip."""
+    """Parse the point and count of a line of data; return None if the point is not part of the chip."""
     start, keys, count = line[:3], *line[3:].rsplit("' ", 1)
     if start != "C '":
         raise ValueError("no count")

@@ -19,7 +19,7 @@ class CoveragePoint:
     location : SourceLocation
         Line of the sources.
     module : str
-        Path of the instance, without the numbers that make it unique in one chip.
+        Path of the instance, without the numbers that make the path unique in one chip.
     page, kind : str
         Type and kind of the point, as in `VerilatorPoint`.
     label : str
@@ -74,11 +74,11 @@ def coverage_points(source_map: SourceMap, counts: Counter[VerilatorPoint]) -> C
             continue
         location, label = source_map.location(point), source_map.label(point)
         module = re.sub(r"\$\d+", "", point.module)
-        if location == WRITER:  # memories of all sizes count as one
+        if location == WRITER:  # memories of all sizes are counted as one
             same = (location, re.sub(r"_w\d+_d\d+_g\d+", "", module), point.page, point.kind, label)
         else:
             same = (location, module.removeprefix("mla_chip."), point.page, point.kind, label)
-        # The number and order of conditional operands differ between array sizes, so that they count as one.
+        # The number and order of conditional operands depend on the array size, so all of them are counted as one.
         one = location == WRITER or point.kind.startswith("cond")
         result[CoveragePoint(*same, 0 if one else seen[same])] += counts[point]
         seen[same] += 1

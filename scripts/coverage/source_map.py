@@ -21,7 +21,7 @@ _LABEL = re.compile(r"\s*(?P<label>\S.*?):$")
 
 
 class SourceLocation(NamedTuple):
-    """Line of the sources; line 0 for code that the Verilog writer itself generates, such as memories."""
+    """Line of the sources; line 0 denotes code that the Verilog writer itself generates, such as memories."""
 
     file: str
     line: int

@@ -122,7 +122,7 @@ class MaxPool2x2(Layer):
         return out.reshape(n, h // 2, w // 2, c)
 
     def backward(self, grad: Array) -> Array:
-        """Assign the gradient to the maximum of each tile; several equal maxima share it equally."""
+        """Assign the gradient to the maximum of each tile, divided equally among several equal maxima."""
         n, h, w, c = grad.shape
         return (self.share * grad.reshape(n, h, 1, w, 1, c)).reshape(n, 2 * h, 2 * w, c)
 

@@ -31,6 +31,6 @@ def quantize_weight(weight: Array) -> tuple[Array, Array]:
 
 
 def quantize_bias(bias: Array, input_scale: float, weight_scale: Array) -> tuple[Array, Array]:
-    """Quantize a bias to int32 with the scale of the products; return the bias and the scale."""
+    """Quantize a bias to int32 with the scale of the products; return the quantized bias and the scale."""
     scale = np.float32(input_scale) * weight_scale
     return np.rint(bias / scale).astype(np.int32), scale

@@ -39,7 +39,7 @@ class Result:
     ----------
     name : str
         Name of the test.
-    where : Where
+    where : Placement
         Outcome of the test.
     reason : str
         Reason why the test ran on the host, was rejected, skipped, or failed.
@@ -68,7 +68,7 @@ def run(test: Any) -> Result:
         found.append(_tried(test, constants))
         if found[-1].where == Placement.ACCELERATOR or len(test.model.graph.input) < 2:
             break
-    # Of equal outcomes the later one has the more specific reason.
+    # Of two equal outcomes, the later one has the more specific reason.
     return min(reversed(found), key=lambda result: result.where)
 
 

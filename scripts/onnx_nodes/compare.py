@@ -13,7 +13,8 @@ from compiler.onnx_backend import MlaBackendRep
 from compiler.reference import evaluate
 
 Arrays = dict[str, np.ndarray]
-#: Maximum difference of a quantized result from the real operator's on the same 8-bit values, in steps of its scale.
+#: Maximum difference of a quantized result from the floating-point operator's on the same 8-bit values, in steps of its
+#: scale.
 UNITS = 1
 FLOAT_UNITS = {"softmax": 2, "layer_norm": 2, "rms_norm": 2, "gelu": 2}
 #: Maximum difference of a quantized result from the test's values: in steps, or as a fraction of the largest magnitude.
@@ -31,7 +32,7 @@ def checked(
 
     Raises
     ------
-    WrongError
+    MismatchError
         A result differs from the expected one by more than the tolerance.
     """
     graph = ready.network.graph
@@ -93,7 +94,7 @@ def _steps(graph: Any) -> dict[str, tuple[float, int]]:
             q = graph.ins(node)[0].quantization
             made[name] = (q.scale[0], units)
         elif any(node.op == "quantize" for node in graph):
-            made[name] = (max(scales), units)  # float computation of values that were quantized before
+            made[name] = (max(scales), units)  # floating-point computation on quantized values
     return made
 
 

@@ -86,7 +86,7 @@ def _row(op: str, results: list[Result]) -> str:
     counts = Counter(result.where for result in results)
     error = max(result.error for result in results)
     cells = [str(counts[where] or "") for where in _COLUMNS]
-    # Most common reason of tests that ran, and of tests that did not.
+    # Most common reason for tests that ran, and for tests that did not.
     not_run = {"refused: ": Placement.REFUSED, "skipped: ": Placement.SKIPPED}
     found = {"": Counter(r.reason.partition(";")[0] for r in results if r.where not in not_run.values())}
     found |= {name: Counter(r.reason for r in results if r.where == where) for name, where in not_run.items()}

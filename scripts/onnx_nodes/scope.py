@@ -1,4 +1,4 @@
-"""Decision by its contents, not by its outcome, whether a node test is in scope."""
+"""Decision whether a node test is in scope, by the contents of the test and not by its outcome."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -70,7 +70,7 @@ def _onnxruntime_obstacle(model: onnx.ModelProto) -> str:
     options.log_severity_level = 4
     try:
         onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - its exceptions have no common class
+    except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions have no common class
         line = (str(error).splitlines() or [""])[0]
         return f"onnxruntime {onnxruntime.__version__} refuses it as well: {line.partition(' : ')[2][:60]}"
     return ""

@@ -297,7 +297,7 @@ class RowMaker:
     def rows(
         self, schedules: Mapping[str, LayerSchedule], only: Sequence[str] | None = None
     ) -> dict[str, FeatureRow]:
-        """Return the features of all layers by name; of the layers named in `only`, if given."""
+        """Return the features of all layers by name, or only of the layers named in `only`."""
         contexts = _Contexts(self, schedules)
         numbers = range(len(self.layers)) if only is None else (self._numbers[name] for name in only)
         return {self.layers[number].name: self._row(number, contexts) for number in numbers}
@@ -329,7 +329,7 @@ class RowMaker:
         )
 
     def state(self, number: int, schedules: Mapping[str, LayerSchedule], inside: frozenset[str]) -> int:
-        """Return the number of the combination of schedule and tensor locations that determines a layer's timing."""
+        """Return the index of the combination of schedule and tensor locations that determines a layer's timing."""
         root = self._root
         here = tuple(root[name] in inside for name in self._tensors[number])
         return self._states.setdefault((schedules[self.layers[number].name], here), len(self._states))
@@ -389,7 +389,7 @@ class _Contexts:
         self._states: dict[int, int] = {}
 
     def state(self, number: int) -> int:
-        """Return the state number of one layer, as in `RowMaker.state`."""
+        """Return the state index of one layer, as in `RowMaker.state`."""
         if number not in self._states:
             self._states[number] = self.maker.state(number, self.schedules, self.inside)
         return self._states[number]
@@ -401,5 +401,5 @@ def rows_of(
     conditions: HardwareProfile,
     only: Sequence[str] | None = None,
 ) -> dict[str, FeatureRow]:
-    """Return the features of a stage's layers by name; of the layers named in `only`, if given."""
+    """Return the features of a stage's layers by name, or only of the layers named in `only`."""
     return RowMaker(lowered, conditions).rows(schedules, only)

@@ -71,7 +71,7 @@ class TreeEnsemble:
             threshold[order],
             value[order],
         )
-        #: Next node if the feature is at most the threshold; otherwise the node after that one is next.
+        #: Next node if the feature is at most the threshold; otherwise, the next node has that index plus 1.
         self._left = place[(left + at).astype(np.intp)[order]]
         self._roots = np.arange(len(roots))
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
@@ -143,7 +143,7 @@ def _blocks(text: str) -> Iterator[dict[str, str]]:
 
 
 def _tree(block: dict[str, str], features: int) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
-    """Return feature, threshold, children and value of each node, splits first; a leaf is its own child."""
+    """Return the feature, threshold, children and value of each node, splits first; a leaf is its own child."""
     leaves, splits = np.array(block["leaf_value"].split(), float), int(block["num_leaves"]) - 1
     if len(leaves) != splits + 1 or not np.isfinite(leaves).all() or block.get("num_cat", "0") != "0":
         raise ValueError("leaf values of a tree are not finite, or their number is wrong")
@@ -267,7 +267,7 @@ class CycleModel:
 
     @cached_property
     def trees(self) -> TreeEnsemble | None:
-        """Trees of the members as arrays; None without members."""
+        """Trees of the members as arrays; None if there are no members."""
         return TreeEnsemble(self.members, len(NAMES)) if self.members else None
 
     def predict(self, row: FeatureRow) -> Prediction:
@@ -400,8 +400,8 @@ def journal_path(conditions: HardwareProfile, seed: int) -> Path:
 def find_model(conditions: HardwareProfile) -> CycleModel:
     """Return the user's calibrated model for a hardware profile, or the model included with the compiler.
 
-    The latter applies to a machine with the same number of lanes and any memory timing, because the features include
-    the memory's cycles. For other machines, only the features' estimate is used.
+    The included model is used for machines with the same number of lanes and any memory timing, because the features
+    include the memory's cycles. For other machines, predictions are the estimate in the features.
 
     Raises
     ------

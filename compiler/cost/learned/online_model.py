@@ -1,7 +1,8 @@
 """Online cost model: predictions for one network that are corrected by the measurements of its search.
 
 Measured cycles are first attributed to layers. While FUSE executes a FUSE-only layer, the next layer's MATRIX command
-may be waiting already, and the cycles may be counted for either layer: only their sum is reliable.
+may already be waiting, and the cycles may be attributed to either layer: only the sum of both layers' cycles is
+reliable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ _MATRIX = (ConvLayer, DepthwiseLayer, ConvTransposeLayer, MatmulLayer)
 
 
 def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
-    """Return groups of layers whose cycles are known only in sum: layers without MATRIX and the next one with it."""
+    """Return groups of layers of which only total cycles are known: layers without MATRIX and the next one with it."""
     out: list[tuple[str, ...]] = []
     waiting: list[str] = []
     for layer in layers:
@@ -51,11 +52,11 @@ def apportion(
 Floats = NDArray[np.float64]
 Schedules = Mapping[str, LayerSchedule]
 
-#: Number of trials between trainings; minimum number of measured layers for a training; trees of each member.
+#: Number of trials between trainings; minimum number of measured layers for a training; number of trees of a member.
 _TRAINING_INTERVAL_TRIALS, _MIN_TRAINING_LAYERS, _TREES_PER_MEMBER = 4, 24, 30
 #: Similarity decays as exp(-0.7 d), d = log2 of the size ratios plus differing flags.
 _DECAY_PER_OCTAVE = 0.7
-#: Weight of a measurement of an identical or similar schedule, relative to the assumption that the model is right.
+#: Weight of a measurement of an identical or similar schedule, relative to that of the model's prediction.
 _SAMPLE_WEIGHT = 4.0
 #: Prior relative error of predictions, and its weight as a number of measurements.
 _PRIOR_ERROR, _PRIOR_WEIGHT = 0.03, 4
@@ -144,7 +145,7 @@ class OnlineCostModel:
         return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def _log_predictions(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
-        """Return logarithms of cycles, and their spreads, by the calibrated model corrected by that of this network."""
+        """Return log cycles and their spreads by the calibrated model, corrected by the model of this network."""
         cycles, spread = self.model.predict_many(rows)
         more, own = self._own.predict_many(rows)
         return np.log(cycles) + np.log(more / np.array([row.base for row in rows])), np.hypot(spread, own)

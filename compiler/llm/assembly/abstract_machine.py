@@ -1,4 +1,4 @@
-"""Abstract execution of a partially written program: machine state, and a tracker of each instruction prefix."""
+"""Abstract execution of a partially written program: machine state, and a tracker for each prefix of instructions."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -34,7 +34,7 @@ _READABLE = tuple(each for each in Statistic if each is not Statistic.CYCLE)
 ORDER = frozenset({MicroOp.ISSUE, MicroOp.WAIT, MicroOp.FENCE, MicroOp.HALT})
 #: Maximum number of instructions executed for the iterations of a loop after the first; other loops are rejected.
 _MAX_REPEATED_INSTRUCTIONS = 1 << 10
-#: Number of iterations without state change after which the remaining iterations are assumed to be equal.
+#: Number of iterations without a state change after which the remaining iterations are assumed to be equal.
 _STABLE_ITERATIONS = 3
 _MASK = (1 << 32) - 1
 
@@ -77,7 +77,7 @@ class AbstractMachine:
     steps : int
         Number of executed instructions.
     written : int
-        Bit mask of registers that have been written; includes register 0.
+        Bit mask of registers that have been written, always including register 0.
     """
 
     def __init__(self, sequencer: SymbolicSequencer, path: ExecutionPath):
@@ -208,7 +208,7 @@ class AbstractMachine:
 
 
 class ProgramTracker:
-    """Abstract machine after a prefix of instructions; immutable, each instruction returns a new tracker.
+    """Immutable abstract machine after a prefix of instructions; each further instruction gives a new tracker.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ class ProgramTracker:
 
     @property
     def unsafe(self) -> bool:
-        """Return whether an instruction was unsafe."""
+        """True if an instruction was unsafe."""
         return self.machine.unsafe
 
     @property
@@ -285,7 +285,7 @@ class ProgramTracker:
         return self._available[consumer]
 
     def may_issue(self, unit: Unit, wait: int | None = None) -> bool:
-        """Return whether a command may be issued after the waits of a bit mask; None: after all available ones."""
+        """Return whether a command may be issued after the waits of a bit mask (None: after all available waits)."""
         key = unit, self.available(unit) if wait is None else wait
         if key not in self._issuable:
             regions = self._regions(unit)
@@ -360,7 +360,7 @@ class ProgramTracker:
 
 
 def _execute_call(sequencer: SymbolicSequencer, path: ExecutionPath) -> None:
-    """Execute a call to its end; raises ValidationError if its control flow depends on data."""
+    """Execute a call to its end; raise ValidationError if its control flow depends on data."""
     while (op := sequencer.run(path)) is not MicroOp.HALT:
         if op is None:
             raise sequencer.error_at(path, "statistics", "control flow before the program depends on data")

@@ -20,7 +20,8 @@ from hw.isa.program import Program
 
 #: Number of pending commands that are candidates for the next command.
 _LOOKAHEAD_COMMANDS = 12
-#: Number of tokens of a command besides those for fields and semaphores: `fence` and `issue`; `tag` with its number.
+#: Number of tokens of a command in addition to those for fields and semaphores: `fence` and `issue`; `tag` with its
+#: number.
 _ISSUE_TOKENS, _TAG_TOKENS = 2, 2
 #: Maximum number of tokens of an integer.
 _MAX_NUMBER_TOKENS = 5
@@ -58,7 +59,7 @@ class NextCommand:
 
     @cached_property
     def fields(self) -> Fields:
-        """Return the field values of the command."""
+        """Field values of the command."""
         return fields_of(self.command)
 
 
@@ -80,7 +81,7 @@ class PendingCommands:
 
     @cached_property
     def candidates(self) -> dict[Unit, list[NextCommand]]:
-        """Return the commands that may be issued next, by unit."""
+        """Commands that may be issued next, by unit."""
         found: dict[tuple[Unit, Fields], NextCommand] = {}
         for candidate in self._candidates():
             found.setdefault((candidate.command.unit, candidate.fields), candidate)
@@ -110,7 +111,8 @@ class PendingCommands:
     def dependents(self, command: Issued, unit: int) -> tuple[bool, bool]:
         """Return whether commands of a unit depend on an issued command, and whether one of them must wait for it.
 
-        A dependent command that also depends on a later command of the issuing unit can wait for that one instead.
+        A dependent command that also depends on a later command of the issuing unit can wait for the later command
+        instead.
 
         Parameters
         ----------
@@ -148,7 +150,7 @@ class PendingCommands:
 
     @cached_property
     def max_detour(self) -> int:
-        """Maximum number of additional tokens if another command, or half of one, is issued first."""
+        """Maximum number of additional tokens if another command, or half of another command, is issued first."""
         candidates = [candidate.command for found in self.candidates.values() for candidate in found]
         every = [*candidates, *self.commands]
         maximum = 0
@@ -243,7 +245,7 @@ class EquivalenceAutomaton:
         Parameters
         ----------
         budget : int
-            Remaining token budget; if it is small, commands are issued in order and not split.
+            Remaining token budget; if the budget is small, commands are issued in order and not split.
         """
         if self.done:
             return {(HALT,): self}
@@ -366,17 +368,17 @@ class EquivalenceDecoder:
     """Decoder of programs that are equivalent to a sequence of commands.
 
     A command must signal another unit if a pending command of that unit depends on it and on no later command of the
-    same unit. It may also signal if such later commands exist, as long as enough commands remain to wait. The first
-    semaphore of a pair is always used, as in `compiler.codegen.semaphores`, and the number of signals never exceeds the
-    number of commands that can wait for them. The signals that remain after the original program are sent as late as
-    possible, after all work that they represent.
+    same unit. A command may also signal another unit if such later commands exist, as long as enough commands remain to
+    wait. The first semaphore of a pair is always used, as in `compiler.codegen.semaphores`, and the number of signals
+    never exceeds the number of commands that can wait for them. The signals that remain after the original program are
+    sent as late as possible, after all work that they represent.
 
     Parameters
     ----------
     initial : EquivalenceAutomaton
         Initial state of the automaton.
     goal, own : sequence of int
-        Semaphore counts after the program, and how many of them come from the program's own signals.
+        Semaphore counts after the program, and the number of them that the program itself signals.
     budget : int
         Token budget of the program.
     alone : bool

@@ -48,11 +48,11 @@ class NextTokenMask:
     parser : ProgramParser
         Parser with the tokens written so far.
     tracker : ProgramTracker or None
-        Abstract machine after the last complete instruction; None without a hardware configuration.
+        Abstract machine after the last complete instruction; None if there is no hardware configuration.
     left : int
         Remaining token budget.
     forced : list of str
-        Tokens that must follow, if any; the whole rest of a completion once it is forced.
+        Tokens that must follow, if any: all remaining tokens of a completion once the completion is forced.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class NextTokenMask:
         return out
 
     def after(self, word: int) -> ProgramTracker | None:
-        """Return the machine after an instruction, if it was computed for the mask; None otherwise."""
+        """Return the machine after an instruction, if computed for the mask; otherwise None."""
         return self._preview[1] if self._preview and self._preview[0] == word else None
 
     # Completion that is always available.
@@ -197,7 +197,7 @@ class NextTokenMask:
 
     @cached_property
     def tracker_after(self) -> ProgramTracker | None:
-        """Abstract machine after the current instruction, if that ends here."""
+        """Abstract machine after the current instruction, if the instruction ends here; otherwise None."""
         parser, before = self._parser, self._tracker
         if parser.head is None or before is None:
             return before
@@ -295,7 +295,7 @@ class GrammarState:
 
     @property
     def tracker_after(self) -> ProgramTracker:
-        """Abstract machine after the current instruction, if that may end here; requires a hardware configuration."""
+        """Abstract machine after the current instruction, if the instruction may end here; requires a configuration."""
         assert self._mask_state.tracker_after
         return self._mask_state.tracker_after
 
@@ -307,7 +307,7 @@ class GrammarState:
 
     @property
     def mask(self) -> np.ndarray:
-        """Return the mask of valid next tokens, bool (vocabulary size,); all False if and only if `done`.
+        """Mask of valid next tokens, bool (vocabulary size,); all False if and only if `done`.
 
         The array is read-only.
         """
@@ -465,7 +465,7 @@ class AssemblyGrammar:
         Parameters
         ----------
         tracker : ProgramTracker or None
-            Abstract machine; None without a hardware configuration.
+            Abstract machine; None if there is no hardware configuration.
         count : bool
             True to return only selectors that may be iteration counts.
         """

@@ -434,7 +434,7 @@ _LENGTH = {token: int(token[1:]) for token in LONG}
 
 
 def without(spans: Spans, value: int) -> Spans:
-    """Return intervals without one number."""
+    """Return the intervals without one number."""
     out = []
     for low, high in spans:
         out += [(low, high)] if not low <= value <= high else [(low, value - 1), (value + 1, high)]
@@ -513,7 +513,7 @@ class Number:
                     yield TokenChoice((first, last), self._left - 1)
 
     def accept(self, token: str) -> bool:
-        """Append a token; return whether it is valid here."""
+        """Append a token; return whether the token is valid here."""
         byte = _BYTE.get(token)
         for choice in self.choices():
             if choice.option == token or (byte is not None and choice.has_byte(byte)):

@@ -61,7 +61,7 @@ class PendingIssue:
         kind : str
             Type of the tokens, "wait" or "signal".
         start : int
-            First semaphore number.
+            Index of the first semaphore.
         completer : ProgramCompleter
             Generator of completions.
         """
@@ -76,7 +76,7 @@ class PendingIssue:
         return [number for number in numbers if self._enables(number, available)]
 
     def _enables(self, number: int, available: int) -> bool:
-        """Return whether the command is legal after this wait and all possible later ones."""
+        """Return whether the command is legal after this wait and all possible later waits."""
         return self.tracker.may_issue(self.unit, self._wait_mask | available >> number << number)
 
     def _signals(self, start: int, completer: ProgramCompleter) -> list[int]:

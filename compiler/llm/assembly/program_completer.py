@@ -1,6 +1,6 @@
 """Shortest valid completion of a program: commands that consume surplus semaphore tokens and produce missing ones.
 
-In this module *tokens* are those of the language model, unless they are called semaphore tokens.
+In this module, *tokens* denotes tokens of the language model unless they are called semaphore tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -138,7 +138,7 @@ class ProgramCompleter:
 
 
 def _minimal_round(unit: Unit, limits: ProgramLimits, start: ProgramTracker) -> CompletionRound | None:
-    """Return the shortest command of a unit that may be issued; None if it has none."""
+    """Return the shortest command of a unit that may be issued; None if the unit has no such command."""
     name = unit.name.lower()
     for text in ("", "set load.word, fill=1", *_destinations(limits)):
         if text and not text.startswith(f"set {name}."):

@@ -105,7 +105,7 @@ def _instruction(word: int, pc: int, outer: int) -> tuple[list[str], int]:
 
 
 def _read(head: Head, tokens: list[str], pc: int, end: int) -> int | None:
-    """Decode the operand tokens of an instruction; None if they are invalid."""
+    """Decode the operand tokens of an instruction; return None if they are invalid."""
     values: Values = {}
     operands = _RULES.operands(head, values, pc, 1)
     for token in tokens:

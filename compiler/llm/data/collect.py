@@ -30,7 +30,7 @@ _VARIANTS, _MAX_ATTEMPTS = 24, 10
 _OTHER_SCHEDULE_SHARE = 0.25
 #: Fraction of variants that start from an arbitrary variant instead of the best one so far.
 _RANDOM_BASE_SHARE = 0.15
-#: Maximum number of commands; building variants of longer programs takes too long.
+#: Maximum number of commands of an edited program; building variants of longer programs takes too long.
 _MAX_COMMANDS = 400
 
 
@@ -78,7 +78,7 @@ class _EditSampler:
         self._seen = {_text(editable.schedule)}
 
     def measure(self, step: int, measured: Measurement) -> EditTrajectory:
-        """Measure the variants, or fewer if not enough edits have an effect."""
+        """Measure the variants; there are fewer if not enough edits have an effect."""
         result = EditTrajectory(step, self.piece.name, [self._variant(-1, None, measured)])
         edits: list[tuple[Edit, ...]] = [()]
         for _ in range(_VARIANTS):
@@ -92,7 +92,7 @@ class _EditSampler:
         return result
 
     def _next(self, edits: tuple[Edit, ...]) -> tuple[Edit, Measurement] | None:
-        """Measure one more random edit; None if no new variant is found."""
+        """Measure one more random edit; return None if no new variant is found."""
         commands = apply_edits(self.editable.config, self.piece.unrolled.commands, edits)
         for _ in range(_MAX_ATTEMPTS):
             found = draw_edits(self.editable.config, commands, self.rng)
@@ -120,9 +120,10 @@ def _text(schedule: Schedule) -> str:
     return "".join(each.text for each in schedule.programs.values())
 
 
-#: Number of schedules per network in addition to the first, and further ones per layer after the first.
+#: Number of schedules per network in addition to the first, and number of further schedules per layer after the first
+#: layer.
 _TRAJECTORY_STEPS, _STEPS_PER_FURTHER_LAYER = 14, 6
-#: Fraction of steps with a newly sampled tiling, and maximum number of single-field changes in other steps.
+#: Fraction of steps with a newly sampled tiling, and maximum number of single-field changes in the other steps.
 _FRESH_SHARE, _MAX_CHANGES = 0.4, 2
 _MAX_TRAJECTORY_ATTEMPTS = 20
 
@@ -193,7 +194,7 @@ class _ScheduleSampler:
         )
 
     def measure(self, index: int) -> Trajectory | None:
-        """Measure the steps of a trajectory, or fewer if not enough schedules exist; None if the first one fails."""
+        """Measure the steps of a trajectory, as many as schedules exist; return None if the first step fails."""
         first = self.harness.first.schedule
         layers = [first.layers[name] for name in self.names]
         trajectory = Trajectory(self.name, index, self.point, [non_default(each) for each in layers])
@@ -217,7 +218,7 @@ class _ScheduleSampler:
         return trajectory
 
     def _next(self, base: Schedule, seen: set[str]) -> tuple[str, Schedule, Measurement] | None:
-        """Measure a new schedule that differs from `base` in one layer; None if none is found."""
+        """Measure a new schedule that differs from `base` in one layer; return None if none is found."""
         for _ in range(_MAX_TRAJECTORY_ATTEMPTS):
             layer = self.rng.choice(self.names)
             schedule = with_layer(base, layer, self._changed(self.spaces[layer], base.layers[layer]))

@@ -141,7 +141,7 @@ class _Variants:
         return out
 
     def program(self, number: int) -> tuple[str, ...]:
-        """Return a variant's tokens without loops; empty if they or those of the compiled program are too many."""
+        """Return a variant's tokens without loops; empty if they or the compiled program's tokens are too many."""
         if number and not self.program(0):
             return ()
         if number not in self._programs:
@@ -182,7 +182,7 @@ class Example:
     ask : Ask
         Type of the answer.
     summary : tuple of str
-        Summary tokens of the program that the prompt is about, if any.
+        Summary tokens of the program that the prompt describes, if any.
     known : bool
         True if the current cost is known and included in the prompt.
     """

@@ -24,7 +24,7 @@ class CorpusMachine:
     latency : int
         DRAM latency in cycles.
     slow : int
-        Cycles per bus width of DRAM data; 1 for the full bandwidth.
+        Cycles in which the DRAM transfers one bus width of data; 1 for the full bandwidth.
     sp_bytes : int or None
         Usable bytes of the scratchpad; None for all.
     """
@@ -72,9 +72,9 @@ MACHINES = {name: machine for name, (machine, _) in TRAINING.items()} | HELD_OUT
 
 #: Keys of the layers of the evaluation networks: kind, input size, output channels, window, stride.
 _LAYERS = Path(__file__).with_name("held_out.json")
-#: One in this number of shapes is held out.
+#: Reciprocal of the fraction of shapes that are held out.
 _HELD_OUT_PERIOD = 10
-#: One in this number of measured networks is used for validation instead of training.
+#: Reciprocal of the fraction of measured networks that are used for validation instead of training.
 _VALIDATION_PERIOD = 20
 
 

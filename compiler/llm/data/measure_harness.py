@@ -87,7 +87,7 @@ class MeasureHarness:
         self._golden_io = GoldenModelReference(self.first).golden_io(0)
 
     def measure(self, network: CompiledNetwork) -> Measurement | None:
-        """Measure a compiled network; return None if its outputs are wrong or it takes too long."""
+        """Measure a compiled network; return None if its outputs are wrong or the run takes too long."""
         if dram_bytes(network) > _DRAM_BYTES:
             return None
         conditions = self.machine.conditions

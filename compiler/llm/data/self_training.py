@@ -190,10 +190,10 @@ class SamplingOptions:
     answers : int
         Number of measured answers per prompt.
     temperature : float
-        Sampling temperature, see `draw`.
+        Sampling temperature, as in `draw`.
     drawn : int
-        Number of sampled answers, from which the cost model selects the `answers` most promising ones; if it is not
-        larger than `answers`, all sampled answers are measured.
+        Number of sampled answers, of which the cost model selects the `answers` most promising ones; if `drawn` does
+        not exceed `answers`, all sampled answers are measured.
     prompts : int
         Number of prompts per network; prompts after the first start from the best known schedule.
     """

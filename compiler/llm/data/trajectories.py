@@ -95,7 +95,7 @@ class EditTrajectory:
 
     @staticmethod
     def from_json(data: list[Any]) -> "EditTrajectory":
-        """Parse the values of `as_json`; raises ValueError or TypeError if they are invalid."""
+        """Parse the values of `as_json`; raise ValueError or TypeError if they are invalid."""
         step, program, variants = data
         trajectory = EditTrajectory(int(step), str(program), [_variant(*each) for each in variants])
         for number, variant in enumerate(trajectory.variants):
@@ -121,8 +121,8 @@ class Trajectory:
         Non-default schedule fields of each layer in the first step.
     steps : list of TrajectoryStep
         Steps in the order of measurement.
-    edited : EditWalk or None
-        Measured edits of one program; None if not measured or no program can be edited.
+    edited : EditTrajectory or None
+        Measured edits of one program; None if no edits were measured or no program can be edited.
     """
 
     machine: str

@@ -71,7 +71,7 @@ class TokenGrammar(Protocol):
         ...
 
     def ends(self, tokens: Sequence[str]) -> bool:
-        """Return whether a complete answer is accepted; otherwise its last token is sampled again."""
+        """Return whether a complete answer is accepted; if not, its last token is sampled again."""
         ...
 
 
@@ -112,7 +112,7 @@ def draw(
     prompt : sequence of str
         Tokens of the prompt.
     grammar : TokenGrammar or None
-        Grammar that masks invalid tokens; with None all tokens are allowed, and answers end when the context is full.
+        Grammar that masks invalid tokens; if None, all tokens are allowed, and answers end when the context is full.
     count : int
         Number of answers to sample.
     rng : numpy.random.Generator
@@ -286,7 +286,7 @@ class _CommandCache:
 def _eighths(command: Issued, dim: Dim) -> int:
     """Return the bit mask of valid split points.
 
-    Field values are linear in the split point: if both extremes are valid, all points are.
+    Field values are linear in the split point: if both extremes are valid, all points are valid.
     """
     if all(_splits(command, dim, each) for each in (_EIGHTHS[0], _EIGHTHS[-1])):
         return _ALL
@@ -341,7 +341,7 @@ class _State:
         return (each for each in _EIGHTHS if dims[numbers[2]] >> each & 1)
 
     def _splits(self) -> Iterator[int]:
-        """Return the positions at which a run of commands that can be split may start, in ascending order."""
+        """Yield the positions at which a run of commands that can be split may start, in ascending order."""
         distance, may = MAX_RUN, False
         found = []
         for at in range(len(self.commands) - 1, -1, -1):

@@ -80,7 +80,7 @@ def read_answer(task: GeneratorTask, answers: AnswerGrammar, text: str, generato
     Parameters
     ----------
     task : GeneratorTask
-        Task that the prompt was about.
+        Task that the prompt described.
     answers : AnswerGrammar
         Schedule fields and programs that answers may change.
     text : str
@@ -176,7 +176,7 @@ class _Reader:
             self._complain(f'"layers" must be an object with layer names as keys, not {shown(layers)}')
 
     def _layers(self, given: dict[str, Any]) -> Candidate:
-        """Return the candidate with changed schedule fields; raises InputError if they are invalid."""
+        """Return the candidate with changed schedule fields; raise InputError if they are invalid."""
         layers: dict[str, LayerSchedule] = {}
         changes = []
         for name, values in given.items():

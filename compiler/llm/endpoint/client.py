@@ -23,7 +23,7 @@ from compiler.llm.endpoint.http import (
 from compiler.llm.endpoint.settings import ApiKey, Endpoint, SpendingLimits
 from hw.errors import InputError, WorkError
 
-#: Estimated bytes of text per token, for endpoints that do not report usage; low, to overestimate tokens.
+#: Assumed bytes of text per token, for endpoints that do not report usage; a low value, which overestimates tokens.
 _BYTES_PER_TOKEN = 3
 #: Minimum answer length in tokens for which a request is sent.
 MIN_ANSWER_TOKENS = 64
@@ -41,7 +41,7 @@ class Usage:
     Parameters
     ----------
     requests, failed : int
-        Number of requests sent, and of those without a usable answer.
+        Number of requests sent, and number of requests without a usable answer.
     input_tokens, output_tokens : int
         Tokens reported by the endpoint, or estimated.
     estimated_requests : int
@@ -62,7 +62,7 @@ class Usage:
         return replace(self, **{name: getattr(self, name) + value for name, value in more.items()})
 
     def cost(self, limits: SpendingLimits) -> float | None:
-        """Return the cost in the currency of the prices; None without prices."""
+        """Return the cost in the currency of the prices; None if there are no prices."""
         prices = limits.prices
         if prices is None:
             return None
@@ -116,7 +116,7 @@ _MAX_LISTED_MODELS = 5
 
 
 class LimitError(WorkError):
-    """Error for a spending limit that is reached."""
+    """Raised if a spending limit is reached."""
 
 
 class EndpointClient:
@@ -214,7 +214,7 @@ class EndpointClient:
         return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
 
     def _asked(self, body: bytes, prompt: int) -> HttpReply | FailedExchange:
-        """Send one request and count it; if its answer is lost, the prompt counts as processed."""
+        """Send one request and count it; if its answer is lost, the prompt is assumed to have been processed."""
         headers = {"Content-Type": "application/json", **self._key.headers}
         request = HttpRequest("POST", f"{self._url}/chat/completions", headers, body)
         start = time.monotonic()
@@ -255,7 +255,7 @@ class EndpointClient:
         return delay if asked is None else asked
 
     def _wait(self, seconds: float) -> None:
-        """Wait for a time in seconds; raises LimitError if it exceeds the remaining time."""
+        """Wait for a time in seconds; raise LimitError if it exceeds the remaining time."""
         if seconds >= self._left:
             raise LimitError(
                 f"the endpoint requests a pause of {seconds:,.6g} s, which exceeds the limit of seconds"

@@ -46,7 +46,7 @@ class Chat:
         return self.initial + recent
 
     def add(self, answer: str, reply: str) -> None:
-        """Add a turn, the answer of the model and the reply to it; long strings are truncated."""
+        """Add a turn: the answer of the model and the reply to the answer; long strings are truncated."""
         limit = max(self.max_tokens - _size(self.initial), 0)
         shortened = answer[: max(limit - estimated_tokens(reply), 0)]
         self._turns.append(
@@ -115,7 +115,7 @@ class EndpointModel(LanguageModelGenerator):
         self._error: str | None = None
 
     def check(self) -> None:
-        """Check that the endpoint exists and has the model; raises the errors of `EndpointClient.check`."""
+        """Check that the endpoint exists and has the model; raise the errors of `EndpointClient.check`."""
         self._client.check()
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
@@ -158,7 +158,7 @@ class EndpointModel(LanguageModelGenerator):
         self._examples[task.layers] = best_and_worst(examples)
 
     def _verdict(self, candidate: Candidate) -> str:
-        """Return the result of a candidate as text; it may still be pending."""
+        """Return the result of a candidate, which may still be pending, as text."""
         return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.description}: {_PENDING_TEXT}")
 
     def document(self) -> dict[str, Any]:

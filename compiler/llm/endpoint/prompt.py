@@ -71,7 +71,7 @@ def schedule_fields() -> str:
 
 
 def schedule_text(schedule: LayerSchedule, base: LayerSchedule | None = None) -> str:
-    """Return a layer schedule as JSON; only the fields that differ from `base`, if given."""
+    """Return a layer schedule as JSON; if `base` is given, only the fields that differ from it."""
     before: Mapping[str, Any] = {} if base is None else asdict(base)
     return json.dumps(
         {name: value for name, value in asdict(schedule).items() if base is None or before[name] != value}
@@ -116,7 +116,7 @@ def _plain(value: Any) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return a name from the model, which may be any string, as a JSON string."""
+    """Return a name from the compiled model, which may be any string, as a JSON string."""
     return json.dumps(name)
 
 
@@ -171,7 +171,7 @@ def _programs_text(task: GeneratorTask, schedule: Schedule) -> str:
 
 #: Instructions whose last operand is an instruction index.
 _JUMPS = frozenset(op.name.lower() for op in MicroOp if op in FORMS and "target" in FORMS[op].operands)
-_JUMPS -= {"callp"}  # into another program
+_JUMPS -= {"callp"}  # target in another program
 
 
 def short_text(text: str) -> str:
@@ -191,7 +191,7 @@ def short_text(text: str) -> str:
 
 
 def _target(line: str) -> int | None:
-    """Return the jump target of an instruction; None if it does not have one."""
+    """Return the jump target of an instruction; None if the instruction has no jump target."""
     mnemonic, _, rest = line.partition(" ")
     last = rest.rpartition(",")[2].strip()
     return int(last) if mnemonic in _JUMPS and last.isdigit() else None
@@ -213,7 +213,7 @@ def whole_page() -> str:
 
 
 def cut_page(programs: Iterable[str]) -> str:
-    """Return that part with only the instructions and fields that the programs use; empty tables are removed."""
+    """Return `whole_page` with only the instructions and fields that the programs use; empty tables are removed."""
     used = {token for text in programs for token in _WORD.findall(text)}
     kept = [
         line for line in whole_page().splitlines() if not (found := _NAMED.search(line)) or found[1] in used
@@ -280,7 +280,7 @@ def _difference(was: LayerCycles, now: LayerCycles) -> int:
     return abs(now.cycles - was.cycles)
 
 
-#: Fraction of the prompt budget for the initial messages; the rest is for the following chat.
+#: Fraction of the prompt budget for the initial messages; the remaining tokens are for the subsequent chat.
 _FIRST_MESSAGE_SHARE = 0.75
 
 _RULES = """\
@@ -326,7 +326,7 @@ class Prompt:
 
 
 def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) -> Prompt | None:
-    """Return the most complete prompt within its share of `room` tokens; None if all variants are too long.
+    """Return the most complete prompt within its share of `room` tokens; None if all variants exceed the share.
 
     The instruction set page is first reduced to the instructions in use; then the programs and the page are omitted.
     """

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from hw.errors import InputError, shown
 
-#: Replacement of the key in messages of the endpoint.
+#: Replacement for the key in messages of the endpoint.
 _KEY_PLACEHOLDER = "[key]"
 
 
@@ -50,7 +50,7 @@ class ApiKey:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the request headers with the key."""
+        """Request headers with the key."""
         return {"Authorization": f"Bearer {self._text}"} if self._text else {}
 
     def cleaned(self, text: str) -> str:
@@ -207,7 +207,7 @@ class Endpoint:
 
 
 def check_url(url: str) -> None:
-    """Check the URL of an endpoint; it must not contain a secret, and messages never show one.
+    """Check the URL of an endpoint, which must not contain a secret; messages never contain a secret from the URL.
 
     Raises
     ------

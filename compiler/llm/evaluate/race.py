@@ -58,7 +58,7 @@ class Raced:
 def held_out_points(
     n: int, seed: int, machine: CorpusMachine, *, shapes: bool = True
 ) -> Iterator[CalibrationNetwork]:
-    """Yield single-layer networks indefinitely; with `shapes`, only those with shapes excluded from training."""
+    """Yield single-layer networks indefinitely; if `shapes`, only networks with shapes excluded from training."""
     rng, seen = random.Random(f"held out {n} {seed}"), set()
     for point in singles(n, rng):
         if point not in seen and (not shapes or is_held_out(point)):

@@ -18,7 +18,7 @@ from compiler.tuning.measure.measurer import Measurer
 
 #: Cycle ratio of answers that are truncated or cannot be measured.
 _FAILED_RATIO = 3
-#: Number of answers of a group, of which the best counts.
+#: Number of answers of a group, of which the best answer is evaluated.
 GROUP_SIZE = 4
 
 

@@ -16,7 +16,7 @@ from compiler.tuning.generators.generator import GeneratorTask
 
 
 class CandidateKind(StrEnum):
-    """Kinds of candidates that the language model can write."""
+    """Kind of candidate that the language model can write."""
 
     SCHEDULES = "schedules"
     EDITS = "edits"
@@ -72,7 +72,7 @@ class BanditTally:
     better : int
         Number of candidates that were better than their starting point.
     known : int
-        Number of candidates that were not measured because an equal one had been.
+        Number of candidates that were not measured because an equal candidate had been measured.
     """
 
     made: int = 0
@@ -166,7 +166,7 @@ class CandidatePool:
     Parameters
     ----------
     request : Schedules
-        Request that the answers belong to.
+        Request to which the answers belong.
     draw : callable
         Function that samples new answers to the request, most likely first.
     ranking : CostReranker or None
@@ -226,7 +226,7 @@ class CandidatePool:
 def _cycles(
     model: OnlineCostModel, measured: Measurement, name: str, layers: dict[str, LayerSchedule]
 ) -> float:
-    """Return the cycles of a layer; cycles counted for several layers are divided in proportion to predictions."""
+    """Return the cycles of a layer; cycles attributed to several layers are divided in proportion to predictions."""
     entry = measured.layer_entry(name)
     guesses = {each: float(model.predict(each, [layers[each]], layers).cycles[0]) for each in entry.names}
     return entry.cycles * guesses[name] / sum(guesses.values())

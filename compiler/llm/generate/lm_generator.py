@@ -37,8 +37,8 @@ _MAX_ROUNDS, _REWRITES_PER_PROGRAM = 4, 4
 #: Number of schedules sampled at a time, pool size below which more are sampled, and number of schedules that are
 #: proposed for a layer before the next layer is considered.
 _SCHEDULES_PER_DRAW, _MIN_POOL, _SCHEDULES_PER_TURN = 48, 24, 4
-#: Minimum predicted saving, as a fraction of the network's cycles, of schedules that are proposed before all others,
-#: and number of consecutive failures of such schedules after which this ends.
+#: Minimum predicted saving, as a fraction of the network's cycles, of schedules that are proposed before all other
+#: candidates, and number of consecutive failures of such schedules after which this precedence ends.
 _MIN_PROMISING_GAIN, _MAX_DISAPPOINTMENTS = 0.01, 2
 #: Number of schedules per request for which edits are sampled, and number of edits for each.
 _SCHEDULES_WITH_EDITS, _EDITS_PER_SCHEDULE = 4, 2
@@ -63,7 +63,7 @@ class LmGenerator(LanguageModelGenerator):
     model : Gpt or None
         Language model to use; None for the one included in the compiler.
     temperature : float
-        Sampling temperature, see `draw`.
+        Sampling temperature, as in `draw`.
     kinds : sequence of CandidateKind
         Candidate kinds to generate.
     ranked : bool
@@ -246,7 +246,7 @@ class LmGenerator(LanguageModelGenerator):
     def _propose_answer(
         self, request: LmRequest, tokens: Sequence[str]
     ) -> Iteration[Candidate, None, str | None]:
-        """Yield the candidate of an answer; return the rejection token, or None if it was not rejected."""
+        """Yield the candidate of an answer; return the rejection token, or None if the candidate was not rejected."""
         try:
             candidate = request.candidate(tokens)
         except (InputError, ValueError) as error:

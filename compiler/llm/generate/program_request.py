@@ -27,7 +27,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORES_PER_PAIR
 from hw.isa.program import Program
 
-#: Maximum program length in tokens; fits the context after any prompt.
+#: Maximum program length in tokens, which fits the context after any prompt.
 MAX_PROGRAM_TOKENS = 300
 #: Effectively unlimited token budget; the decoder enforces `MAX_PROGRAM_TOKENS`.
 _UNLIMITED_TOKENS = 1 << 14
@@ -127,7 +127,7 @@ class ProgramGrammar:
         )
 
     def _advance_to(self, tokens: tuple[str, ...]) -> None:
-        """Advance the state to a prefix; restart if it does not extend the previous one."""
+        """Advance the state to a prefix; restart if the prefix does not extend the previous one."""
         if tokens[: len(self._tokens)] != self._tokens:
             self._begin()
         for token in tokens[len(self._tokens) :]:

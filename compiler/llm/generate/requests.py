@@ -47,7 +47,7 @@ class LmRequest(ABC):
     about : str
         Name of the layer or program.
     tried : set
-        Meanings (see `meaning`) of earlier answers, which are excluded from further ones.
+        Results of `meaning` for earlier answers, which are excluded from further answers.
     fallback : Candidate or None
         Candidate that is proposed after repeated rejections, if any.
     """
@@ -62,7 +62,7 @@ class LmRequest(ABC):
 
     @cached_property
     def grammar(self) -> TokenGrammar | None:
-        """Grammar of the answers; None if there is no choice."""
+        """Grammar of the answers; None if there is no valid answer."""
         return self._grammar()
 
     @abstractmethod
@@ -70,7 +70,7 @@ class LmRequest(ABC):
 
     @abstractmethod
     def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """Return the tokens of the prompt; raises ValueError if a size cannot be expressed as tokens.
+        """Return the tokens of the prompt; raise ValueError if a size cannot be expressed as tokens.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class LmRequest(ABC):
 
     @abstractmethod
     def meaning(self, tokens: Sequence[str]) -> Hashable:
-        """Return a value that is equal for equivalent answers; raises ValueError if the answer is invalid."""
+        """Return a value that is equal for equivalent answers; raise ValueError if the answer is invalid."""
 
     @abstractmethod
     def candidate(self, tokens: Sequence[str]) -> Candidate:
@@ -107,7 +107,7 @@ class Schedules(LmRequest):
     subject : PromptSubject
         Prompt description of the layer.
     fitting : bool
-        True to accept only answers whose schedule compiles; False if the caller checks that later.
+        True to accept only answers whose schedule compiles; False if the caller checks later whether it compiles.
     """
 
     ask = Ask.SCHEDULE
@@ -194,7 +194,7 @@ class Edits(LmRequest):
         return grammar if grammar.satisfiable else None
 
     def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """Return the prompt about the program, without its cycles if these are not known."""
+        """Return the prompt about the program, without cycles if they are not known."""
         programs, piece = self.programs, self.piece
         return programs.subject(piece).tokens(
             BEST,

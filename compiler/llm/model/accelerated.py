@@ -1,4 +1,4 @@
-"""Execution of the language model on the accelerator, as an int8 network for one token that is exported to ONNX."""
+"""Execution of the language model on the accelerator, as an int8 network that processes one token, exported to ONNX."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -136,7 +136,7 @@ class ChipGpt:
         return _dequantize(self._session.tensor_view(scores, sample).reshape(-1), self._scales[scores])
 
     def _cache(self) -> Iterable[tuple[str, str]]:
-        """Yield pairs of output name and cache input name for each new row."""
+        """Yield the output name and the cache input name of each new row of the cache."""
         for number in range(self.model.shape.layers):
             yield f"key {number}{_INT8}", f"keys {number}:transposed{_INT8}"
             yield f"value {number}{_INT8}", f"values {number}{_INT8}"
@@ -189,7 +189,7 @@ def compile_model(
     texts: Sequence[Sequence[int]],
     dram: DramTiming = DEFAULT_DRAM,
 ) -> CompiledNetwork:
-    """Compile the model as an int8 network for one token, calibrated with token sequences."""
+    """Compile the model as an int8 network that processes one token, calibrated with token sequences."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "next_word.onnx"
         path.write_bytes(export(model, context).SerializeToString())

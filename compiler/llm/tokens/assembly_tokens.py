@@ -1,4 +1,4 @@
-"""Tokens of assembly programs, derived from the tables of `hw.isa`: one part of the whole vocabulary (`vocabulary.py`).
+"""Tokens of assembly programs, derived from the tables of `hw.isa`, which are one part of the vocabulary.
 
 `compiler.llm.assembly.tokenizer` encodes programs with these tokens.
 """
@@ -23,7 +23,7 @@ from hw.isa.micro_instruction import (
 
 
 class TokenChoice(NamedTuple):
-    """Set of next tokens after which the rest of the operand is the same.
+    """Set of next tokens after which the remaining part of the operand has the same grammar.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def _units(mask: int) -> str:
 
 
 def semaphores(producers: int) -> tuple[str, ...]:
-    """Return the names of the semaphores of the first `producers` of the four units and the sequencer, in bit order."""
+    """Return the names of the semaphores of the first `producers` of four units and the sequencer, in bit order."""
     names = [*(unit.name.lower() for unit in Unit), "seq"][:producers]
     return tuple(f"{name}:{index}" for name in names for index in range(SEMAPHORES_PER_PAIR))
 
@@ -187,12 +187,12 @@ ANY_HEAD, ANY_REGISTER, ANY_SELECTOR = "any head", "any register", "any selector
 
 
 def pair_group(packed: str, start: int) -> str:
-    """Return the name of the group of single-token parts of a packed field, from part `start` on."""
+    """Return the name of the group of single-token parts of a packed field, starting with part `start`."""
     return f"any pair of {packed} from {start}"
 
 
 def semaphore_group(kind: str, start: int) -> str:
-    """Return the name of the group of waits or signals from number `start` on."""
+    """Return the name of the group of waits or signals, starting with number `start`."""
     return f"any {kind} from {start}"
 
 

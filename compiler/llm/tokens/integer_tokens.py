@@ -31,7 +31,7 @@ def encode_number(value: int) -> list[str]:
 
 
 def decode_number(tokens: Iterator[str]) -> int:
-    """Decode the next integer of a token stream, and consume exactly its tokens.
+    """Decode the next integer of a token stream, consuming only the tokens of the integer.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def decode_number(tokens: Iterator[str]) -> int:
 
 
 def decode_single_number(tokens: Sequence[str]) -> int:
-    """Decode a token sequence that consists of one integer; raises ValueError for other sequences."""
+    """Decode a token sequence that consists of one integer; raise ValueError for other sequences."""
     rest = iter(tokens)
     value = decode_number(rest)
     if (more := next(rest, None)) is not None:

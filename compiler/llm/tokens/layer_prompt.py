@@ -91,7 +91,7 @@ class PromptSubject:
         ask : Ask
             Type of answer requested.
         summary : sequence of str
-            Summary of the program that the prompt is about, from `summary_tokens`.
+            Summary of the program that the prompt describes, from `summary_tokens`.
         rejected : sequence of str
             Reasons why earlier answers were rejected (`compiler.llm.tokens.prompt_tokens`).
 
@@ -208,7 +208,7 @@ class Programs:
     task : GeneratorTask
         Task whose current programs are edited, including programs from text.
     measured : bool
-        True if the measurement of the task belongs to its schedule.
+        True if the measurement of the task is that of its current schedule.
     """
 
     task: GeneratorTask

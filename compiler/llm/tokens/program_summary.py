@@ -9,7 +9,7 @@ from compiler.tuning.edits.edit import MAX_DIMS, dims_of, get
 from hw.isa.enums import Unit
 
 SUMMARY, TIMES, MORE = "outline", "times", "more"
-#: Separator where the commands of another layer begin.
+#: Separator before the commands of another layer.
 LAYER = "layer"
 _UNITS = {unit: unit.name.lower() for unit in Unit}
 #: Summary tokens except `LAYER`, which is also a prompt token.
@@ -72,7 +72,7 @@ def _each(commands: Sequence[Issued], n: int) -> list[_Tokens]:
 
 
 def _groups(each: Sequence[_Tokens]) -> list[_Group]:
-    """Return groups of commands; at each position the repetition that saves most tokens forms one group."""
+    """Return groups of commands; at each position, the repetition that saves the most tokens forms one group."""
     out, at = [], 0
     while at < len(each):
         _, period, times = max(_repeats(each, at))

@@ -10,7 +10,7 @@ from hw.errors import InputError
 
 
 class Ask(StrEnum):
-    """Answer types that a prompt can request."""
+    """Answer type that a prompt can request."""
 
     SCHEDULE = "ask schedule"
     EDITS = "ask edits"

@@ -24,7 +24,7 @@ class FieldSpan:
 
 
 _SIZE, _FLAG = FieldSpan(1, _ALL - 1, all_too=True), FieldSpan(0, 1)
-#: Ranges by stable field name (`compiler.ir.identity`) in token order; trained models depend on names and order.
+#: Ranges by stable field name (`compiler.ir.identity`) in token order; trained models depend on both.
 _SPANS = {
     "rows": _SIZE,
     "band": _SIZE,

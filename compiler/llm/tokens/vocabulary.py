@@ -38,15 +38,15 @@ class Vocabulary:
         return token in self._number
 
     def number(self, token: str) -> int:
-        """Return the id of a token; raises KeyError if it is unknown."""
+        """Return the id of a token; raise KeyError if it is unknown."""
         return self._number[token]
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of tokens; raises KeyError if one is unknown."""
+        """Return the ids of tokens; raise KeyError if one is unknown."""
         return [self._number[token] for token in tokens]
 
     def decode(self, numbers: Sequence[int]) -> list[str]:
-        """Return the tokens of ids; raises IndexError if one is out of range."""
+        """Return the tokens of ids; raise IndexError if one is out of range."""
         return [self.tokens[number] for number in numbers]
 
 

@@ -69,7 +69,7 @@ def batches(
     """Yield batches indefinitely; answer types are sampled by their weights.
 
     A group is sampled before one of its examples, so that large groups do not dominate; examples of similar length form
-    a batch. All examples of a group have one type; `size` and `tokens` as in `length_batches`.
+    a batch. All examples of a group have one answer type; `size` and `tokens` are those of `length_batches`.
     """
     batches_per_chunk = 16
     groups_by_ask = {ask: [group for group in groups if group[0].ask is ask] for ask in _SAMPLING_WEIGHTS}
@@ -119,7 +119,7 @@ def batch_of(drawn: Sequence[TokenizedExample]) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:], mask)
 
 
-#: Minimum number of networks per process; with fewer, starting a process takes longer than it saves.
+#: Minimum number of networks per process; with fewer networks, starting a process takes longer than it saves.
 _NETWORKS_PER_PROCESS = 40
 #: Number of networks per work item of a process.
 _NETWORKS_PER_TASK = 8

@@ -1,4 +1,4 @@
-"""Group-relative policy optimization (GRPO), which raises the likelihood of answers with lower costs than their group.
+"""Group-relative policy optimization (GRPO), which raises the likelihood of low-cost answers within each group.
 
 The objective is that of DeepSeekMath (Shao et al. 2024): the clipped likelihood ratio times the advantage, minus an
 estimate of the KL divergence from the sampling policy. The advantage is the distance of an answer from the mean of its
@@ -21,7 +21,7 @@ from compiler.llm.training.dataset import TokenizedExample, batch_of, batches, l
 from compiler.llm.training.loop import autocast, loss_of
 from compiler.llm.training.torch_transformer import TorchTransformer
 
-#: Value added to the standard deviation of log costs in a group, so that small differences are not amplified.
+#: Value added to the standard deviation of log costs in a group, which prevents amplification of small differences.
 _DEVIATION_OFFSET = 0.01
 _CLIP_NORM, _WARMUP_STEPS, _REPORT_STEPS = 1.0, 10, 25
 

@@ -20,7 +20,7 @@ from hw.errors import InputError
 
 #: Validation losses by step.
 Curve = list[tuple[int, float]]
-#: Exceptions raised when reading damaged or unrelated files.
+#: Exceptions raised by reading damaged or unrelated files.
 _DAMAGED = (
     OSError,
     EOFError,
@@ -123,7 +123,7 @@ class Recipe:
     batch : int
         Maximum number of examples per batch.
     words : int
-        Maximum number of tokens per batch of several examples, to limit memory use.
+        Maximum number of tokens per batch of several examples, which limits memory use.
     rate : float
         Maximum learning rate, with warmup and cosine decay.
     seed : int
@@ -229,7 +229,7 @@ def _rate_factor(step: int, steps: int) -> float:
 
 
 def _parameter_groups(module: TorchTransformer) -> list[dict[str, Any]]:
-    """Return parameter groups: weight decay applies to matrices but not to norms."""
+    """Return parameter groups, such that weight decay applies to matrices but not to norms."""
     matrices = [each for each in module.parameters() if each.ndim > 1]
     vectors = [each for each in module.parameters() if each.ndim <= 1]
     return [{"params": matrices, "weight_decay": _WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]

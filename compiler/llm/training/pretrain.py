@@ -163,7 +163,7 @@ def run_stages(
 
 
 def group_examples(examples: Sequence[NetworkExamples], *, best: bool) -> list[list[TokenizedExample]]:
-    """Group examples by network and type of answer; with `best`, only the best answers."""
+    """Group examples by network and type of answer; if `best`, only those of the best answers."""
     each = (network.best if best else network.every for network in examples)
     groups = ([one for one in every if one.ask is ask] for every in each for ask in Ask)
     return [group for group in groups if group]
@@ -201,7 +201,7 @@ def fine_tune(
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
 ) -> TrainedModel:
-    """Continue the training of a model, with its own measured answers.
+    """Continue the training of a model with its own measured answers.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ class TorchTransformer(nn.Module):
             if len(size) == 1:
                 weights[name] = torch.ones(size)
                 continue
-            # Projections into the residual stream start smaller in deeper models (GPT-2).
+            # Projections into the residual stream have smaller initial weights in deeper models (GPT-2).
             deviation = 0.02 / ((2 * shape.layers) ** 0.5 if name.endswith(".out") else 1)
             weights[name] = torch.randn(size, generator=generator) * deviation
         self.weights = nn.ParameterDict(
@@ -90,7 +90,7 @@ class TorchTransformer(nn.Module):
         return functional.rms_norm(x, (self.shape.width,), self._weight(name), _EPSILON)
 
     def _attention(self, layer: int, x: Tensor, causal_mask: Tensor) -> Tensor:
-        """Return causal self-attention; on CPUs faster than PyTorch's implementation, mainly in the backward pass."""
+        """Return causal self-attention; faster on CPUs than PyTorch's implementation, mainly in the backward pass."""
         batch, length, width = x.shape
         split = functional.linear(x, self._split_rotary_pairs(layer))
         split = split.view(batch, length, 3, self.shape.heads, -1).permute(2, 0, 3, 1, 4)

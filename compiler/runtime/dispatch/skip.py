@@ -104,7 +104,7 @@ def probe(config: MlaConfig, tensor: Tensor, value: int, location: tuple[int, in
     value : int
         Value to count, in the tensor's type.
     location : (int, int)
-        Index of an operand with a DRAM address, and byte offset of the tensor from there.
+        Index of an operand with a DRAM address, and byte offset of the tensor from that address.
     tag : int
         Counter tag of the program.
 
@@ -330,7 +330,7 @@ def _until_drained(program: Program) -> Program:
 
 
 def _guarded(code: StageExecutable, outputs: Sequence[Tensor], guard: Guard, start: int) -> StageExecutable:
-    """Add a guarded alternative to the last program that only writes the constants at `start`."""
+    """Add to the last program a guarded alternative that only writes the constants at `start`."""
     *before, last = code.parts
     sizes = [(code.operand_numbers[each.name], each.bytes) for each in outputs]
     short = constants(code.config, f"{last.program.name} of zeros", start, sizes, code.tags[-1])

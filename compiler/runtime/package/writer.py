@@ -43,12 +43,12 @@ _DAMAGE = (
 
 
 def to_bytes(network: CompiledNetwork, *, whole: bool = False) -> bytes:
-    """Serialize a network; if `whole`, including the graph that it was compiled from."""
+    """Serialize a network; if `whole`, include the graph from which it was compiled."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
 
         def put(name: str, data: bytes | str) -> None:
-            archive.writestr(zipfile.ZipInfo(name), data)  # a date would make every file different
+            archive.writestr(zipfile.ZipInfo(name), data)  # a timestamp would make every file different
 
         stages = _stages(put, "", network.stages)
         manifest = {

@@ -22,7 +22,7 @@ from compiler.tuning.calibration.collect import (
 )
 from hw.errors import WorkError
 
-#: One out of this number of networks is held out of training to measure the error.
+#: Reciprocal of the fraction of networks that are held out of training to measure the error.
 _HELD_OUT_INTERVAL = 6
 #: Minimum number of measured networks.
 _MIN_NETWORKS = 2 * _HELD_OUT_INTERVAL
@@ -50,7 +50,7 @@ class Calibration:
     samples, fresh : int
         Number of measurements, and of those made in this run.
     single, chain : PredictionErrors
-        Errors on held-out networks of one operator, and of several, for a model trained on the others.
+        Errors on held-out networks with one and with several operators, for a model trained on the other networks.
     everything : PredictionErrors
         Errors on all held-out networks.
     prediction_us : float

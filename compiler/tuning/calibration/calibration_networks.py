@@ -37,7 +37,7 @@ class QuantizedGraphBuilder:
         )
 
     def skip_input(self, x: Tensor) -> Tensor:
-        """Return the first input if it has the shape of a tensor, else add a new input of that shape."""
+        """Return the first input if it has the shape of a tensor, else a new input of that shape."""
         first = self.graph.tensors[self.graph.inputs[0]]
         return first if first.shape == x.shape else self.input(x.shape)
 
@@ -101,7 +101,7 @@ class QuantizedGraphBuilder:
 
 #: Maximum estimated cycles of the slowest operator, which limits simulation to a fraction of a second.
 _MAX_CYCLES = 12_000
-#: Maximum number of draws until a network is small enough.
+#: Maximum number of draws to find a network that is small enough.
 _MAX_ATTEMPTS = 1000
 #: Fraction of chains of dense layers that have a single row.
 _SINGLE_ROW_FRACTION = 0.7

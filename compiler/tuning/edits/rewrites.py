@@ -20,7 +20,7 @@ _SUPPORTED = frozenset(
     }
 )
 _UNITS = {field_number(unit, item.name): unit for unit in Unit for item in UNIT_FIELDS[unit]}
-#: Values of all fields when a program starts: two registers and a constant.
+#: Value of each field at the start of a program: two registers and a constant.
 DEFAULTS = {
     field_number(unit, item.name): (0, 0, item.default) for unit in Unit for item in UNIT_FIELDS[unit]
 }
@@ -39,7 +39,7 @@ class Instruction:
 
     @staticmethod
     def from_word(word: int) -> "Instruction | None":
-        """Decode a word; None if the instruction is not supported."""
+        """Decode a word; return None if the instruction is not supported."""
         values = decode(word)
         if values["opcode"] not in _SUPPORTED:
             return None
@@ -74,7 +74,7 @@ Item = Instruction | ProgramLoop
 
 
 def parse_items(words: Sequence[int]) -> list[Item] | None:
-    """Parse a program into instructions and loops; None if it contains unsupported instructions."""
+    """Parse a program into instructions and loops; return None if it contains unsupported instructions."""
     found = [Instruction.from_word(word) for word in words]
     plain = [each for each in found if each is not None]
     if len(plain) < len(found):
@@ -145,7 +145,7 @@ def defer_fields(items: Sequence[Item]) -> list[Item]:
 
 
 class _FieldDeferral:
-    """Defers SET instructions until their values are needed; `values` are the fields' values, None if unknown."""
+    """Defers SET instructions until their values are needed; `values` holds the field values, None if unknown."""
 
     def __init__(self, values: Values):
         self.values = values
@@ -239,7 +239,7 @@ def _earliest(before: Sequence[Item], item: Instruction) -> int:
 
 
 def peel_loops(items: Sequence[Item]) -> list[Item]:
-    """Peel the first iteration of each outermost loop, so its first command need not wait for all field settings."""
+    """Peel the first iteration of each outermost loop, so that its first command waits for fewer field settings."""
     out: list[Item] = []
     for item in items:
         if isinstance(item, ProgramLoop) and item.count > 1:

@@ -2,7 +2,7 @@
 
 If a convolution computes its result in blocks of N channels, the next layer can start with the first block. If its sums
 are split by input channels, it can start before the last input block is available. Neither layer then waits for the
-other's pipeline to drain. A pool after such a convolution uses FUSE while MATRIX computes the next block.
+other's pipeline to drain. A pool after such a convolution runs on FUSE while MATRIX computes the next block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,11 +53,11 @@ def _depths(deep: int, schedule: LayerSchedule, *, cut: bool) -> Iterator[int]:
 
 #: Overhead cycles of a FUSE command, in addition to its rows.
 _COMMAND_CYCLES = 60
-#: Cycles from the last sum of one layer until the other layer processes it, and back.
+#: Cycles from the last sum of one layer until the other layer processes it, for both directions together.
 _SWITCH_CYCLES = 300
 #: Cycles from the last sum of a tile until its accumulator slot is free again, without the epilogue itself.
 _RELEASE_CYCLES = 150
-#: Choices for the channel blocks per group, and for the groups that are buffered.
+#: Choices for the number of channel blocks per group, and for the number of buffered groups.
 _GROUPS, _BUFFERED_GROUPS = (1, 2), (1, 2)
 #: Choices for the number of accumulator buffers of a layer.
 _SUMS = (2, 3, 4)
@@ -116,7 +116,7 @@ class FusedPair:
     first, second : LayerSchedule
         Schedules of the two layers.
     start : float
-        Cycles of the estimate until the first weights arrive; fewer pass if LOAD runs ahead of the previous layer.
+        Part of the estimate that passes before the first weights arrive; less if LOAD starts during the previous layer.
     """
 
     estimate: float
@@ -219,7 +219,7 @@ class ChannelBlockPair:
                     )
 
     def _even(self, most: int) -> int:
-        """Return the number of rows, at most `most`, for which tiles have about equal heights; 0 if `most` is."""
+        """Return the number of rows, at most `most`, for which tiles have about equal heights; 0 if `most` is 0."""
         return ceil_div(self.y.h, ceil_div(self.y.h, most)) if most > 0 else 0
 
     def _fused(self, layout: Im2colLayout, tiling: _PairTiling) -> FusedPair | None:
@@ -265,7 +265,7 @@ class ChannelBlockPair:
             prefetch=PREFETCH_STEPS,
             on_chip=self.y_on_chip,
         )
-        # With buffers for more planes, one layer runs while the other waits.
+        # With buffers for more planes, one layer can run while the other waits.
         switches = groups if tiling.channel_blocks == group else 1
         # The weights of the first group must arrive before anything starts; those of others load meanwhile.
         weighted = (weights + depthwise_weights) / n * self.context.beat
@@ -316,15 +316,15 @@ Fusions = tuple[tuple[str, ...], ...]
 
 
 def movable_additions(graph: Graph, fusions: Fusions) -> list[str]:
-    """Return the additions that the producer of their other operand could execute in its epilogue."""
+    """Return the additions that could be executed in the epilogue of the producer of their other operand."""
     return [name for names in fusions for name in names[1:] if _other(graph, fusions, name)]
 
 
 def move_addition(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
     """Move an addition, with its successors in the group, to the epilogue of its other operand's producer.
 
-    The fusions are returned unchanged if there is no such producer. The producer with the addition runs last; if it is
-    the longer one, its computation hides the epilogue and a pool that follows.
+    The fusions are returned unchanged if there is no such producer. The producer with the addition runs after the other
+    one; if its computation takes longer, it hides the epilogue and a subsequent pool.
     """
     other = _other(graph, fusions, addition)
     if other is None:

@@ -46,7 +46,7 @@ def _compare(
 
 
 class FusionKind(StrEnum):
-    """Kinds of fusion of two layers."""
+    """Kind of fusion of two layers."""
 
     CHAIN = "chain"  # one pass through FUSE
     ON_CHIP = "on_chip"  # the intermediate tensor stays in the scratchpad
@@ -57,14 +57,14 @@ class FusionKind(StrEnum):
 
 @dataclass(frozen=True)
 class FusionOpportunity:
-    """Possible or impossible fusion of a layer and one that reads its result.
+    """Possible or impossible fusion of a layer and a layer that reads its result.
 
     Parameters
     ----------
     kind : FusionKind
         Kind of the fusion.
     layers : tuple of str
-        Names of both layers; of an existing chain, the name of its single layer.
+        Names of both layers; for an existing chain, the name of its single layer.
     applied : bool
         True if the present schedule fuses the layers this way.
     reason : str
@@ -136,7 +136,7 @@ class FusionEngine:
         self.cost_model = NetworkCostModel(prepared, conditions, model)
 
     def opportunities(self, schedule: Schedule) -> list[FusionOpportunity]:
-        """Return all opportunities, including impossible ones; errors as in `fusion_opportunities`."""
+        """Return all opportunities, including impossible ones; raise the errors of `fusion_opportunities`."""
         return fusion_opportunities(self.prepared, self.conditions, schedule)
 
     def options(self, schedule: Schedule, opportunities: Sequence[FusionOpportunity]) -> list[FusionOption]:
@@ -157,7 +157,7 @@ class FusionEngine:
         return sorted(out.values(), key=lambda option: -option.gain)
 
     def choose(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule:
-        """Return the schedule of the option with the largest predicted gain, or the present one if it is too small."""
+        """Return the schedule with the largest predicted gain, or `schedule` if that gain is too small."""
         best = max(options, key=lambda option: option.gain, default=None)
         worth = best is not None and best.gain > _MIN_GAIN * self.cost_model.predict(schedule).cycles
         return best.schedule if best is not None and worth else schedule
@@ -177,7 +177,7 @@ class FusionEngine:
         return Schedule((), separate)
 
     def combine(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule | None:
-        """Combine options that have a gain and no layer in common; None if there are fewer than two."""
+        """Combine options that have a gain and no layer in common; return None if there are fewer than two."""
         layers, taken, count = dict(schedule.layers), set[str](), 0
         for option in options:
             changed = {
@@ -294,7 +294,7 @@ class _Walk:
             yield FusionOpportunity(FusionKind.CHAIN, (layer.name,), True, "", 0, self.number)
 
     def edges(self) -> Iterator[tuple[Layer, Layer]]:
-        """Yield pairs of a layer and one that reads its result, each pair once."""
+        """Yield each pair of a layer and a layer that reads its result once."""
         makers = {self.stage.root(layer.y): layer for layer in self.stage.layers}
         for layer in self.stage.layers:
             before = [makers.get(self.stage.root(name)) for name in layer.inputs]

@@ -33,7 +33,7 @@ class _Stage:
         self._candidates: dict[int, dict[tuple[LayerSchedule, LayerSchedule], FusedPair]] = {}
 
     def estimate(self, number: int, schedules: dict[str, LayerSchedule]) -> float | None:
-        """Estimate the cycles of the streaming pair whose first layer is `number`; None if it is not a candidate."""
+        """Estimate the cycles of the streaming pair whose first layer is `number`; return None if there is none."""
         if number not in self.pairs:
             return None
         pair = self.pairs[number]
@@ -80,9 +80,9 @@ class NetworkCostModel:
         )
 
     def predict_layers(self, schedule: Schedule) -> dict[str, NetworkPrediction]:
-        """Predict the cycles of each layer; the first layer of a streaming pair gets the cycles of both.
+        """Predict the cycles of each layer; the first layer of a streaming pair gets the cycles of both layers.
 
-        Errors are those of `predict`.
+        Raises the errors of `predict`.
         """
         out: dict[str, NetworkPrediction] = {}
         for stage in self.prepared.lowered(schedule.fusions):

@@ -124,13 +124,13 @@ class GeneratorTask:
         Parameters
         ----------
         layers : mapping of str to LayerSchedule
-            New schedules by layer name; with `fusions`, of all layers of the network.
+            New schedules by layer name; if `fusions` is given, those of all layers of the network.
         generator : str
             Name of the generator.
         description : str
             Short description of the change.
         fusions : tuple of tuple of str, optional
-            New fusions of nodes to layers; None: the present ones.
+            New fusions of nodes into layers; None: the present ones.
         """
         unchanged = self.schedule.layers if fusions is None else {}
         fusions = self.schedule.fusions if fusions is None else fusions

@@ -93,7 +93,7 @@ class PeepholeGenerator(Generator):
             yield candidate
 
     def _combinations(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Yield the best rewrites of all programs combined, then repeatedly the half that gained most."""
+        """Yield the best rewrites of all programs combined, then repeatedly the half of them with the largest gains."""
         best = [max(gains.values(), key=lambda each: each.cycles) for gains in self._gains.values() if gains]
         names = [name for name, gains in self._gains.items() if gains]
         chosen = sorted(

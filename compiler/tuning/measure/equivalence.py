@@ -27,7 +27,7 @@ from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import DTYPE_BYTES, Space, Unit
 
 Arrays = dict[str, NDArray]
-#: Maximum number of cached references. Search methods that are compared use the same ones.
+#: Maximum number of cached references, which all search methods in a comparison share.
 _MAX_CACHED = 64
 
 
@@ -39,7 +39,7 @@ class GoldenIO:
     outputs: Arrays
 
     def matches(self, outputs: Arrays) -> bool:
-        """Return True if outputs equal the expected ones bit by bit."""
+        """Return True if outputs equal the expected ones bit for bit."""
         return all(np.array_equal(outputs[name], array) for name, array in self.outputs.items())
 
 
@@ -62,7 +62,7 @@ class GoldenModelReference:
         self._lock = Lock()
 
     def golden_io(self, number: int) -> GoldenIO:
-        """Return inputs and outputs number `number`, which depend on that number and the seed only."""
+        """Return the inputs and outputs with index `number`, which depend on that index and the seed only."""
         with self._lock:
             if number not in self._known:
                 self._known[number] = self._make(number)
@@ -122,14 +122,14 @@ class EquivalenceChecker:
         self._prepared, self._seed = prepared, seed
 
     def first_difference(self, network: CompiledNetwork, number: int) -> str | None:
-        """Describe the first tensor whose bytes differ after some program; None if all are equal.
+        """Describe the first tensor whose bytes differ after some program; return None if all are equal.
 
         Parameters
         ----------
         network : CompiledNetwork
             Network whose schedule contains program texts.
         number : int
-            Number of the inputs; different numbers give different inputs.
+            Index of the inputs; different indices give different inputs.
         """
         record = CompilationTrace()
         plain = self._prepared.network(replace(network.schedule, programs={}), record)
@@ -159,7 +159,7 @@ class EquivalenceChecker:
         return None
 
     def _inputs(self, number: int, extreme: bool) -> Arrays:
-        """Return random inputs, or runs of extreme values, which maximize the magnitude of sums."""
+        """Return random inputs, or if `extreme`, runs of extreme values, which maximize the magnitude of sums."""
         graph = self._prepared.graph
         rng, bounds = np.random.default_rng([self._seed, number, extreme]), index_bounds(graph)
         out = {}

@@ -26,7 +26,7 @@ class MeasurementCache(Protocol):
         ...
 
     def put(self, schedule: Schedule, result: Result) -> None:
-        """Store a result, which is durable when this returns."""
+        """Store a result, which is durable when the method returns."""
         ...
 
 

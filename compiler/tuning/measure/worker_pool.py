@@ -42,7 +42,7 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def results(self, orders: Sequence[MeasureOrder]) -> Iterator[tuple[int, Result]]:
-        """Yield the index and the result of each order, as soon as it is available.
+        """Yield the index and the result of each order as soon as the result is available.
 
         Raises
         ------
@@ -55,7 +55,7 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the workers; may be called repeatedly."""
+        """End the workers; this method may be called repeatedly."""
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +71,7 @@ class LocalWorker(WorkerGroup):
         self._runner = MeasureRunner(subject)
 
     def results(self, orders: Sequence[MeasureOrder]) -> Iterator[tuple[int, Result]]:
-        """Yield the results in the order of the requests."""
+        """Yield the results in the order of `orders`."""
         for index, order in enumerate(orders):
             yield index, self._runner.measure(order)
 
@@ -114,7 +114,7 @@ class _Worker:
         return index, answer
 
     def close(self) -> None:
-        """Kill the process, even if busy; its simulator ends with it."""
+        """Kill the process, even if it is busy; its simulator ends too."""
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -123,7 +123,7 @@ class _Worker:
 class WorkerPool(WorkerGroup):
     """Pool of child processes, each with a simulated machine; one that dies is replaced and its order repeated.
 
-    Compiling and validating take longer than simulating small networks; in threads they would run one at a time.
+    Compiling and validating take longer than simulating small networks, and threads would execute them one at a time.
 
     Parameters
     ----------
@@ -247,7 +247,8 @@ class DaskCluster(WorkerGroup):
         finished: SimpleQueue[Future] = SimpleQueue()
         names = self._names()
         futures = {
-            # Any worker will do, but without a preferred one all orders go to the worker that has the runner already.
+            # Any worker is acceptable, but without a preferred one all orders go to the worker that already has the
+            # runner.
             self._client.submit(
                 _measure,
                 self._runner,
@@ -375,7 +376,7 @@ def _fingerprint() -> tuple[Any, ...]:
 
 
 def _make_runner(subject: bytes) -> MeasureRunner:
-    """Create the runner on a worker; it lives as long as the client's reference to it."""
+    """Create the runner on a worker; it exists as long as the client's reference to it."""
     return MeasureRunner(pickle.loads(subject))
 
 

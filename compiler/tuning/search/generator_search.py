@@ -21,7 +21,7 @@ _MAX_CHANGES = 100
 class GeneratorSearch(SearchMethod):
     """Queries the generators in turn about the whole network, then about its layers, the slowest first, and repeats.
 
-    Each task is about the best schedule so far; after an improvement the same generator is queried again at once.
+    Each task starts from the best schedule so far; after an improvement the same generator is queried again at once.
     When no generator proposes anything new, the best schedule is changed at random.
 
     Parameters
@@ -41,7 +41,8 @@ class GeneratorSearch(SearchMethod):
     ):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self.generators = [each() for each in GENERATORS.values()] if generators is None else list(generators)
-        #: Number of the present turn; candidates in this turn without improvement; successive turns without candidates.
+        #: Index of the present turn; number of candidates in this turn without improvement; number of successive turns
+        #: without candidates.
         self._turn, self._failures, self._empty_turns = 0, 0, 0
         self._seed = seed
         self._open: Iterator[Candidate] | None = None
@@ -51,7 +52,7 @@ class GeneratorSearch(SearchMethod):
 
     @property
     def predictor(self) -> PredictionErrors:
-        """Errors of the candidates' predicted cycles, for candidates that have a prediction."""
+        """Errors of the predicted cycles of the candidates that have a prediction."""
         return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def propose(self) -> Schedule:
@@ -71,7 +72,7 @@ class GeneratorSearch(SearchMethod):
         return self._changed()
 
     def learn(self, trial: Trial) -> None:
-        """Pass the result to the generator; after an improvement it is queried about the new schedule."""
+        """Pass the result to the generator; after an improvement, the generator is queried about the new schedule."""
         pending = self._pending.pop(trial.schedule.to_json(), None)
         if pending is None:
             return
@@ -84,7 +85,7 @@ class GeneratorSearch(SearchMethod):
             self._failures, self._open = 0, None
 
     def _accept(self, generator: Generator, candidate: Candidate) -> bool:
-        """Return True if a candidate compiles to programs that were not measured yet; others cost no trial."""
+        """Return True if a candidate compiles to programs that have not been measured; others cost no trial."""
         rejection = self._rejection(candidate.schedule)
         if rejection is not None:
             generator.observe(candidate, rejection)

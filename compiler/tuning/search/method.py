@@ -14,7 +14,7 @@ from compiler.tuning.measure.measurer import Measurer
 
 @dataclass(frozen=True)
 class Trial:
-    """Schedule with its measurement result and its cost by the goal; cost None: the schedule was rejected."""
+    """Schedule with its measurement result and its cost under the goal, which is None if the schedule was rejected."""
 
     schedule: Schedule
     result: Result
@@ -46,9 +46,9 @@ class SearchMethod(ABC):
     best : Trial
         Best trial so far.
     spaces : dict of str to LayerSpace
-        Schedules of each layer: `change(rng, layer)` alters one field, `draw(rng, layer)` picks a tiling.
+        Search space of each layer: `change(rng, schedule)` changes one field, `draw(rng, schedule)` selects a tiling.
     rng : random.Random
-        Random generator of the given seed.
+        Random generator with the given seed.
 
     Examples
     --------

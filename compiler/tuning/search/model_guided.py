@@ -24,7 +24,7 @@ _MUTATED, _MAX_CHANGES = 24, 2
 _RANDOM_START_INTERVAL = 2
 #: Maximum number of random changes tried per proposal.
 _MAX_ATTEMPTS = 100
-#: Number of trials after which improvements are measured combined, if they promise at least this relative gain.
+#: Number of trials after which improvements are measured together, and the predicted relative gain that this requires.
 _COMBINED_INTERVAL, _MIN_COMBINED_GAIN = 3, 0.001
 #: Minimum gain of a change to be accepted, as a fraction of the network's cycles.
 _MIN_GAIN = 1e-5
@@ -94,7 +94,7 @@ class ModelGuidedSearch(SearchMethod):
         return self.online_model.errors
 
     def propose(self) -> Schedule:
-        """Return the present schedule with the most promising changes, or unchanged if that is promising enough."""
+        """Return the present schedule with the most promising changes, or without changes if its measurement is due."""
         self._proposal_count += 1
         whole = self._with({})
         promises = sum(self._groups) < (self.best.cost or 0.0) * (1 - _MIN_COMBINED_GAIN)
@@ -183,7 +183,7 @@ class ModelGuidedSearch(SearchMethod):
         return schedule
 
     def _fitting(self, changes: Iterator[tuple[str, LayerSchedule]]) -> dict[str, LayerSchedule]:
-        """Select changes of non-adjacent groups that compile in combination."""
+        """Select changes of non-adjacent groups that compile together."""
         chosen: dict[str, LayerSchedule] = {}
         for name, schedule in changes:
             group = self.group[name]

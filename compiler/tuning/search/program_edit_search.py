@@ -14,9 +14,9 @@ from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.search_units import neighbour_loss
 from hw.errors import InputError
 
-#: Successive trials without a relative improvement of more than `_MIN_IMPROVEMENT` that end the schedule search.
+#: Successive trials without a relative improvement above `_MIN_IMPROVEMENT` after which the schedule search ends.
 _DEFAULT_PATIENCE, _MIN_IMPROVEMENT = 24, 0.001
-#: Interval, in trials, at which the best edits of all programs are tried combined.
+#: Interval, in trials, at which the best edits of all programs are tried together.
 _COMBINED_INTERVAL = 4
 #: Maximum number of attempts to find new edits per proposal.
 _MAX_ATTEMPTS = 20
@@ -41,7 +41,7 @@ class ProgramEditor:
     def __init__(self, editable: EditablePrograms, measured: Measurement):
         self.editable, self.config = editable, editable.config
         programs = editable.programs
-        #: Edit sequences of each program with its cycles under them, best first.
+        #: Edit sequences of each program with the program's cycles under each, best first.
         self._known: dict[str, list[tuple[int, Edits]]] = {
             program.name: [(program.cycles(measured), ())] for program in programs
         }
@@ -55,7 +55,7 @@ class ProgramEditor:
         return {name: edits for name, edits in found.items() if edits}
 
     def schedule(self, tried: Mapping[str, Edits]) -> Schedule | None:
-        """Return the schedule with some edits and the best edits of other programs; None if they do not fit."""
+        """Return the schedule with some edits and the best edits of other programs; None if the programs do not fit."""
         try:
             return self.editable.with_edits(self.with_best(tried))
         except (EditError, InputError):
@@ -66,7 +66,7 @@ class ProgramEditor:
         return {name: known[0][1] for name, known in self._known.items()} | dict(tried)
 
     def learn(self, tried: Mapping[str, Edits], measured: Measurement, *, better: bool) -> None:
-        """Update with the result of a trial; `better`: at least as good as the best trial before."""
+        """Update with the result of a trial; `better` is True if it is at least as good as the previous best trial."""
         programs = self.editable.programs
         now = [program.cycles(measured) for program in programs]
         if not tried:
@@ -82,7 +82,7 @@ class ProgramEditor:
                 self._known[program.name] = sorted(known, key=lambda each: each[0])[:_BEAM_WIDTH]
 
     def _update_combined(self, now: list[int], *, better: bool) -> None:
-        """Keep the combination if it helped, else return to the last one that did."""
+        """Keep the combination if it helped, else restore the last combination that helped."""
         for program, cycles in zip(self.editable.programs, now, strict=True):
             known = self._known[program.name]
             edits = known[0][1] if better else self._best_combined.get(program.name, ())
@@ -110,7 +110,8 @@ class ProgramEditSearch(SearchMethod):
     Parameters
     ----------
     patience : int or None
-        Successive trials without improvement that end the schedule search; None: 24; 0: skip the schedule search.
+        Number of successive trials without improvement after which the schedule search ends; None: 24; 0: skip the
+        schedule search.
 
     Attributes
     ----------
@@ -155,7 +156,7 @@ class ProgramEditSearch(SearchMethod):
         return None
 
     def learn(self, trial: Trial) -> None:
-        """Pass the result to the schedule search or to the editor, whichever proposed it."""
+        """Pass the result to the schedule search or to the editor, whichever proposed the trial."""
         best = self.best.cost or 0.0
         improved = trial.cost is not None and trial.cost < best * (1 - _MIN_IMPROVEMENT)
         self._failures = 0 if improved else self._failures + 1

@@ -94,7 +94,8 @@ class SearchUnit:
 def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
     """Yield the best tilings by estimate of each layout and order, alternating between them.
 
-    If the image comes from DRAM, tile sizes (powers of two) are distinguished too: a small first tile arrives earlier.
+    If the image is read from DRAM, tilings with different powers of two of rows are alternatives, since a small first
+    tile arrives earlier.
     """
     variants: dict[tuple, list[LayerSchedule]] = {}
     for tiling in space.tilings:
@@ -139,7 +140,7 @@ def units_of(
 
 
 def neighbour_loss(increases: Sequence[int], number: int) -> float:
-    """Return the cycles that the neighbours of a changed unit lose.
+    """Return the additional cycles of the neighbours of a changed unit.
 
     Gains of a neighbour count half, since the unit on its other side changed too.
 
@@ -162,7 +163,7 @@ def with_choices(schedule: Schedule, choices: list[Choice]) -> Schedule:
     return replace(schedule, layers=layers)
 
 
-#: Layers of fewer cycles may share the tag of the previous layer: a tag change may cost over a tenth of their cycles.
+#: Layers with fewer cycles may share the tag of the previous layer: a tag change may cost over a tenth of their cycles.
 _SMALL_LAYER_CYCLES = 1000
 #: Maximum number of additions that are tried in the epilogue of another layer.
 _MAX_MOVED_ADDITIONS = 8

@@ -42,7 +42,7 @@ class TuningResult:
     cached_count : int
         Number of trials whose measurement was found in the database.
     transferred_count : int
-        Number of trials, the first ones, of schedules that were best under other conditions.
+        Number of initial trials that measure schedules that were best under other conditions.
     predictor : PredictionErrors or None
         Errors of the method's predictions; None if it makes no predictions.
     """
@@ -137,7 +137,10 @@ def make_method(
     language_model: Generator | None = None,
     generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
 ) -> SearchMethod:
-    """Return an instance of a search method; parameters and errors as in `tune`."""
+    """Return an instance of a search method; `baseline` is the measurement of the first schedule.
+
+    The other parameters and the errors are those of `tune`.
+    """
     if isinstance(method, SearchMethod):
         _check_instance(method, measurer, goal, constraints, generator)
         return method
@@ -208,7 +211,7 @@ def store_best(session: "DatabaseSession | None", searcher: SearchMethod) -> Non
 
 
 def rejection_reason(trial: Trial) -> str | None:
-    """Return the reason why a trial's schedule must not be used; None if it may be used."""
+    """Return why a trial's schedule must not be used; None if it may be used."""
     if isinstance(trial.result, Rejected):
         return f"{trial.result.stage}: {trial.result.reason}"
     if not trial.result.exact:

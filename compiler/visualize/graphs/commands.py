@@ -108,7 +108,7 @@ def _host(view: View, graph: Graph, node: Node, scope: str) -> None:
 
 
 def _link(view: View, graph: Graph, node: str, ends: list[tuple[str, bool]], scope: str) -> None:
-    """Add edges between a host node and the DRAM tensors that it accesses; they cost the chip nothing."""
+    """Add edges between a host node and the DRAM tensors that it accesses, without cycles and energy."""
     for name, written in dict.fromkeys(ends):
         tensor, key = graph.tensors[name], f"dram {scope}{name}"
         if tensor.constant:
@@ -127,7 +127,7 @@ class _Part:
         root = stream.lowered.root
         self.tensors = {home.buffer: root(name) for name, home in stream.layouts.items()}
         self.rings: dict[str, list[CircularBuffer]] = {}
-        self.users: dict[str, str] = {}  # the layer that each buffer is first used by
+        self.users: dict[str, str] = {}  # the first layer that uses each buffer
 
     def key(self, ring: CircularBuffer) -> str:
         """Return the node key of a buffer: slots of a ring share one node, and stages share DRAM tensors."""

@@ -66,7 +66,7 @@ class _Adder:
                 made |= dict.fromkeys(node.outputs, (self._bodies(node, part, group) or node.name,))
 
     def _bodies(self, node: Node, part: GraphPart, group: str) -> str:
-        """Add subgraphs between their control node and a merge node; return the merge node, if there are any."""
+        """Add subgraphs between their control node and a merge node; return the merge node ("": no subgraphs)."""
         if not node.bodies:
             return ""
         end = f"{node.name} end"

@@ -121,7 +121,7 @@ _ANSWER = 10
 
 
 def waits(stream: CommandStream) -> list[list[int]]:
-    """Return for each command the commands it waits for; the i-th wait of a pair takes the i-th signal."""
+    """Return for each command the commands for which it waits; the i-th wait of a pair takes the i-th signal."""
     given: dict[tuple[int, int], deque[int]] = {}
     out = []
     for number, issued in enumerate(stream.issued):
@@ -136,7 +136,7 @@ def waits(stream: CommandStream) -> list[list[int]]:
 
 
 def timeline(config: MlaConfig, stream: CommandStream, dram: DramTiming) -> list[tuple[int, int]]:
-    """Return the first cycle of each command and the cycle after its last, when dependent commands may start."""
+    """Return the first cycle of each command, and the cycle after its last cycle, when dependent commands may start."""
     free: dict[Unit, int] = dict.fromkeys(Unit, 0)
     queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
     out: list[tuple[int, int]] = []

@@ -58,7 +58,7 @@ class _Flow:
         self.edges: list[tuple[float, float]] = []  # left and right of each column
         self.feet: list[float] = []
         self.rank: dict[Key, int] = {}
-        self.turns: dict[int, int] = {}  # edges that left a column so far
+        self.turns: dict[int, int] = {}  # number of edges that left each column so far
 
     def _fold(self) -> None:
         """Move constants into the text of the node that reads them."""
@@ -164,7 +164,7 @@ class _Flow:
         return self._height(key) / 2 if key in self.lines else 0.0
 
     def _edge(self, edge: tuple[Key, Key], route: list[Key]) -> None:
-        """Return one edge; it passes ranks vertically."""
+        """Draw one edge, which passes ranks vertically."""
         x, y = self.at[route[0]]
         y += self._half(route[0])
         path = f"M{point((x, y))}"

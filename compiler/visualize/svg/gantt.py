@@ -83,7 +83,7 @@ _MEMORY_MAP_PIXELS = WIDTH - _MEMORY_MAP_LEFT - _MEMORY_MAP_RIGHT
 _MAPS = (("sp", "scratchpad", 320.0), ("acc", "accumulator", 130.0), ("slot", "parameter slots", 80.0))
 #: Minimum number of parameter slots shown; slots have no banks.
 _STEP = 8
-#: Pixels: minimum tile size, and minimum tile height for a name inside.
+#: Pixels: minimum tile size, and minimum height of a tile that contains a name.
 _MEMORY_MAP_LEAST, _NAMED = 0.8, 11.0
 
 
@@ -117,7 +117,7 @@ def draw_memory(view: View) -> str:
 
 
 def _layer(data: dict[str, Any], layers: Collection[str]) -> str:
-    """Return the layer whose name, with a dot, begins the label of a buffer, or the label; names may have dots."""
+    """Return the layer whose name, with a dot, begins the label of a buffer, else the label; names may contain dots."""
     name = data["label"]
     while "." in name:
         name = name.rpartition(".")[0]

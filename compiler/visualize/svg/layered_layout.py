@@ -35,7 +35,7 @@ class Layered:
 
 
 def layered(graph: nx.DiGraph, width: dict[Key, float], gap: float, bend: float = 14) -> Layered:
-    """Lay out a graph; an edge that passes a rank takes `bend` of its width."""
+    """Lay out a graph; an edge that passes a rank occupies a width of `bend` there."""
     out = Layered()
     _rank(graph, out)
     near: dict[Key, list[Key]] = {key: [] for rank in out.ranks for key in rank}
@@ -141,7 +141,7 @@ def cut(heights: list[float], passing: list[int], count: int) -> list[range]:
         ends.append(ends[-1] + height)
     best: list[tuple[float, int]] = [
         (0.0, 0)
-    ]  # for the first ranks: the least cost, and where the last column begins
+    ]  # for the first ranks: the least cost, and the start of the last column
     for end in range(1, len(heights) + 1):
         crossed = 0.1 * passing[end - 1] if end < len(heights) else 0.0
         costs = [
@@ -162,7 +162,7 @@ def cut(heights: list[float], passing: list[int], count: int) -> list[range]:
 _LEAST_BOXES, _LEAST_TIMES = 4, 5
 #: Maximum number of nodes compared as one repetition.
 _MOST_BOXES = 64
-#: Repetitions shown before the collapsed ones; one more is shown after them.
+#: Number of repetitions shown before the collapsed ones; one more is shown after them.
 _BEFORE = 2
 
 
